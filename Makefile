@@ -1,0 +1,67 @@
+# Everything a person runs. The first target of a fresh machine makes .venv from the lock file by itself.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+UV_VERSION := 0.13.8
+JAVA ?= $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+BIN := .venv/bin
+STAMP := .venv/.from-lock
+SOURCES := vlsn feeder replica repl jepsen-like tests
+
+ROUNDS ?= 20
+WRITERS ?= 64
+BENCH_SECONDS ?= 10
+PEER_SECONDS ?= 5
+PEER_ROUNDS ?= 5
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench bench-peers kill-all syscalls lock clean needs-python needs-java
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+demo: needs-java $(STAMP) ## three nodes, real records, a killed replica, a Spark audit
+	@$(BIN)/vlsnlog demo
+
+test: needs-java $(STAMP) ## the whole test suite
+	@$(BIN)/pytest $(TESTS)
+
+check: $(STAMP) ## format, lint, types, import contracts
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## format the sources in place
+	$(BIN)/ruff check --fix-only $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(STAMP) ## every work of the benchmark on clusters of its own
+	@$(BIN)/python -m repl.bench --seconds $(BENCH_SECONDS)
+
+bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are installed
+	@$(BIN)/python -m repl.bench.peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)
+
+kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
+	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)
+
+syscalls: $(STAMP) ## each append shows its own sync on a majority, in a trace by strace
+	@$(BIN)/python jepsen-like syscalls
+
+lock: $(STAMP) ## resolve the dependencies anew
+	$(BIN)/uv lock
+
+# uv is installed into the environment it then fills, so nothing but Python is asked of the machine.
+$(STAMP): uv.lock pyproject.toml | needs-python
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
+	@$(BIN)/uv sync --frozen --inexact --compile-bytecode --quiet
+	@touch $@
+
+needs-python:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "make: Python 3.11 or later with venv is needed (Debian, Ubuntu: apt-get install python3.11 python3.11-venv; or PYTHON=/path/to/python3)" >&2; exit 2; }
+
+needs-java:
+	@$(JAVA) -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || { \
+	  echo "make: Java 17 or later is needed for the Spark audit (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME)" >&2; exit 2; }
+
+clean: ## remove the environment and what tools keep
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -1,0 +1,289 @@
+"""A feeder: one replica's stream, from its syncup to its end.
+
+    1  SYNCUP comes; the matchpoint is found by terms; MATCHPOINT goes out with that block's checksums
+    2  START comes: the replica found its own block equal
+    3  BLOCKS, at once when there is anything synced; HEARTBEAT every 200 ms, or soon after the DTVLSN moved
+    4  ACKs come back meanwhile and go to the master's count
+
+A feeder lives inside a master's term and ends with it.  Its own faults (a damaged segment, a replica that
+sends rubbish, a closed channel) end the feed and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+from zlib import crc32
+
+from feeder.source import Mode, Offload, Source
+from feeder.syncup import matchpoint
+from vlsn.block import decode_header
+from vlsn.checksum import crc
+from vlsn.errors import BadBody, IntegrityFault, StaleTerm, Trimmed, VlsnLogError
+from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.local import LocalLog
+from vlsn.seams import Buffer, Channel
+from vlsn.stream import (
+    Ack,
+    Matchpoint,
+    MessageType,
+    Position,
+    Refuse,
+    Start,
+    Syncup,
+    blocks_message,
+    check_syncup,
+    decode_ack,
+    decode_json,
+    encode,
+    heartbeat_message,
+    message_type,
+)
+
+HEARTBEAT_S = 0.2
+SYNCUP_TIMEOUT_S = 30.0
+
+
+class Diverged(VlsnLogError):
+    """The replica has blocks past the matchpoint, and this master may not order a rollback."""
+
+
+class Messages:
+    """The last BLOCKS message of a lead: feeders that stand side by side send the same bytes, joined once."""
+
+    def __init__(self) -> None:
+        self._span = (NULL_VLSN, NULL_VLSN)
+        self._message = b""
+        self.dtvlsn = NULL_VLSN
+        """What the last message said of it."""
+
+    def blocks(self, position: Position, blocks: Sequence[Buffer], first: Vlsn, last: Vlsn) -> bytes:
+        """Blocks ``first`` to ``last`` of one log in one term; what a message made earlier says of the
+        DTVLSN is older by a moment, and told by the next one."""
+        if self._span != (first, last):
+            self._message = blocks_message(position, blocks)
+            self._span = (first, last)
+            self.dtvlsn = Vlsn(position.dtvlsn)
+        return self._message
+
+
+class FeederOwner(Protocol):
+    """The master, as its feeders see it."""
+
+    messages: Messages
+
+    def acknowledged(self, feeder: Feeder, ack: Ack) -> None: ...
+
+    def past_syncup(self, feeder: Feeder) -> None: ...
+
+
+class Feeder:
+    """One feed.  ``run`` is its whole life; its owner calls ``synced`` and ``tell_dtvlsn``."""
+
+    def __init__(
+        self,
+        *,
+        replica: str,
+        incarnation: int,
+        term: Term,
+        log: LocalLog,
+        channel: Channel,
+        owner: FeederOwner,
+        offload: Offload,
+    ) -> None:
+        self.replica = replica
+        self.incarnation = incarnation
+        self.term = term
+        self.sent = NULL_VLSN
+        self.acked = NULL_VLSN
+        self.silent_ticks = 0
+        """The owner's ticks since the last ACK.  Ticks, not seconds: after a stall of this whole process the
+        replicas' ACKs lie unread in its sockets, and nobody was silent."""
+        self.caught_up_s = log.seams.clock.monotonic_s()
+        self.streaming = False
+        self.source: Source | None = None
+        self._log = log
+        self._channel = channel
+        self._owner = owner
+        self._offload = offload
+        self._waiter: asyncio.Future[None] | None = None
+        self._told_dtvlsn = NULL_VLSN
+        self._idle = False
+        """The sending task waits: ``synced`` may send in its place."""
+        self._unsent = b""
+
+    @property
+    def mode(self) -> Mode:
+        return self.source.mode if self.source is not None else Mode.ARCHIVE
+
+    async def run(self) -> None:
+        """Returns or raises when the feed has ended; the caller closes the channel."""
+        try:
+            async with asyncio.timeout(SYNCUP_TIMEOUT_S):
+                start = await self._syncup()
+        except VlsnLogError as error:
+            await self._refuse(error)
+            raise
+        self.source = Source(self._log, start, self._offload)
+        self.sent = self.acked = Vlsn(start - 1)
+        self.streaming = True
+        self._owner.past_syncup(self)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._receive())
+                tasks.create_task(self._send())
+        finally:
+            self.streaming = False
+            self.source.close()
+
+    def synced(self) -> None:
+        """The log has synced another group.  When nothing is being sent it goes out right here: a task between
+        the sync and the socket would cost a turn of the loop."""
+        source = self.source
+        if source is None or not self._idle:
+            return
+        first = source.next_vlsn
+        blocks = source.from_ring()
+        if blocks:
+            message = self._message(blocks, first)
+            if not self._channel.send_now(message):
+                self._unsent = message
+                self._wake()
+            elif source.behind:
+                self._wake()
+        elif source.mode is Mode.ARCHIVE:
+            self._wake()
+
+    def tell_dtvlsn(self) -> None:
+        """A heartbeat, if the replica has not heard of the DTVLSN and nothing is being sent."""
+        if self._idle and self._log.dtvlsn > self._told_dtvlsn:
+            self._channel.send_now(heartbeat_message(self._position()))
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            self._idle = False
+            waiter.set_result(None)
+
+    # Syncup.
+
+    async def _syncup(self) -> Vlsn:
+        syncup = decode_json(await self._channel.receive(), Syncup)
+        check_syncup(syncup)
+        if syncup.stored_term > self.term:
+            raise StaleTerm(f"the replica has stored term {syncup.stored_term}, this feed is of term {self.term}")
+        span = self._log.range
+        at = matchpoint(span.first, span.last_sync, self._log.history.term_runs, syncup)
+        if at is None:
+            raise Trimmed("the logs have no VLSN in common: the replica needs a network restore", first=span.first)
+        if syncup.last > at:
+            raise Diverged(
+                f"replica {self.replica} has VLSNs {at + 1} to {syncup.last} that this master does not have in their "
+                "terms; no rollback is ordered by a fixed master"
+            )
+        await self._channel.send(encode(await self._matchpoint(at)))
+        answer = await self._channel.receive()
+        if message_type(answer) is MessageType.REFUSE:
+            refused = decode_json(answer, Refuse)
+            raise IntegrityFault(f"replica {self.replica} ended syncup: {refused.detail}")
+        start = decode_json(answer, Start)
+        if start.from_vlsn != at + 1:
+            raise BadBody(f"START from VLSN {start.from_vlsn} after a matchpoint of {at}")
+        return Vlsn(at + 1)
+
+    async def _matchpoint(self, at: Vlsn) -> Matchpoint:
+        if not at:
+            return Matchpoint(vlsn=0, feed_term=self.term)
+        source = Source(self._log, at, self._offload)
+        try:
+            blocks = await source.from_archive()
+        finally:
+            source.close()
+        block = bytes(blocks[0])
+        header = decode_header(block)
+        if header.last_vlsn != at:
+            raise IntegrityFault(f"VLSN {at} ends a block at replica {self.replica}, but lies in {header.name} here")
+        return Matchpoint(
+            vlsn=at,
+            feed_term=self.term,
+            term=header.term,
+            block_first=header.first_vlsn,
+            crc32c=crc(block),
+            crc32=crc32(block),
+        )
+
+    async def _refuse(self, error: VlsnLogError) -> None:
+        try:
+            await self._channel.send(encode(Refuse(error.slug, str(error))))
+        except VlsnLogError:
+            pass  # it is gone: there is nobody to tell
+
+    # Streaming.
+
+    async def _send(self) -> None:
+        source = self.source
+        assert source is not None
+        channel = self._channel
+        while True:
+            first = source.next_vlsn
+            blocks = source.from_ring()
+            if not blocks and source.mode is Mode.ARCHIVE and source.next_vlsn <= self._log.range.last_sync:
+                blocks = await source.from_archive()
+            if blocks:
+                await channel.send(self._message(blocks, first))
+                continue
+            if await self._nothing_for(HEARTBEAT_S):
+                await channel.send(heartbeat_message(self._position()))
+            elif self._unsent:
+                message, self._unsent = self._unsent, b""
+                await channel.send(message)
+
+    def _message(self, blocks: Sequence[Buffer], first: Vlsn) -> bytes:
+        """The next message.  ``sent`` is said before it goes: an ACK may come back before a send returns."""
+        assert self.source is not None
+        self.sent = Vlsn(self.source.next_vlsn - 1)
+        messages = self._owner.messages
+        message = messages.blocks(self._position(), blocks, first, self.sent)
+        self._told_dtvlsn = messages.dtvlsn
+        return message
+
+    async def _nothing_for(self, seconds: float) -> bool:
+        """Waits until there is something that ``synced`` did not send; True when the time is over instead."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        self._idle = True
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            over = self._idle
+            self._wake()
+
+        timer = loop.call_later(seconds, end)
+        try:
+            await self._waiter
+        finally:
+            self._idle = False
+            timer.cancel()
+        return over
+
+    def _position(self) -> Position:
+        self._told_dtvlsn = self._log.dtvlsn
+        return Position(
+            max(self._log.range.last_sync, self.sent), self._told_dtvlsn, self._log.seams.clock.wall_us(), self.term
+        )
+
+    async def _receive(self) -> None:
+        receive, clock = self._channel.receive, self._log.seams.clock
+        while True:
+            ack = decode_ack(await receive())
+            if ack.term != self.term or ack.synced > self.sent:
+                raise BadBody(f"ACK of term {ack.term} to VLSN {ack.synced}; sent in term {self.term} to {self.sent}")
+            now = clock.monotonic_s()
+            self.silent_ticks = 0
+            if ack.synced > self.acked:
+                self.acked = Vlsn(ack.synced)
+            if self.acked >= self._log.range.last_sync:
+                self.caught_up_s = now
+            self._owner.acknowledged(self, ack)

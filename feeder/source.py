@@ -1,0 +1,120 @@
+"""The feeder's source: BUFFER from the ring, ARCHIVE from the segments, and the change between them.
+
+1. It starts in ARCHIVE.  2. ARCHIVE → BUFFER when its next VLSN is in the ring; BUFFER → ARCHIVE when the
+ring has dropped what it needs: by comparing positions, never by timing.  3. It gives only what the log has
+synced (``ring.synced_end``, ``log.synced_end``).  4. Each change is counted.
+
+    next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from segments, then changes
+    position 7, ring head 9          BUFFER   was overtaken: changes back
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from vlsn.errors import Damaged, Trimmed
+from vlsn.ids import Lsn, Vlsn
+from vlsn.local import LocalLog
+from vlsn.reader import LogReader, ReadRun
+from vlsn.seams import Buffer
+from vlsn.stream import FEED_BYTES
+
+
+class Mode(StrEnum):
+    ARCHIVE = "ARCHIVE"
+    BUFFER = "BUFFER"
+
+
+class Offload(Protocol):
+    """Runs a blocking read elsewhere; the future is done at home."""
+
+    def __call__(self, job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]: ...
+
+
+class Source:
+    """Blocks of one log from a VLSN on, for one reader."""
+
+    def __init__(self, log: LocalLog, next_vlsn: Vlsn, offload: Offload) -> None:
+        self._log = log
+        self._offload = offload
+        self._reader = LogReader(log.seams.disk, log.directory, log.synced_end)
+        self._at: Lsn | None = None
+        self._position = 0
+        self._ahead: asyncio.Future[ReadRun] | None = None
+        self.next_vlsn = next_vlsn
+        self.mode = Mode.ARCHIVE
+        self.switches = 0
+        self.archive_reads = 0
+
+    def from_ring(self, bytes_max: int = FEED_BYTES) -> Sequence[Buffer]:
+        """What the ring has next, without waiting; empty when there is nothing more, or in ARCHIVE."""
+        ring = self._log.ring
+        if self.mode is Mode.BUFFER and self._position < ring.head:
+            self._change(Mode.ARCHIVE)
+        if self.mode is Mode.ARCHIVE:
+            if self._ahead is not None:
+                return ()
+            position = ring.position_of(self.next_vlsn)
+            if position is None:
+                return ()
+            self._position = position
+            self._change(Mode.BUFFER)
+        if self._position >= ring.synced_end:
+            return ()
+        blocks = ring.take(self._position, end=ring.synced_end, bytes_max=bytes_max)
+        self._position += len(blocks)
+        self.next_vlsn = Vlsn(ring.last_at(self._position - 1) + 1)
+        return blocks
+
+    @property
+    def behind(self) -> bool:
+        """The ring has more, synced, that was not taken."""
+        return self.mode is Mode.BUFFER and self._position < self._log.ring.synced_end
+
+    async def from_archive(self) -> Sequence[Buffer]:
+        """The next blocks of the segments; the read after them is begun at once, so that disk and network
+        overlap.  Empty when nothing more is synced.  Raises ``Damaged`` or ``Trimmed``."""
+        reading = self._ahead or self._read()
+        self._ahead = None
+        run = await reading
+        self.archive_reads += 1
+        if not run.data:
+            return ()
+        self._at, self.next_vlsn = run.next_lsn, run.next_vlsn
+        if self._log.ring.position_of(self.next_vlsn) is None:
+            self._ahead = self._read()
+        return run.data
+
+    def close(self) -> None:
+        """The reader is closed once a read under way has ended."""
+        if self._ahead is not None and not self._ahead.done():
+            self._ahead.add_done_callback(self._close_reader)
+        else:
+            self._close_reader(self._ahead)
+
+    def _close_reader(self, ahead: asyncio.Future[ReadRun] | None) -> None:
+        if ahead is not None and not ahead.cancelled():
+            ahead.exception()  # looked at, so that it is not reported as forgotten
+        self._reader.close()
+
+    def _read(self) -> asyncio.Future[ReadRun]:
+        log, vlsn = self._log, self.next_vlsn
+        start = self._at
+        if start is None:
+            if vlsn < log.range.first:
+                raise Trimmed(f"VLSN {vlsn} was cleaned away", first=log.range.first)
+            mapping = log.index.at_or_before(vlsn)
+            if mapping is None:
+                raise Damaged(f"the index has nothing for VLSN {vlsn} of {log.range}", vlsn=vlsn)
+            start = mapping[1]
+        upto = log.range.last_sync
+        return self._offload(lambda: self._reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=FEED_BYTES))
+
+    def _change(self, mode: Mode) -> None:
+        self.mode = mode
+        self.switches += 1
+        if mode is Mode.ARCHIVE:
+            self._at = None

@@ -1,0 +1,36 @@
+"""Syncup, the master's side: where two logs part.
+
+The matchpoint is the highest VLSN in both ranges at which both have the same term: within a term only one
+master seals, and no two blocks ever have one name, so equal terms there mean equal logs up to there.
+
+    master   term 1: 1–40   term 3: 41–90
+    replica  term 1: 1–40   term 2: 41–55          matchpoint 40; the replica's 41–55 were never durable
+
+Pure.  Source: Raft's log matching, JE's syncup; hazards KIP-101 and KIP-279 (terms, never offsets alone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.stream import Syncup, TermRun
+
+
+def matchpoint(first: int, last: int, term_runs: Sequence[TermRun], replica: Syncup) -> Vlsn | None:
+    """The matchpoint of this log (``first`` … ``last``) and the replica's; ``NULL_VLSN`` for an empty replica
+    of a log that begins at 1; None when there is none and the replica must be restored."""
+    if not replica.last:
+        return NULL_VLSN if first <= 1 else None
+    low, high = max(first, replica.first), min(last, replica.last)
+    mine, theirs = len(term_runs) - 1, len(replica.term_runs) - 1
+    while mine >= 0 and theirs >= 0:
+        one, other = term_runs[mine], replica.term_runs[theirs]
+        if one.term == other.term:
+            at = min(one.last, other.last, high)
+            return Vlsn(at) if at >= max(one.first, other.first, low) else None
+        if one.term > other.term:
+            mine -= 1
+        else:
+            theirs -= 1
+    return None

@@ -1,0 +1,95 @@
+"""The fault tests' command: ``python jepsen-like kill-all | syscalls``.
+
+Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from harness.cluster import NODES, ClusterFailed
+from harness.kill_all import kill_all
+from harness.syscalls import APPENDS, trace_appends
+
+from repl.cluster import free_base_port
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    directory = Path(options.dir or tempfile.mkdtemp(prefix="vlsnlog-faults-")).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        print(f"{directory} is not empty: give --dir an empty or a new directory", file=sys.stderr)
+        return 2
+    try:
+        status: int = options.run(options, directory)
+    except ClusterFailed as error:
+        print(f"no verdict: {error}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        return 130
+    if options.dir is None and status == 0:
+        shutil.rmtree(directory)
+    else:
+        _say(f"kept: {directory}")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
+    faults = parser.add_subparsers(required=True, metavar="kill-all | syscalls")
+    killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
+    killing.add_argument("--rounds", type=int, default=20)
+    killing.add_argument("--writers", type=int, default=64)
+    killing.add_argument("--seed", type=int, help="draws the moments of the kills; printed when not given")
+    killing.set_defaults(run=_kill_all)
+    tracing = faults.add_parser("syscalls", help="each append's own sync on a majority, by strace")
+    tracing.add_argument("--appends", type=int, default=APPENDS)
+    tracing.set_defaults(run=_syscalls)
+    for each in (killing, tracing):
+        each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
+        each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
+    return parser
+
+
+def _kill_all(options: argparse.Namespace, directory: Path) -> int:
+    seed = options.seed if options.seed is not None else random.randrange(1 << 32)
+    _say(f"kill-all: {options.rounds} rounds, {options.writers} writers, --seed {seed}, data in {directory}")
+    verdict = kill_all(
+        directory,
+        rounds=options.rounds,
+        writers=options.writers,
+        seed=seed,
+        base_port=options.base_port or free_base_port(),
+        say=_say,
+    )
+    return 0 if verdict.valid else 1
+
+
+def _syscalls(options: argparse.Namespace, directory: Path) -> int:
+    _say(f"syscalls: {options.appends} appends, one at a time, data and traces in {directory}")
+    shown = trace_appends(directory, base_port=options.base_port or free_base_port(), appends=options.appends, say=_say)
+    majority = NODES // 2 + 1
+    by_nodes = Counter(len(each.synced) for each in shown)
+    for nodes in sorted(by_nodes, reverse=True):
+        _say(f"  own sync completed before the answer on {nodes} of {NODES} nodes: {by_nodes[nodes]:>6} appends")
+    lacking = [each for each in shown if len(each.synced) < majority]
+    for each in lacking[:5]:
+        _say(f"  NOT SHOWN append {each.number:016x} at VLSN {each.vlsn}: only {', '.join(each.synced) or 'none'}")
+    good = len(shown) - len(lacking)
+    _say(f"{good} of {options.appends} appends show their own completed sync on a majority")
+    return 0 if good == options.appends else 1
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

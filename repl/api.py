@@ -1,0 +1,184 @@
+"""What HTTP and the client's socket ask of a node.
+
+The gateway (``repl/http``) checks what came from outside and turns it into these calls; the node answers
+in its own types or raises one of ``vlsn.errors``, whose slug becomes the answer's type.  Everything here is
+called on the event loop's thread, and nothing blocks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from vlsn.block import Entry
+from vlsn.errors import VlsnLogError
+from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.seal import Submission
+from vlsn.seams import Channel
+
+PROTOCOL_VERSION = 1
+
+
+class Acks(StrEnum):
+    """Whose sync an append waits for."""
+
+    NONE = "none"
+    MAJORITY = "majority"
+    ALL = "all"
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """An append as it is acknowledged.
+
+    ``durable``: a majority had synced it.  ``synced``: how many nodes had, the master among them.
+    """
+
+    first: Vlsn
+    last: Vlsn
+    term: Term
+    durable: bool
+    synced: int
+    acks: Acks
+
+
+Done = Callable[[Appended | VlsnLogError], None]
+
+
+class Pending(Protocol):
+    """One append under way."""
+
+    def expire(self) -> None:
+        """Its time is over: ``done`` is called now with ``OutcomeUnknown``, unless it was called before.
+
+        What is still queued and not sealed may be dropped and answered with a safer error.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage:
+    """Entries in rising VLSNs, and where the next read starts."""
+
+    entries: list[Entry]
+    next_vlsn: int
+    durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPage:
+    """Whole blocks (``vlsn.block``), each padded to 8 bytes, so that one follows another."""
+
+    data: list[bytes]
+    next_vlsn: int
+    durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedHello:
+    """Who asks for a feed, and of whom; the headers of ``WS /v1/feed``."""
+
+    group: str
+    node: NodeName
+    incarnation: Incarnation
+    to: NodeName
+    to_incarnation: Incarnation | None
+    term: Term
+    """The highest term that the asking node has stored."""
+    process: int
+    """A random u64 that each start of a process draws."""
+    version: int = PROTOCOL_VERSION
+
+
+class NodeApi(Protocol):
+    """One node, as its gateway sees it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    def status(self) -> dict[str, Any]:
+        """The object of ``GET /v1/status``."""
+        ...
+
+    def readiness(self) -> list[str]:
+        """Reasons why this node is not ready to serve durable reads; none when it is."""
+        ...
+
+    def is_master(self) -> bool: ...
+
+    def master_url(self) -> str | None:
+        """Where appends go; ``None`` while no master is known."""
+        ...
+
+    def dtvlsn(self) -> int:
+        """The highest VLSN known durable: what readers may see."""
+        ...
+
+    def submit(self, submission: Submission, acks: Acks, done: Done) -> Pending:
+        """Queues one atomic append.
+
+        ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
+        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``.
+        """
+        ...
+
+    async def read(
+        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+    ) -> EntryPage:
+        """Visible entries from ``from_vlsn`` (``None``: the first there is) on.
+
+        At most ``limit`` entries and about ``bytes_max`` bytes, never less than one entry when one is
+        there; waits up to ``wait_s`` for the first.  Entries above the durable end are never in it.
+        ``next_vlsn`` moves past what was skipped (TERM, GROUP …).  Raises ``Trimmed``, ``Damaged``,
+        ``Halted``.
+        """
+        ...
+
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        """Whole durable blocks from the one that holds ``from_vlsn`` on; raises as ``read`` does."""
+        ...
+
+    async def read_one(self, vlsn: int) -> Entry:
+        """Raises ``NotYet``, ``NotData``, ``Trimmed``, ``Damaged``."""
+        ...
+
+    def check_feed(self, hello: FeedHello) -> None:
+        """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
+        ...
+
+    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        """The whole life of a feed; returns when it ended, for whatever reason.  Closes nothing itself."""
+        ...
+
+    async def segments(self) -> list[dict[str, Any]]:
+        """The log's files: ``number``, ``file``, ``end`` (bytes up to the synced length), VLSNs."""
+        ...
+
+    def segment_end(self, number: int) -> int:
+        """Synced bytes of that segment.  Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
+        ...
+
+    async def read_segment(self, number: int, start: int, end: int) -> bytes:
+        """Bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of the file as it is."""
+        ...
+
+    async def checkpoint(self) -> dict[str, Any]: ...
+
+    async def rotate(self) -> dict[str, Any]: ...
+
+    async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/hello``: founding and discovery.  Raises ``FeedRefused``, ``BadBody``."""
+        ...
+
+    def metrics_text(self) -> bytes:
+        """Prometheus' text format."""
+        ...

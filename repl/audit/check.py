@@ -1,0 +1,247 @@
+"""One segment, checked: every frame and block, and what its neighbours need to know of it.
+
+    frames ─► crc, padding ─► blocks ─► header crc, body crc, lengths ─► visible ─► follow on, terms ─► digests
+
+Nothing is said twice: a damaged frame is one finding, and a gap in the VLSNs where one lies is its own.  Its
+VLSN comes from its block header where that is whole, else it is the one due there.
+
+What joins this segment to the one before, and overmarks to rollback records that may lie in another segment,
+is left to ``joints``, which sees every segment's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from repl.audit.blocks import Blocks, read_blocks
+from repl.audit.digest import RANGE_BITS, U64, Place, RangeDigest, range_digests
+from repl.audit.findings import FINDINGS_MAX, Finding
+from repl.audit.frames import Frames, read_frames
+from repl.audit.plan import Bounds, Part
+from vlsn.block import decode_header
+from vlsn.errors import BadBody
+from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.inspection import Rule
+from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
+from vlsn.seams import Buffer
+from vlsn.segment import sidecar_name
+from vlsn.sidecar import Sidecar, content_crc
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A segment's first or last visible block; ``vlsn`` is its first or last one."""
+
+    vlsn: int
+    term: int
+    offset: int
+    damaged: bool
+    """Something damaged lies between it and the segment's end on that side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Consecutive BLOCK frames with one flag and no rollback record between them: where the first and the last
+    begin."""
+
+    start: int
+    last: int
+    overmarked: bool
+    vlsn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentAudit:
+    """The result for one segment: its size does not grow with its entries."""
+
+    source: int
+    number: int
+    file: str
+    prev_number: int
+    first: Edge | None
+    last: Edge | None
+    damaged: bool
+    dtvlsn: int
+    blocks: int
+    entries: int
+    end: int
+    torn: bool
+    digests: tuple[RangeDigest, ...]
+    places: tuple[Place, ...]
+    marks: tuple[Marks, ...]
+    rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
+    """Each with its offset."""
+    findings: tuple[Finding, ...]
+
+
+def check_segment(buf: Buffer, part: Part, source: str, bounds: Bounds, sidecar: bytes | None) -> SegmentAudit:
+    """``buf`` is the segment's file from its first byte; ``sidecar`` the bytes of its sidecar, if it has one."""
+    frames = read_frames(buf, part)
+    blocks = read_blocks(buf, frames)
+    visible = blocks.only(blocks.visible)
+    place = _Namer(buf, part, source, visible)
+    bad = sorted({*frames.damage, *blocks.offsets[~blocks.whole].tolist()})
+    compared = visible.only((visible.first >= bounds.first) & (visible.last <= bounds.last))
+    records = list(_records(buf, frames, place))
+    findings = [
+        *(_damage(offset, frames, blocks, place) for offset in bad[:FINDINGS_MAX]),
+        *_order(visible, bad, place),
+        *(record for record in records if isinstance(record, Finding)),
+        *(_sidecar(buf, frames, visible, sidecar, place) if part.readable else ()),
+    ]
+    known = [record for record in records if not isinstance(record, Finding)]
+    rollbacks = [(at, record) for at, record in known if isinstance(record, RollbackStart | RollbackEnd)]
+    first, last = _edges(visible, bad)
+    return SegmentAudit(
+        source=part.source,
+        number=part.number,
+        file=part.file,
+        prev_number=part.prev_number,
+        first=first,
+        last=last,
+        damaged=bool(bad),
+        dtvlsn=max([_highest(visible.headers["dtvlsn"]), *(getattr(record, "dtvlsn", 0) for _, record in known)]),
+        blocks=len(visible.offsets),
+        entries=int(visible.headers["count"].sum(dtype=np.uint64)),
+        end=frames.end,
+        torn=frames.torn,
+        digests=tuple(range_digests(compared.first, compared.headers["count"].astype(np.uint64), compared.digests)),
+        places=tuple(_places(part.number, visible)),
+        marks=tuple(_marks(blocks, [at for at, _ in rollbacks])),
+        rollbacks=tuple(rollbacks),
+        findings=tuple(findings),
+    )
+
+
+class _Namer:
+    """Makes findings of one segment, and knows which VLSN is due at an offset."""
+
+    def __init__(self, buf: Buffer, part: Part, source: str, visible: Blocks) -> None:
+        self._buf = buf
+        self.part = part
+        self._source = source
+        self._visible = visible
+
+    def __call__(self, rule: Rule, offset: int, vlsn: int, detail: str, file: str = "") -> Finding:
+        file = file or self.part.file
+        return Finding(rule=rule, source=self._source, file=file, offset=offset, vlsn=vlsn, detail=detail)
+
+    def vlsn_at(self, offset: int) -> int:
+        """Of the block at ``offset``, if its header is right by its own crc; else the one due there."""
+        try:
+            return int(decode_header(memoryview(self._buf), offset + FRAME_BYTES).first_vlsn)
+        except BadBody:
+            before = int(np.searchsorted(self._visible.offsets, offset))
+            return (int(self._visible.last[before - 1]) if before else self.part.prev_last_vlsn) + 1
+
+
+def _damage(offset: int, frames: Frames, blocks: Blocks, place: _Namer) -> Finding:
+    vlsn = place.vlsn_at(offset)
+    row = int(np.searchsorted(frames.offsets, offset))
+    if row == len(frames.offsets) or frames.offsets[row] != offset:
+        return place(Rule.FRAME_HEADER, offset, vlsn, "no frame where one had been synced")
+    if not frames.good[row]:
+        return place(Rule.FRAME_CRC, offset, vlsn, "the frame's crc, or its padding, is wrong")
+    block = int(np.searchsorted(blocks.offsets, offset))
+    if frames.sums.header[row] != blocks.headers["header_crc"][block]:
+        return place(Rule.BLOCK_HEADER, offset, vlsn, "the block header's crc is wrong inside a right frame")
+    if frames.sums.body[row] != blocks.headers["body_crc"][block]:
+        return place(Rule.BLOCK_BODY, offset, vlsn, "the block body's crc is wrong inside a right frame")
+    return place(Rule.BLOCK_HEADER, offset, vlsn, "the block header's fields cannot be together")
+
+
+def _order(visible: Blocks, bad: list[int], place: _Namer) -> Iterator[Finding]:
+    """Visible blocks follow on exactly, and terms never fall."""
+    due = visible.last[:-1] + np.uint64(1)
+    for row in np.flatnonzero(visible.first[1:] != due).tolist()[:FINDINGS_MAX]:
+        before, at, vlsn = int(due[row]), int(visible.offsets[row + 1]), int(visible.first[row + 1])
+        explained = vlsn > before and any(visible.offsets[row] < offset < at for offset in bad)
+        if not explained:
+            yield place(Rule.CONTIGUITY, at, min(vlsn, before), f"VLSN {vlsn} follows on {before - 1}")
+    terms = visible.headers["term"]
+    for row in np.flatnonzero(terms[1:] < terms[:-1]).tolist()[:FINDINGS_MAX]:
+        vlsn = int(visible.first[row + 1])
+        detail = f"term {terms[row + 1]} follows on term {terms[row]}"
+        yield place(Rule.TERM_ORDER, int(visible.offsets[row + 1]), vlsn, detail)
+
+
+Record = CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd
+_RECORDS: Mapping[int, type[Record]] = {
+    FrameKind.CHECKPOINT_START: CheckpointStart,
+    FrameKind.CHECKPOINT_END: CheckpointEnd,
+    FrameKind.ROLLBACK_START: RollbackStart,
+    FrameKind.ROLLBACK_END: RollbackEnd,
+}
+
+
+def _records(buf: Buffer, frames: Frames, place: _Namer) -> Iterator[tuple[int, Record] | Finding]:
+    view = memoryview(buf)
+    for row in np.flatnonzero(frames.good & (frames.headers["kind"] != FrameKind.BLOCK)).tolist():
+        offset, header = int(frames.offsets[row]), frames.headers[row]
+        start = offset + FRAME_BYTES
+        kind = _RECORDS[int(header["kind"])]
+        try:
+            yield offset, kind.decode(view[start : start + int(header["length"])])
+        except BadBody as error:
+            yield place(Rule.RECORD, offset, place.vlsn_at(offset), str(error))
+
+
+def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, place: _Namer) -> Iterator[Finding]:
+    """Whether the sidecar says what the segment does; not asked of a damaged one, which has been named already."""
+    if data is None or frames.damage or not len(frames.offsets):
+        return
+    number = place.part.number
+    try:
+        sidecar = Sidecar.decode(data)
+    except BadBody as error:
+        yield place(Rule.SIDECAR, 0, 0, str(error), file=sidecar_name(number))
+        return
+    offsets = sidecar.offsets
+    if (sidecar.number, sidecar.salt, sidecar.end) != (number, place.part.salt, frames.end):
+        yield place(
+            Rule.SIDECAR, 0, 0, "it is another segment's, or one that ends elsewhere", file=sidecar_name(number)
+        )
+    elif len(offsets) != len(frames.offsets) or (offsets != frames.offsets).any():
+        yield place(Rule.SIDECAR, 0, 0, "its frames are not where the segment's are", file=sidecar_name(number))
+    elif content_crc(memoryview(buf)[: sidecar.end], offsets) != sidecar.crc:
+        yield place(Rule.SIDECAR, 0, 0, "its checksum is not the segment's", file=sidecar_name(number))
+    elif (frames.headers["flag"] == OVERMARKED).any():
+        yield place(Rule.SIDECAR, 0, 0, "an overmarked segment keeps none", file=sidecar_name(number))
+    elif len(visible.offsets) and (sidecar.first_vlsn, sidecar.last_vlsn) != (visible.first[0], visible.last[-1]):
+        yield place(Rule.SIDECAR, 0, 0, "its VLSNs are not the segment's", file=sidecar_name(number))
+
+
+def _edges(visible: Blocks, bad: list[int]) -> tuple[Edge | None, Edge | None]:
+    if not len(visible.offsets):
+        return None, None
+    start, end = int(visible.offsets[0]), int(visible.offsets[-1])
+    terms = visible.headers["term"]
+    return (
+        Edge(int(visible.first[0]), int(terms[0]), start, any(offset < start for offset in bad)),
+        Edge(int(visible.last[-1]), int(terms[-1]), end, any(offset > end for offset in bad)),
+    )
+
+
+def _places(number: int, visible: Blocks) -> Iterator[Place]:
+    keys = visible.first >> np.uint64(RANGE_BITS)
+    for key in np.unique(keys).tolist():
+        rows = np.flatnonzero(keys == key)
+        yield Place(key, number, int(visible.offsets[rows].min()), int(visible.ends[rows].max()))
+
+
+def _marks(blocks: Blocks, records: list[int]) -> Iterator[Marks]:
+    flags = blocks.overmarked
+    if not len(flags):
+        return
+    changes = (np.flatnonzero(flags[1:] != flags[:-1]) + 1).tolist()
+    starts = sorted({0, *changes, *np.searchsorted(blocks.offsets, records).tolist()} - {len(flags)})
+    for low, high in zip(starts, [*starts[1:], len(flags)], strict=True):
+        start, last = int(blocks.offsets[low]), int(blocks.offsets[high - 1])
+        yield Marks(start, last, bool(flags[low]), int(blocks.first[low]))
+
+
+def _highest(column: U64) -> int:
+    return int(column.max()) if len(column) else 0

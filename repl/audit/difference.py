@@ -1,0 +1,138 @@
+"""The first difference in a range of VLSNs whose digests are not equal: which VLSN, and both values.
+
+Runs in a task of its own for each such range, and reads of every source just the frames of that range.
+A copy speaks for the others' when more copies are like it than like any other; where none are more, the
+first source does.  Blocks that a copy has damaged, or lacks at an edge, were named before: they are passed over,
+unless the other copies' blocks there are named differently.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from repl.audit.blocks import read_blocks
+from repl.audit.digest import RANGE_BITS, Place
+from repl.audit.findings import Finding, shown
+from repl.audit.frames import read_frames
+from repl.audit.plan import Bounds, Part
+from repl.audit.source import Source
+from vlsn.block import BLOCK_BYTES, Entry, EntryKind, decode, entries
+from vlsn.errors import BadBody
+from vlsn.frame import FRAME_BYTES
+
+RANGES_SHOWN = 16
+"""How many ranges are looked into; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """A range to look into, and where each source (by index) keeps its blocks."""
+
+    range: int
+    bounds: Bounds
+    places: tuple[tuple[Part, Place], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    source: int
+    part: Part
+    offset: int
+    size: int
+    first: int
+    last: int
+    digest: int
+
+
+def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
+    """One finding for each source whose blocks are other than the ones most sources have."""
+    copies: list[list[_Block]] = [[] for _ in sources]
+    for part, place in task.places:
+        copies[part.source] += _blocks(sources[part.source], part, place, task)
+    for blocks in copies:
+        blocks.sort(key=_first)
+    for vlsn in sorted({block.first for blocks in copies for block in blocks}):
+        here = [block for blocks in copies if (block := _covering(blocks, vlsn)) is not None]
+        votes = Counter(block.digest for block in here)
+        if len(votes) > 1:
+            most = votes.most_common(1)[0][0]
+            model = next(block for block in here if block.digest == most)
+            return [_difference(model, other, sources) for other in here if other.digest != most]
+    return []
+
+
+def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterator[_Block]:
+    """The visible, whole blocks of the range that are compared."""
+    buf = source.read(part, place.start, place.end)
+    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), base=place.start)
+    blocks = read_blocks(buf, frames, base=place.start)
+    blocks = blocks.only(
+        blocks.visible
+        & (blocks.first >> RANGE_BITS == task.range)
+        & (blocks.first >= task.bounds.first)
+        & (blocks.last <= task.bounds.last)
+    )
+    sizes = blocks.headers["body_bytes"].astype(int) + BLOCK_BYTES
+    columns = (blocks.offsets, sizes, blocks.first, blocks.last, blocks.digests)
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        yield _Block(part.source, part, *row)
+
+
+def _covering(blocks: list[_Block], vlsn: int) -> _Block | None:
+    """The block that holds ``vlsn``; none where it is damaged or missing, which is a finding of its own."""
+    at = bisect_right(blocks, vlsn, key=_first) - 1
+    return blocks[at] if at >= 0 and vlsn <= blocks[at].last else None
+
+
+def _first(block: _Block) -> int:
+    return block.first
+
+
+def _difference(model: _Block, other: _Block, sources: Sequence[Source]) -> Finding:
+    try:
+        ours, theirs = _entries(model, sources), _entries(other, sources)
+    except BadBody as error:  # right by its checksums, and yet no block
+        ours, theirs, detail = {}, {}, f"the copies of this block differ, and one of them is none: {error}"
+    both = sorted(ours.keys() & theirs.keys())
+    vlsn = next((vlsn for vlsn in both if _said(ours[vlsn]) != _said(theirs[vlsn])), max(model.first, other.first))
+    if both:
+        fields = ", ".join(_fields(ours[vlsn], theirs[vlsn])) or "nothing but their block"
+        detail = f"two copies of VLSN {vlsn} differ in {fields}"
+    return Finding(
+        rule="divergence",
+        source=sources[other.source].text,
+        file=other.part.file,
+        offset=other.offset,
+        vlsn=vlsn,
+        detail=detail,
+        more=_entry(theirs.get(vlsn)) | {"other": _place(model, sources) | _entry(ours.get(vlsn))},
+    )
+
+
+def _entries(block: _Block, sources: Sequence[Source]) -> dict[int, Entry]:
+    start = block.offset + FRAME_BYTES
+    data = bytes(sources[block.source].read(block.part, start, start + block.size))
+    return {int(entry.vlsn): entry for entry in entries(data, decode(data))}
+
+
+def _said(entry: Entry) -> tuple[object, ...]:
+    return entry.term, entry.time, entry.kind, entry.txn, entry.key, entry.value
+
+
+def _fields(mine: Entry, yours: Entry) -> list[str]:
+    return [name for name in Entry.__struct_fields__ if getattr(mine, name) != getattr(yours, name)]
+
+
+def _place(block: _Block, sources: Sequence[Source]) -> dict[str, Any]:
+    return {"source": sources[block.source].text, "file": block.part.file, "offset": block.offset}
+
+
+def _entry(entry: Entry | None) -> dict[str, Any]:
+    if entry is None:
+        return {}
+    kind = EntryKind(entry.kind).name
+    return {"term": entry.term, "kind": kind} | shown("key", entry.key) | shown("value", entry.value)

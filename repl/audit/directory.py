@@ -1,0 +1,197 @@
+"""A node's directory as a source: of a stopped node, a copy of one, or one that runs.
+
+Whether it runs is known by its lock.  If so it is read up to the synced length that its own bytes and its ``state``
+give, and everything before that must be whole.  If not, the last segment is
+read to the end of the file, where a torn tail is normal; ``state`` says, with its checkpoint and idle end,
+what is no tail.  Files are read, not mapped: a bad sector is an error then, not the death of a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from repl.audit.findings import Finding
+from repl.audit.frames import read_frames
+from repl.audit.plan import Part, Survey
+from repl.audit.snapshot import running_stated
+from repl.audit.source import Unreadable
+from vlsn import scan
+from vlsn.block import BLOCK_BYTES, BlockHeader, decode_header
+from vlsn.chain import Link, Stated, log_chain, read_stated
+from vlsn.disk import PosixDisk
+from vlsn.errors import BadBody
+from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.inspection import Rule
+from vlsn.lmdb_store import LmdbStores
+from vlsn.records import CheckpointEnd, CheckpointStart
+from vlsn.recovery import LOCK_NAME
+from vlsn.seams import Buffer
+from vlsn.segment import FIRST_FRAME, sidecar_name
+
+HEAD_BYTES: Final = 1 << 20
+"""Where the first block nearly always is."""
+TAIL_BYTES: Final = 8 << 20
+"""How much log before the end is looked through for the highest DTVLSN, which nearly always rises."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySource:
+    path: str
+    """Absolute: a task has a working directory of its own."""
+    text: str
+
+    def survey(self, index: int) -> Survey:
+        disk = PosixDisk()
+        try:
+            live = disk.is_locked(f"{self.path}/{LOCK_NAME}")
+            stated = running_stated(self.path) if live else read_stated(LmdbStores(), self.path)
+            links = log_chain(disk, self.path, live=live).links
+            header = next((link.header for link in reversed(links) if link.header is not None), None)
+            if header is None:
+                raise Unreadable(f"{self.text}: no segments (*.vlog) that can be read; name a node's directory")
+            parts = [_part(index, link, stated, live=live) for link in links]
+            parts[-1] = self._without_zeros(parts[-1])
+            first, last, dtvlsn = self._bounds(parts)
+            findings = [self._header_fault(link) for link in links if link.fault]
+        except OSError as error:
+            raise Unreadable(f"{self.text}: {error.strerror or error}") from error
+        missing = [] if live else stated.missing_after(links)
+        findings += [self._finding(Rule.GAP, name, last + 1, "the segment is missing") for name in missing]
+        return Survey(
+            group=header.group,
+            node=header.node,
+            live=live,
+            parts=tuple(parts),
+            first=first,
+            last=last,
+            dtvlsn=max(dtvlsn, stated.dtvlsn),
+            findings=tuple(findings),
+        )
+
+    def read(self, part: Part, start: int, end: int) -> Buffer:
+        buf = bytearray(end - start)
+        try:
+            with open(f"{self.path}/{part.file}", "rb", buffering=0) as file:
+                file.seek(start)
+                view, at = memoryview(buf), 0
+                while at < len(buf) and (got := file.readinto(view[at:])):
+                    at += got
+        except OSError as error:
+            raise Unreadable(f"{self.text}/{part.file}: {error.strerror or error}") from error
+        return view[:at]
+
+    def sidecar(self, part: Part) -> bytes | None:
+        try:
+            with open(f"{self.path}/{sidecar_name(part.number)}", "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unreadable(f"{self.text}: {error}") from error
+
+    def _header_fault(self, link: Link) -> Finding:
+        vlsn = link.prev_last_vlsn + 1
+        with open(link.info.path, "rb") as file:
+            file.seek(FIRST_FRAME + FRAME_BYTES)
+            try:
+                vlsn = int(decode_header(file.read(BLOCK_BYTES)).first_vlsn)
+            except BadBody:
+                pass  # no readable block where the first one should be
+        return self._finding(Rule.SEGMENT_HEADER, link.name, vlsn, link.fault)
+
+    def _finding(self, rule: Rule, file: str, vlsn: int, detail: str) -> Finding:
+        return Finding(rule=rule, source=self.text, file=file, offset=0, vlsn=vlsn, detail=detail)
+
+    def _without_zeros(self, part: Part) -> Part:
+        """A last segment that ends in zeros only, as nearly all do, need not be read to the end of its file."""
+        if part.closed:
+            return part
+        buf = self.read(part, 0, part.end)
+        found = scan.walk(buf, base=0, start=FIRST_FRAME, end=max(len(buf) & ~7, FIRST_FRAME), salt=part.salt)
+        return part if np.frombuffer(memoryview(buf)[found.end :], np.uint8).any() else replace(part, end=found.end)
+
+    def _bounds(self, parts: Sequence[Part]) -> tuple[int, int, int]:
+        """First and last visible VLSN and the highest DTVLSN, from the two ends of the log."""
+        first = last = dtvlsn = seen = 0
+        for part in parts:
+            if first := self._first_vlsn(part):
+                break
+        for part in reversed(parts):
+            ends = _ends(self.read(part, 0, part.end), part)
+            seen += part.end
+            last, dtvlsn = max(last, ends[1]), max(dtvlsn, ends[2])
+            if last and seen >= TAIL_BYTES:
+                break
+        return first, last, dtvlsn
+
+    def _first_vlsn(self, part: Part) -> int:
+        for end in sorted({min(HEAD_BYTES, part.end), part.end}):
+            if first := _ends(self.read(part, 0, end), replace(part, end=end, stated=min(end, part.stated)))[0]:
+                return first
+        return 0
+
+
+def _part(index: int, link: Link, stated: Stated, *, live: bool) -> Part:
+    header = link.header if not link.fault else None
+    end, synced = link.end, stated.offset_in(link.number)
+    if end is not None:
+        end = synced = max(end, synced) if live and link.last else end
+    return Part(
+        source=index,
+        number=link.number,
+        file=link.name,
+        salt=link.salt,
+        end=link.size & ~7 if end is None else end,
+        stated=synced,
+        prev_number=header.prev_number if header is not None else 0,
+        prev_last_vlsn=link.prev_last_vlsn,
+        readable=header is not None,
+    )
+
+
+def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:
+    """First and last visible VLSN of a segment and the highest DTVLSN in it; zeros for none.  Looks at lengths and
+    at the headers that count, unless there is damage to be passed."""
+    end = min(part.end, len(buf) & ~7)
+    found = scan.walk(buf, base=0, start=FIRST_FRAME, end=max(end, FIRST_FRAME), salt=part.salt)
+    offsets, headers = found.offsets, found.headers
+    if found.reason in (scan.Stop.BAD, scan.Stop.SHORT):
+        frames = read_frames(buf, part)
+        offsets, headers = frames.offsets[frames.good], frames.headers[frames.good]
+    visible = offsets[(headers["kind"] == FrameKind.BLOCK) & (headers["flag"] != OVERMARKED)]
+    upwards = (block for offset in visible.tolist() if (block := _block(buf, offset)))
+    downwards = (block for offset in visible[::-1].tolist() if (block := _block(buf, offset)))
+    first, last = next(upwards, None), next(downwards, None)
+    if first is None or last is None:
+        return 0, 0, _checkpoint_dtvlsn(buf, part, offsets, headers)
+    known = scan.block_headers(buf, 0, visible)["dtvlsn"]
+    while known.any() and _block(buf, int(visible[known.argmax()])) is None:
+        known[known.argmax()] = 0
+    dtvlsn = max(int(known.max()), _checkpoint_dtvlsn(buf, part, offsets, headers))
+    return int(first.first_vlsn), int(last.last_vlsn), dtvlsn
+
+
+def _block(buf: Buffer, offset: int) -> BlockHeader | None:
+    try:
+        return decode_header(memoryview(buf), offset + FRAME_BYTES)
+    except BadBody:
+        return None
+
+
+def _checkpoint_dtvlsn(buf: Buffer, part: Part, offsets: scan.Offsets, headers: scan.Headers) -> int:
+    view = memoryview(buf)
+    highest = 0
+    for record, kind in ((CheckpointStart, FrameKind.CHECKPOINT_START), (CheckpointEnd, FrameKind.CHECKPOINT_END)):
+        for offset in offsets[headers["kind"] == kind].tolist():
+            if not scan.is_frame(buf, 0, offset, part.salt):
+                continue
+            try:
+                start = offset + FRAME_BYTES
+                highest = max(highest, record.decode(view[start : start + record.LAYOUT.size]).dtvlsn)
+            except BadBody:
+                continue  # named by the check of the segment
+    return highest

@@ -1,0 +1,203 @@
+"""The audit: copies of one log, proven equal, or named the first VLSN where they are not.
+
+    driver                                              Spark tasks
+    1  survey of each source           ─────────────►   headers, bounds                    a task a source
+    2  common bounds, packing          ─────────────►   every frame, every checksum:       a task per 128 MB
+                                       ◄─────────────   findings, digests by range, edges
+    3  joints, digests compared
+    4  for ranges that differ          ─────────────►   the first VLSN, both values        a task a range
+
+No entry passes through the driver but the two that a divergence shows.  What is compared: visible blocks, whole,
+from the highest first VLSN of the sources to the lowest of their DTVLSNs; what one of them alone has above
+is checked, and not compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Protocol, TypeVar
+
+from repl.audit.check import SegmentAudit, check_segment
+from repl.audit.difference import RANGES_SHOWN, RangeTask, first_differences
+from repl.audit.digest import RANGE_BITS, Place, differing, merged
+from repl.audit.findings import AuditReport, Finding, SourceReport
+from repl.audit.joints import check_joints
+from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
+from repl.audit.session import Progress, SparkJobs, spark_context
+from repl.audit.source import Failure, Source, Unreadable, source_of
+from vlsn.errors import BadArgument
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Jobs(Protocol):
+    """Where tasks run."""
+
+    @property
+    def cores(self) -> int: ...
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that ran so far."""
+        ...
+
+    def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """``work`` of each item in a task of its own, in their order; both travel pickled."""
+        ...
+
+
+def run_audit(
+    sources: Sequence[str],
+    *,
+    spark_master: str = "local[2]",
+    out: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> AuditReport:
+    """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each JSON file of ``out``.
+
+    Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the
+    active Spark context if there is one.  Raises ``BadArgument`` for sources or files that make no sense, and
+    ``Unreadable`` when a source cannot be read or Spark does not start: nothing was proven then.
+    """
+    copies = _checked(sources, out)
+    with spark_context(spark_master) as context:
+        report = audit(copies, SparkJobs(context, progress))
+    for path in out:
+        Path(path).write_text(report.to_json() + "\n")
+    return report
+
+
+def _checked(texts: Sequence[str], out: Sequence[str]) -> list[Source]:
+    if len(texts) < 2:
+        raise BadArgument("an audit compares at least two sources: name directories of nodes, or their URLs")
+    if twice := next((text for index, text in enumerate(texts) if _same(text) in map(_same, texts[:index])), None):
+        raise BadArgument(f"{twice} is named twice: a copy is always equal to itself")
+    if other := next((path for path in out if not path.endswith(".json")), None):
+        raise BadArgument(f"{other}: a report is written as .json only")
+    return [source_of(text) for text in texts]
+
+
+def _same(text: str) -> str:
+    return text.rstrip("/") if "://" in text else os.path.realpath(text)
+
+
+def audit(sources: list[Source], jobs: Jobs) -> AuditReport:
+    """The whole of it, wherever the jobs run.  Raises ``BadArgument`` and ``Unreadable``."""
+    begun = monotonic()
+    surveys = _succeeded(jobs.run("survey", _surveyed, list(enumerate(sources))))
+    if len({survey.group for survey in surveys}) > 1:
+        groups = ", ".join(f"{source.text}: {survey.group}" for source, survey in zip(sources, surveys, strict=True))
+        raise BadArgument(f"the sources are of different groups ({groups})")
+    bounds = common_bounds(surveys)
+    tasks = packed(surveys, cores=jobs.cores)
+    audited = _by_source(_succeeded(jobs.run("read", partial(_read, sources, bounds), tasks)), len(sources))
+    findings = [finding for survey in surveys for finding in survey.findings]
+    for source, segments in zip(sources, audited, strict=True):
+        findings += [finding for segment in segments for finding in segment.findings]
+        findings += check_joints(source.text, segments)
+    digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
+    ranges = differing(digests) if bounds else []
+    findings += _differences(sources, surveys, audited, ranges, bounds, jobs)
+    if ranges and not findings:
+        findings.append(_unexplained(ranges[0], bounds, sources))
+    return AuditReport(
+        equal=bool(bounds) and not ranges,
+        compared_from=bounds.first,
+        compared_to=bounds.last,
+        sources=[_source_report(*each) for each in zip(sources, surveys, audited, strict=True)],
+        findings=sorted(findings, key=lambda finding: (finding.vlsn, finding.source, finding.file, finding.offset)),
+        ranges_differing=len(ranges),
+        tasks=jobs.tasks,
+        seconds=monotonic() - begun,
+    )
+
+
+def _surveyed(item: tuple[int, Source]) -> Survey | Failure:
+    index, source = item
+    return _tried(lambda: source.survey(index))
+
+
+def _read(sources: list[Source], bounds: Bounds, parts: tuple[Part, ...]) -> list[SegmentAudit] | Failure:
+    """A task: its segments one after the other, one of them in memory at a time."""
+    return _tried(lambda: [_read_one(sources[part.source], part, bounds) for part in parts])
+
+
+def _read_one(source: Source, part: Part, bounds: Bounds) -> SegmentAudit:
+    return check_segment(source.read(part, 0, part.end), part, source.text, bounds, source.sidecar(part))
+
+
+def _tried(work: Callable[[], R]) -> R | Failure:
+    try:
+        return work()
+    except Unreadable as error:
+        return Failure(str(error))
+
+
+def _succeeded(results: list[R | Failure]) -> list[R]:
+    for result in results:
+        if isinstance(result, Failure):
+            raise Unreadable(result.reason)
+    return [result for result in results if not isinstance(result, Failure)]
+
+
+def _by_source(results: list[list[SegmentAudit]], count: int) -> list[list[SegmentAudit]]:
+    audited: list[list[SegmentAudit]] = [[] for _ in range(count)]
+    for segments in results:
+        for segment in segments:
+            audited[segment.source].append(segment)
+    return [sorted(segments, key=lambda segment: segment.number) for segments in audited]
+
+
+def _differences(
+    sources: list[Source],
+    surveys: list[Survey],
+    audited: list[list[SegmentAudit]],
+    ranges: list[int],
+    bounds: Bounds,
+    jobs: Jobs,
+) -> list[Finding]:
+    wanted = set(ranges[:RANGES_SHOWN])
+    places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
+    for survey, segments in zip(surveys, audited, strict=True):
+        parts = {part.number: part for part in survey.parts}
+        for segment in segments:
+            for place in segment.places:
+                if place.range in wanted:
+                    places[place.range].append((parts[segment.number], place))
+    tasks = [RangeTask(at, bounds, tuple(places[at])) for at in sorted(places)]
+    found = _succeeded(jobs.run("differences", partial(_compared, sources), tasks))
+    return [finding for findings in found for finding in findings]
+
+
+def _unexplained(at: int, bounds: Bounds, sources: list[Source]) -> Finding:
+    """Digests that differ say so even where no single block does: copies that begin or end inside a block."""
+    detail = f"the copies do not hold the same blocks from VLSN {bounds.first} to {bounds.last}"
+    vlsn = max(at << RANGE_BITS, bounds.first)
+    return Finding(rule="divergence", source=sources[0].text, file="", offset=0, vlsn=vlsn, detail=detail)
+
+
+def _compared(sources: list[Source], task: RangeTask) -> list[Finding] | Failure:
+    return _tried(lambda: first_differences(task, sources))
+
+
+def _source_report(source: Source, survey: Survey, segments: list[SegmentAudit]) -> SourceReport:
+    firsts = [segment.first.vlsn for segment in segments if segment.first]
+    lasts = [segment.last.vlsn for segment in segments if segment.last]
+    return SourceReport(
+        source=source.text,
+        node=survey.node,
+        first=firsts[0] if firsts else 0,
+        last=lasts[-1] if lasts else 0,
+        dtvlsn=max([survey.dtvlsn, *(segment.dtvlsn for segment in segments)]),
+        bytes=sum(segment.end for segment in segments),
+        blocks=sum(segment.blocks for segment in segments),
+        entries=sum(segment.entries for segment in segments),
+        live=survey.live,
+        torn_tail=any(segment.torn for segment in segments),
+    )

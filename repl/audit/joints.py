@@ -1,0 +1,107 @@
+"""What one segment cannot say alone: that a source's segments join, and that overmarks are a rollback's.  Pure.
+
+    00000001 … 41 512 │ 41 513 …  00000002        last + 1 == first, terms do not fall, prev_number == 1
+
+Rollback records are the truth, the flags are checked against them: a frame may be overmarked only inside of
+[first_lsn, end_lsn) of a ROLLBACK_START; once its ROLLBACK_END, or a later block, is there every block inside
+must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from repl.audit.check import Edge, SegmentAudit
+from repl.audit.findings import Finding
+from vlsn.ids import Lsn, lsn
+from vlsn.inspection import Rule
+from vlsn.records import RollbackStart
+from vlsn.segment import segment_name
+
+
+def check_joints(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
+    """``segments`` are all of one source's, by rising number."""
+    missing = {after.number: finding for after, finding in _missing(source, segments)}
+    yield from missing.values()
+    yield from _order(source, segments, missing.keys())
+    yield from _overmarks(source, segments)
+
+
+def _missing(source: str, segments: Sequence[SegmentAudit]) -> Iterator[tuple[SegmentAudit, Finding]]:
+    """Segments that the next one's header names and that are not there.  What came before the first one was
+    trimmed away."""
+    vlsn = 0
+    for before, after in pairwise(segments):
+        vlsn = before.last.vlsn if before.last else vlsn
+        if after.prev_number > before.number:
+            file = segment_name(after.prev_number)
+            detail = f"{after.file} follows on it, and it is not there"
+            yield (
+                after,
+                Finding(rule=Rule.GAP, source=source, file=file, offset=0, vlsn=vlsn + 1, detail=detail),
+            )
+
+
+def _order(source: str, segments: Sequence[SegmentAudit], after_missing: Collection[int]) -> Iterator[Finding]:
+    """The visible blocks of one segment follow on those of the segments before it; terms never fall."""
+    before: Edge | None = None
+    damaged = False
+    for segment in segments:
+        damaged |= segment.number in after_missing
+        if segment.first is None or segment.last is None:
+            damaged |= segment.damaged
+            continue
+        at = segment.first
+        if before is not None:
+            explained = (damaged or before.damaged or at.damaged) and at.vlsn > before.vlsn
+            rule: Rule | None = None
+            detail = ""
+            if at.vlsn != before.vlsn + 1 and not explained:
+                rule, detail = Rule.CONTIGUITY, f"VLSN {at.vlsn} follows on {before.vlsn}"
+            elif at.term < before.term:
+                rule, detail = Rule.TERM_ORDER, f"term {at.term} follows on term {before.term}"
+            if rule is not None:
+                vlsn = min(at.vlsn, before.vlsn + 1)
+                yield Finding(rule=rule, source=source, file=segment.file, offset=at.offset, vlsn=vlsn, detail=detail)
+        before, damaged = segment.last, False
+
+
+def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
+    starts: dict[Lsn, RollbackStart] = {}
+    ended: set[int] = set()
+    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
+    for segment in segments:
+        for offset, record in segment.rollbacks:
+            if isinstance(record, RollbackStart):
+                starts[lsn(segment.number, offset)] = record
+            else:
+                ended.add(record.start_lsn)
+    for segment in segments:
+        for marks in segment.marks:
+            begin, end = lsn(segment.number, marks.start), lsn(segment.number, marks.last)
+            if marks.overmarked:
+                wrong = not _covered(begin, end, starts.values())
+                detail = "overmarked, and no rollback record says so"
+            else:
+                done = [record for at, record in starts.items() if at in ended or at < last]
+                wrong = any(begin < record.end_lsn and end >= record.first_lsn for record in done)
+                detail = "visible, and a finished rollback abandoned it"
+            if wrong:
+                yield Finding(
+                    rule=Rule.OVERMARK,
+                    source=source,
+                    file=segment.file,
+                    offset=marks.start,
+                    vlsn=marks.vlsn,
+                    detail=detail,
+                )
+
+
+def _covered(first: Lsn, last: Lsn, records: Iterable[RollbackStart]) -> bool:
+    """Whether the frames that begin from ``first`` to ``last`` lie in rollbacks, one after the other."""
+    at: int = first
+    for record in sorted(records, key=lambda record: record.first_lsn):
+        if record.first_lsn <= at < record.end_lsn:
+            at = record.end_lsn
+    return at > last

@@ -1,0 +1,137 @@
+"""A live node as a source: its segments over HTTP, up to their synced length.
+
+    GET /v1/status       group, node, range, DTVLSN: asked first, so that what the listing names covers it
+    GET /v1/segments     number and synced end of each file
+    GET /v1/segments/N   by ranges of 8 MiB, each tried again on its own (tenacity)
+
+A checksum guards every frame, so the transport needs none.  Sidecars are not served, and not checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from tenacity import RetryError, retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from repl.audit.findings import Finding
+from repl.audit.plan import Part, Survey
+from repl.audit.source import Unreadable
+from vlsn import scan
+from vlsn.errors import BadBody
+from vlsn.inspection import Rule
+from vlsn.seams import Buffer
+from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
+
+PIECE_BYTES: Final = 8 << 20
+TIMEOUT_S: Final = 30.0
+_OPENER: Final = build_opener(ProxyHandler({}))  # nodes are asked directly
+
+
+class _Again(Exception):
+    """A request that may go better the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSource:
+    text: str
+
+    def survey(self, index: int) -> Survey:
+        status = self._json("/v1/status")
+        listing = self._json("/v1/segments")
+        findings: list[Finding] = []
+        try:
+            ends = {int(each["number"]): int(each["end"]) for each in listing["segments"]}
+            group, node, dtvlsn = str(status["group"]), str(status["node"]), int(status["dtvlsn"])
+            first, last = int(status["range"]["first"]), int(status["range"]["last_sync"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unreadable(f"{self.text}: status or segments lack {error}; is it a vlsnlog node?") from error
+        parts = tuple(self._parts(index, ends, findings))
+        found = tuple(findings)
+        return Survey(
+            group=group, node=node, live=True, parts=parts, first=first, last=last, dtvlsn=dtvlsn, findings=found
+        )
+
+    def read(self, part: Part, start: int, end: int) -> Buffer:
+        buf = bytearray(end - start)
+        for at in range(start, end, PIECE_BYTES):
+            stop = min(end, at + PIECE_BYTES)
+            buf[at - start : stop - start] = self._get(f"/v1/segments/{part.number}", at, stop)
+        return buf
+
+    def sidecar(self, part: Part) -> bytes | None:
+        return None
+
+    def _parts(self, index: int, ends: dict[int, int], findings: list[Finding]) -> Iterator[Part]:
+        headers: dict[int, SegmentHeader | None] = {}
+        for number in sorted(ends):
+            page = self._get(f"/v1/segments/{number}", 0, HEADER_PAGE)
+            try:
+                headers[number] = SegmentHeader.decode(page)
+            except BadBody as error:
+                headers[number] = None
+                file = segment_name(number)
+                findings.append(
+                    Finding(rule=Rule.SEGMENT_HEADER, source=self.text, file=file, offset=0, vlsn=0, detail=str(error))
+                )
+        follows = {each.prev_number: each.prev_end for each in headers.values() if each is not None}
+        for number, header in headers.items():
+            if header is not None and header.state is not SegmentState.ACTIVE:
+                continue
+            end = follows.get(number, ends[number])
+            yield Part(
+                source=index,
+                number=number,
+                file=segment_name(number),
+                salt=header.salt if header is not None else self._salt(number, end),
+                end=end,
+                stated=end,
+                prev_number=header.prev_number if header is not None else 0,
+                prev_last_vlsn=header.prev_last_vlsn if header is not None else 0,
+                readable=header is not None,
+            )
+
+    def _salt(self, number: int, end: int) -> int:
+        """As its frames tell it; 0, which fits none of them, where there are none."""
+        return scan.salt_of(self._get(f"/v1/segments/{number}", 0, end), 0, FIRST_FRAME) or 0
+
+    def _json(self, path: str) -> dict[str, Any]:
+        try:
+            answer = json.loads(self._get(path))
+        except ValueError as error:
+            raise Unreadable(f"{self.text}{path} answered no JSON; is it a vlsnlog node?") from error
+        if not isinstance(answer, dict):
+            raise Unreadable(f"{self.text}{path} answered no JSON object; is it a vlsnlog node?")
+        return answer
+
+    def _get(self, path: str, start: int = 0, end: int = 0) -> bytes:
+        """The body; of a range exactly ``end - start`` bytes.  Raises ``Unreadable``."""
+        try:
+            return _fetch(self.text + path, start, end)
+        except RetryError as error:
+            raise Unreadable(f"{self.text}: {error.last_attempt.exception()}; is the node up?") from error
+
+
+@retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=stop_after_attempt(6))
+def _fetch(url: str, start: int, end: int) -> bytes:
+    request = Request(url, headers={"Range": f"bytes={start}-{end - 1}"} if end else {})
+    try:
+        with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
+            body: bytes = answer.read()
+            whole = not end or (answer.status == 206 and len(body) == end - start)
+    except HTTPError as error:
+        with error:
+            reason = f"{url} answered {error.code}: {error.read(500).decode(errors='replace')}"
+        if error.code in (429, 500, 502, 503, 504):
+            raise _Again(reason) from None
+        raise Unreadable(reason) from None
+    except (OSError, HTTPException) as error:
+        raise _Again(f"{url}: {error}") from None
+    if not whole:
+        raise _Again(f"{url} gave {len(body)} bytes of {end - start}")
+    return body

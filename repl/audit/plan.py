@@ -1,0 +1,100 @@
+"""What an audit is going to read: segments of sources, how they are packed into tasks, what is compared.  Pure.
+
+    n1  |64|64|64|64|12|  MB     tasks  [64 64 64] [64 12]
+    n2  |128|140|                       [128] [140]
+
+A task reads consecutive segments of one source.  Packing has no say in the outcome: digests are summed by
+range of VLSNs, and what joins two segments is checked where the tasks' results come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Final
+
+from repl.audit.findings import Finding
+
+PARTITION_BYTES: Final = 128_000_000
+WAVES: Final = 4
+"""Tasks a core, where there is little to read: then the cores end at about the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One segment of one source, as far as it is log: frames up to ``end`` (exclusive, in bytes)."""
+
+    source: int
+    """Index of the source among those of the audit."""
+    number: int
+    file: str
+    salt: int
+    end: int
+    """Where its log ends, or, for the last segment of a stopped node, where the file does."""
+    stated: int
+    """Up to where something outside this segment says that it had been synced: a frame that cannot be read
+    before that is damage, not a torn tail."""
+    prev_number: int
+    """The segment before, as the header says; 0 for none or when the header cannot be read."""
+    prev_last_vlsn: int
+    readable: bool = True
+    """Whether its header page is right; ``salt`` is found from its frames when it is not."""
+
+    @property
+    def closed(self) -> bool:
+        return self.stated >= self.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A source before it is read: its segments, and the bounds of what it can be compared on."""
+
+    group: str
+    node: str
+    live: bool
+    parts: tuple[Part, ...]
+    first: int
+    """First and last visible VLSN; 0 and 0 when there are none."""
+    last: int
+    dtvlsn: int
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.end for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The VLSNs to compare, inclusive; 0 and 0 for none."""
+
+    first: int
+    last: int
+
+    def __bool__(self) -> bool:
+        return self.last > 0
+
+
+def common_bounds(surveys: Sequence[Survey]) -> Bounds:
+    """What every source has, durable: from the highest first VLSN to the lowest of DTVLSNs and ends."""
+    first = max((survey.first for survey in surveys), default=0)
+    last = min((min(survey.dtvlsn, survey.last) for survey in surveys), default=0)
+    empty = any(survey.first == 0 for survey in surveys) or len(surveys) < 2
+    return Bounds(0, 0) if empty or last < first else Bounds(first, last)
+
+
+def packed(surveys: Sequence[Survey], *, cores: int, partition_bytes: int = PARTITION_BYTES) -> list[tuple[Part, ...]]:
+    """Tasks of about ``partition_bytes`` or more each; of less where that would be too few for ``cores``."""
+    total = sum(survey.bytes for survey in surveys)
+    target = max(1, min(partition_bytes, total // (WAVES * cores)))
+    return [run for survey in surveys for run in _runs(survey.parts, target)]
+
+
+def _runs(parts: Sequence[Part], target: int) -> Iterator[tuple[Part, ...]]:
+    """Consecutive parts in as many runs as ``target`` goes into their bytes, as even as whole segments allow."""
+    total = sum(part.end for part in parts)
+    count = max(1, total // target)
+    starts = accumulate((part.end for part in parts), initial=0)
+    for _, run in groupby(zip(parts, starts, strict=False), key=lambda each: each[1] * count // total):
+        yield tuple(part for part, _ in run)

@@ -1,0 +1,151 @@
+"""The Spark that an audit runs on: one that is there already, or one made for it and stopped after it.
+
+Plain RDD jobs: a task is a Python function over segments, and its result a few hundred bytes, so neither SQL
+nor a session is needed.  Tasks run this interpreter and import this package, on a cluster as here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Event, Thread
+from typing import IO, Any, Final, TypeVar
+from uuid import uuid4
+
+from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark.java_gateway import launch_gateway
+
+from repl.audit.source import Unreadable
+
+T = TypeVar("T")
+R = TypeVar("R")
+Progress = Callable[[str, int, int], None]
+"""Told what is under way, how many of its tasks are done, and how many there are."""
+
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+_PERIOD_S: Final = 0.2
+
+
+@contextmanager
+def spark_context(master: str) -> Iterator[SparkContext]:
+    """The active context if there is one (it keeps its own master), else one on ``master``.  Raises ``Unreadable``
+    when Spark cannot start."""
+    active = SparkContext._active_spark_context
+    if active is not None:
+        yield active
+        return
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        raise Unreadable("the audit runs on Spark, which needs Java 17 or newer: install openjdk-17-jre-headless")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with TemporaryFile() as notes:
+        try:
+            context = _started(_conf(master), notes)
+        except Exception as error:  # py4j's and the JVM's own, of many kinds
+            notes.seek(0)
+            said = [*notes.read().decode(errors="replace").splitlines(), *str(error).splitlines()]
+            reason = next((line for line in said if "Exception" in line or "Error" in line), str(error))
+            raise Unreadable(f"Spark did not start on {master}: {reason.strip()}") from error
+    try:
+        context.setLogLevel("ERROR")
+        yield context
+    finally:
+        context.stop()
+
+
+def _started(conf: SparkConf, notes: IO[bytes]) -> SparkContext:
+    """What the JVM and its workers print goes into ``notes``: the audit's own answer is on stdout and stderr."""
+    gateway = None
+    if SparkContext._gateway is None:
+        gateway = launch_gateway(conf, {"stdout": notes, "stderr": notes})
+    return SparkContext(conf=conf, gateway=gateway)
+
+
+def _conf(master: str) -> SparkConf:
+    conf = SparkConf().setMaster(master).setAppName("vlsnlog audit")
+    conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
+    if master.startswith("local"):
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        conf.set("spark.executorEnv.PYTHONPATH", path)
+        conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+        # The JVM only starts workers and moves small results: C1 alone and one collector start fastest.
+        options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+        conf.set("spark.driver.extraJavaOptions", options)
+    return conf
+
+
+class SparkJobs:
+    """Runs functions in Spark tasks, one task an item, and counts the tasks that ran."""
+
+    def __init__(self, context: SparkContext, progress: Progress | None) -> None:
+        self._context = context
+        self._progress = progress
+        self._attempts: set[int] = set()
+
+    @property
+    def cores(self) -> int:
+        return int(self._context.defaultParallelism)
+
+    @property
+    def tasks(self) -> int:
+        return len(self._attempts)
+
+    def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """``work`` of each item, in their order.  An exception in a task ends the job."""
+        if not items:
+            return []
+        group = f"vlsnlog-audit-{uuid4()}"
+        self._context.setJobGroup(group, f"vlsnlog audit: {what}")
+        with self._watched(what, group, len(items)):
+            rows = self._context.parallelize(items, len(items)).map(_Counted(work)).collect()
+        self._attempts.update(attempt for attempt, _ in rows)
+        return [result for _, result in rows]
+
+    @contextmanager
+    def _watched(self, what: str, group: str, total: int) -> Iterator[None]:
+        if self._progress is None:
+            yield
+            return
+        progress, ended = self._progress, Event()
+        tracker = self._context.statusTracker()
+
+        def watch() -> None:
+            while not ended.wait(_PERIOD_S):
+                progress(what, min(total, _done(tracker, group)), total)
+
+        progress(what, 0, total)
+        thread = Thread(target=watch, name="audit-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+        progress(what, total, total)
+
+
+class _Counted:
+    """``work``, with the id of the task attempt that did it."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def __call__(self, item: object) -> tuple[int, Any]:
+        task = TaskContext.get()
+        assert task is not None
+        return task.taskAttemptId(), self._work(item)
+
+
+def _done(tracker: Any, group: str) -> int:
+    stages = (
+        stage
+        for job in tracker.getJobIdsForGroup(group)
+        if (found := tracker.getJobInfo(job))
+        for stage in found.stageIds
+    )
+    return sum(info.numCompletedTasks for stage in stages if (info := tracker.getStageInfo(stage)))

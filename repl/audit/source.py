@@ -1,0 +1,60 @@
+"""Sources: where an audit reads a copy of the log from.  A directory, or a live node over HTTP.
+
+A source is a small value that travels to the tasks; whatever it opens, it opens there.  Both kinds give the
+same parts: the bytes of segments as they lie in the files, up to what the node has synced.  Nothing here
+writes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+from repl.audit.plan import Part, Survey
+from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.seams import Buffer
+
+
+class Unreadable(VlsnLogError):
+    """A source, or a file of it, that cannot be read at all; the message names it and says what to do."""
+
+    slug = "bad-argument"
+
+
+class Source(Protocol):
+    @property
+    def text(self) -> str:
+        """As the user gave it."""
+        ...
+
+    def survey(self, index: int) -> Survey:
+        """Its segments and bounds; reads headers and the log's two ends.  Raises ``Unreadable``."""
+        ...
+
+    def read(self, part: Part, start: int, end: int) -> Buffer:
+        """Bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends."""
+        ...
+
+    def sidecar(self, part: Part) -> bytes | None:
+        """The bytes of the segment's sidecar; None where there is none to be had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a task returns in place of its result when its source cannot be read."""
+
+    reason: str
+
+
+def source_of(text: str) -> Source:
+    """The source that ``text`` names.  Raises ``BadArgument``."""
+    from repl.audit.directory import DirectorySource
+    from repl.audit.live import LiveSource
+
+    if text.startswith(("http://", "https://")):
+        return LiveSource(text.rstrip("/"))
+    if "://" in text:
+        raise BadArgument(f"{text}: a source is a node's directory or its http:// URL")
+    return DirectorySource(os.path.abspath(text), text)

@@ -1,0 +1,118 @@
+"""Ceilings of this machine: what its disk and sockets do without any of our code.
+
+They are taken in the run whose figures they stand beside, on the file system that the data is on, because
+both move with whatever else the machine does.  About one second in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from repl.bench.report import Ceilings
+
+FILE_BYTES = 32 << 20
+MIB = 1 << 20
+SYNCS = 200
+WRITES = 64
+ECHO_SECONDS = 0.5
+ECHO_IN_FLIGHT = 64
+ECHO_BYTES = 128
+
+
+async def measure_ceilings(directory: Path) -> Ceilings:
+    """Disk figures in ``directory`` (a temporary file of 32 MiB, removed), socket figures on loopback."""
+    sync_ms, write_mb = await asyncio.to_thread(_disk, directory)
+    return Ceilings(
+        fdatasync_p50_ms=round(sync_ms, 4),
+        ws_msgs_per_s=round(await _websocket(), 1),
+        seq_write_mb_per_s=round(write_mb, 1),
+    )
+
+
+def _disk(directory: Path) -> tuple[float, float]:
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
+        descriptor = file.fileno()
+        for at in range(0, FILE_BYTES, MIB):
+            os.pwrite(descriptor, bytes(MIB), at)
+        os.fsync(descriptor)
+
+        small = os.urandom(512)
+        times = []
+        for at in range(SYNCS):
+            start = time.perf_counter()
+            os.pwrite(descriptor, small, at * 512)
+            os.fdatasync(descriptor)
+            times.append(time.perf_counter() - start)
+
+        large = os.urandom(MIB)
+        start = time.perf_counter()
+        for count in range(WRITES):
+            os.pwrite(descriptor, large, count * MIB % FILE_BYTES)
+            os.fdatasync(descriptor)
+        elapsed = time.perf_counter() - start
+    return statistics.median(times) * 1e3, WRITES * MIB / elapsed / 1e6
+
+
+async def _websocket() -> float:
+    """Messages echoed in a second between this process and another, ``ECHO_IN_FLIGHT`` at a time."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "repl.bench.ceilings", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        port = int(await process.stdout.readline())
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"http://127.0.0.1:{port}/", compress=0) as socket,
+        ):
+            payload = bytes(ECHO_BYTES)
+            for _ in range(ECHO_IN_FLIGHT):
+                await socket.send_bytes(payload)
+            start = time.perf_counter()
+            count = 0
+            while time.perf_counter() - start < ECHO_SECONDS:
+                await socket.receive_bytes()
+                await socket.send_bytes(payload)
+                count += 1
+            return count / (time.perf_counter() - start)
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def _echo(request: web.BaseRequest) -> web.WebSocketResponse:
+    socket = web.WebSocketResponse(compress=False)
+    await socket.prepare(request)
+    async for message in socket:
+        await socket.send_bytes(message.data)
+    return socket
+
+
+async def _serve_echo() -> None:
+    """The other process: prints its port, echoes until its standard input ends."""
+    runner = web.ServerRunner(web.Server(_echo))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.to_thread(sys.stdin.buffer.read)
+    await runner.cleanup()
+
+
+def main() -> None:
+    import uvloop
+
+    uvloop.run(_serve_echo())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""``make bench-peers``: all clusters up at once, measured in turns, medians and ratios.
+
+The JSON goes to ``--out``; the table to standard output.  Exit status 0 when every ratio that could be
+taken is reached, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from repl.bench.ceilings import measure_ceilings
+from repl.bench.peers.etcd import Etcd
+from repl.bench.peers.ours import Ours
+from repl.bench.peers.peer import VALUE_BYTES, Figure, Peer, Work
+from repl.bench.peers.postgres import Postgres
+from repl.bench.peers.redis import Redis
+from repl.bench.peers.table import Key, Ratio, Row, ratios, rows
+from repl.bench.target import check_space
+from vlsn.errors import VlsnLogError
+
+DISK_BYTES = 30 << 30
+WIDTH = 120
+"""Of the tables when they go to a file or a pipe."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m repl.bench.peers", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each work in each round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("bench-peers.json"))
+    options = parser.parse_args()
+    try:
+        return uvloop.run(_main(options))
+    except (VlsnLogError, RuntimeError, OSError) as error:
+        print(f"bench-peers: {error or type(error).__name__}", file=sys.stderr)
+        return 2
+
+
+async def _main(options: argparse.Namespace) -> int:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    peers: list[Peer] = [Ours()]
+    for peer in (Etcd(), Postgres(), Redis()):
+        missing = peer.missing()
+        if missing is None:
+            peers.append(peer)
+        else:
+            console.print(f"[yellow]left out:[/] {peer.name} is not installed ({missing})")
+    directory = Path(tempfile.mkdtemp(prefix="vlsnlog-peers-"))
+    directory.chmod(0o755)  # PostgreSQL runs as a user of its own
+    try:
+        check_space(directory, DISK_BYTES)
+        ceilings = await measure_ceilings(directory)
+        figures, clients = await _measure(peers, directory, options, console)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    measured = rows(figures, clients)
+    reached = ratios(measured)
+    _print(measured, reached, console)
+    document: dict[str, Any] = {
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "size": VALUE_BYTES,
+        "ceilings": asdict(ceilings),
+        "works": [row.json() for row in measured],
+        "ratios": [ratio.json() for ratio in reached],
+    }
+    options.out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    console.print(f"written: {options.out}")
+    return 0 if all(ratio.reached for ratio in reached) else 1
+
+
+async def _measure(
+    peers: list[Peer], directory: Path, options: argparse.Namespace, console: Console
+) -> tuple[dict[Key, list[Figure]], dict[Key, str]]:
+    """All clusters up, then rounds over all works of all of them."""
+    figures: dict[Key, list[Figure]] = {}
+    clients: dict[Key, str] = {}
+    async with AsyncExitStack() as stack:
+        works: list[tuple[str, Work]] = []
+        for peer in peers:
+            home = directory / peer.name
+            home.mkdir()
+            stack.push_async_callback(peer.stop)
+            works += [(peer.name, work) for work in await peer.start(home)]
+            console.print(f"up: {peer.name}")
+        for number in range(1, options.rounds + 1):
+            for system, work in works:
+                figure = await work.run(options.seconds)
+                figures.setdefault((system, work.key), []).append(figure)
+                clients[system, work.key] = work.client
+                latency = f", p50 {figure.p50_ms:.2f} ms" if figure.p50_ms is not None else ""
+                console.print(f"round {number}: {system:<10} {work.key:<22} {figure.per_s:>12,.0f}/s{latency}")
+                await asyncio.sleep(0.5)  # what the work left behind (flushes, compaction) is not the next one's
+    return figures, clients
+
+
+def _print(measured: list[Row], reached: list[Ratio], console: Console) -> None:
+    clients = list(dict.fromkeys(row.client for row in measured))
+    table = Table("system", "work", title=f"Entries of {VALUE_BYTES} bytes, medians of the rounds")
+    for column in ("appends/s", "least – most", "p50 ms", "p99 ms", "errors", "driven by"):
+        table.add_column(column, justify="right")
+    for row in measured:
+        spread = f"{min(row.rounds):,.0f} – {max(row.rounds):,.0f}"
+        times = ["" if time is None else f"{time:.2f}" for time in (row.p50_ms, row.p99_ms)]
+        driver = f"[{clients.index(row.client) + 1}]"
+        table.add_row(row.system, row.work, f"{row.per_s:,.0f}", spread, *times, str(row.errors), escape(driver))
+    console.print(table)
+    for number, client in enumerate(clients, 1):
+        console.print(escape(f"  [{number}] {client}"), highlight=False)
+    against = Table("ratio", title="Against the peers")
+    for column in ("ours", "theirs", "ratio", "wanted", ""):
+        against.add_column(column, justify="right")
+    for ratio in reached:
+        wanted = ratio.json()["wanted"]
+        verdict = "[green]reached[/]" if ratio.reached else "[red]missed[/]"
+        figures = [f"{figure:,.2f}" for figure in (ratio.ours, ratio.theirs, ratio.ratio)]
+        against.add_row(ratio.what, *figures, wanted, verdict)
+    console.print(against)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""etcd, three members, driven two ways.
+
+Native: a gRPC client of our own that keeps N Put calls in flight over a few HTTP/2 connections; it costs a
+few microseconds a call, less than etcd's own tools, so what it measures is etcd.  Gateway: wrk on the JSON
+gateway (``POST /v3/kv/put``), a connection a client, which is how a user without gRPC reaches it.
+Each Put has its own key, the time and a counter, so that etcd appends as a log would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from repl.bench.peers.grpc_put import put_many
+from repl.bench.peers.peer import VALUE, Daemons, Figure, Work, free_ports, lacking, until
+from repl.bench.wrk import run_wrk, wrk_installed
+
+NATIVE = "own gRPC client, N Puts in flight"
+GATEWAY = "wrk, 64 connections, JSON gateway"
+IN_FLIGHT = (1, 64, 1024)
+
+# Keys are base64 of 12 digits; 12 is a multiple of 3, so each run of 3 digits is encoded alone.
+_SCRIPT = """
+local digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+local function base64(text)
+  return (text:gsub("...", function(part)
+    local a, b, c = part:byte(1, 3)
+    local n = a * 65536 + b * 256 + c
+    local out = ""
+    for shift = 18, 0, -6 do
+      local at = math.floor(n / 2 ^ shift) %% 64
+      out = out .. digits:sub(at + 1, at + 1)
+    end
+    return out
+  end))
+end
+wrk.method = "POST"
+local count = 0
+request = function()
+  count = count + 1
+  local key = base64(string.format("%%05d%%07d", %(salt)d, count))
+  return wrk.format(nil, "/v3/kv/put", nil, '{"key":"' .. key .. '","value":"%(value)s"}')
+end
+"""
+
+
+class Etcd:
+    name = "etcd"
+
+    def __init__(self) -> None:
+        self._daemons = Daemons()
+        self._port = 0
+        self._rounds = 0
+
+    def missing(self) -> str | None:
+        return "apt-get install etcd-server" if lacking("etcd") else None
+
+    async def start(self, directory: Path) -> list[Work]:
+        ports = free_ports(6)
+        clients, peers = ports[:3], ports[3:]
+        members = ",".join(f"e{at}=http://127.0.0.1:{port}" for at, port in enumerate(peers))
+        for at in range(3):
+            client, peer = f"http://127.0.0.1:{clients[at]}", f"http://127.0.0.1:{peers[at]}"
+            command = ["etcd", "--name", f"e{at}", "--data-dir", str(directory / f"etcd{at}"), "--logger", "zap"]
+            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+            command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+            command += ["--initial-cluster", members, "--quota-backend-bytes", str(8 << 30), "--log-level", "error"]
+            self._daemons.start(command, log=directory / f"etcd{at}.log")
+        await until("etcd", lambda: self._find_leader(clients), check=self._daemons)
+        works = [
+            Work(
+                f"{count} client" + ("s" if count > 1 else ""),
+                NATIVE.replace("N Puts", "1 Put" if count == 1 else f"{count} Puts"),
+                lambda seconds, count=count: self._put(count, seconds),  # type: ignore[misc]
+            )
+            for count in IN_FLIGHT
+        ]
+        if wrk_installed():
+            works.append(Work("64 connections, JSON", GATEWAY, self._gateway))
+        return works
+
+    async def stop(self) -> None:
+        self._daemons.stop()
+
+    async def _find_leader(self, ports: list[int]) -> bool:
+        """Clients talk to the leader, as a client that cares for speed would."""
+        for port in ports:
+            status = await asyncio.to_thread(_post, port, "/v3/maintenance/status")
+            if "leader" in status and status["leader"] == status["header"]["member_id"]:
+                self._port = port
+                return True
+        return False
+
+    async def _put(self, in_flight: int, seconds: float) -> Figure:
+        self._rounds += 1
+        return await put_many(
+            self._port, in_flight=in_flight, seconds=seconds, value=VALUE, prefix=b"%05d" % self._rounds
+        )
+
+    async def _gateway(self, seconds: float) -> Figure:
+        self._rounds += 1
+        script = _SCRIPT % {"salt": 50_000 + self._rounds, "value": base64.b64encode(VALUE).decode()}
+        done = await run_wrk(f"http://127.0.0.1:{self._port}", script=script, connections=64, seconds=seconds)
+        return Figure(done.per_s, done.p50_ms, done.p99_ms, done.errors)
+
+
+def _post(port: int, path: str) -> dict[str, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=b"{}", method="POST")
+    with urllib.request.urlopen(request, timeout=2) as answer:
+        document: dict[str, Any] = json.load(answer)
+        return document

@@ -1,0 +1,121 @@
+"""Figures of the benchmark: what one work did, and the percentiles of its latencies.
+
+Only what was acknowledged counts as done.  Latencies are of single operations, from before the call until
+its acknowledgement; percentiles are exact (every sample is kept, 8 bytes each, in chunks).
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What this machine's disk and sockets do without any of our code, measured in the same run.
+
+    ``fdatasync_p50_ms``: one 512-byte write and its ``fdatasync`` in a zero-filled file beside the data.
+    ``ws_msgs_per_s``: WebSocket messages echoed between two processes, 64 of them in flight.
+    ``seq_write_mb_per_s``: 1 MiB writes, each synced, into a zero-filled file.
+    """
+
+    fdatasync_p50_ms: float
+    ws_msgs_per_s: float
+    seq_write_mb_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one work did."""
+
+    entries: int
+    """Acknowledged (or read) entries."""
+    bytes: int
+    """Bytes of their values and keys; for ``catchup`` and ``recover`` bytes of the log."""
+    seconds: float
+    latencies_ms: np.ndarray[Any, np.dtype[np.float64]]
+    errors: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+    """Fields that only this work has."""
+
+    def percentile(self, percent: float) -> float | None:
+        """Milliseconds, or None when the work has no single operations to time."""
+        if not len(self.latencies_ms):
+            return None
+        return round(float(np.percentile(self.latencies_ms, percent)), 4)
+
+
+class Samples:
+    """Durations as they are taken: ``start = samples.now()``, then ``samples.since(start)``."""
+
+    __slots__ = ("_ns", "now")
+
+    def __init__(self) -> None:
+        self._ns = array("q")
+        self.now = time.perf_counter_ns
+
+    def since(self, start_ns: int) -> None:
+        self._ns.append(self.now() - start_ns)
+
+    def __len__(self) -> int:
+        return len(self._ns)
+
+    def milliseconds(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.frombuffer(self._ns, dtype=np.int64) / 1e6 if self._ns else np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """One run as it is printed; ``json`` holds the fields that ``--json`` promises, then the work's own."""
+
+    work: str
+    writers: int
+    size: int
+    batch: int
+    acks: str
+    outcome: Outcome
+    ceilings: Ceilings
+
+    def json(self) -> dict[str, Any]:
+        done = self.outcome
+        seconds = max(done.seconds, 1e-9)
+        return {
+            "work": self.work,
+            "writers": self.writers,
+            "size": self.size,
+            "batch": self.batch,
+            "acks": self.acks,
+            "seconds": round(done.seconds, 3),
+            "entries": done.entries,
+            "appends_per_s": round(done.entries / seconds, 1),
+            "mb_per_s": round(done.bytes / seconds / 1e6, 3),
+            "p50_ms": done.percentile(50),
+            "p99_ms": done.percentile(99),
+            "errors": done.errors,
+            "ceilings": asdict(self.ceilings),
+            **done.more,
+        }
+
+    def lines(self) -> list[str]:
+        """The same for a person."""
+        row = self.json()
+        what = "entries read" if self.work in ("tail", "scan") else "entries"
+        shown = [
+            f"{self.work}: {row['entries']:,} {what} in {row['seconds']:.2f} s"
+            f" = {row['appends_per_s']:,.0f}/s, {row['mb_per_s']:,.1f} MB/s",
+            f"  writers {self.writers}, {self.size} bytes an entry, {self.batch} a batch, acks {self.acks},"
+            f" errors {row['errors']}",
+        ]
+        if row["p50_ms"] is not None:
+            shown.append(f"  latency p50 {row['p50_ms']:.3f} ms, p99 {row['p99_ms']:.3f} ms")
+        shown += [f"  {name.replace('_', ' ')}: {value}" for name, value in self.outcome.more.items()]
+        shown.append(
+            f"  this machine alone: fdatasync p50 {self.ceilings.fdatasync_p50_ms:.3f} ms,"
+            f" WebSocket echo {self.ceilings.ws_msgs_per_s:,.0f} messages/s,"
+            f" synced 1 MiB writes {self.ceilings.seq_write_mb_per_s:,.0f} MB/s"
+        )
+        return shown

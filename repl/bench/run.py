@@ -1,0 +1,84 @@
+"""One run of the benchmark, as the command asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repl.bench.ceilings import measure_ceilings
+from repl.bench.report import BenchReport
+from repl.bench.target import Given, Own, check_space
+from repl.bench.works import WORKS, Load
+from repl.config import ACK_POLICIES, split_urls
+from vlsn.errors import BadArgument
+from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX
+
+LONE_WRITERS = 256
+BYTES_MAX = 16 << 30
+"""Cap on what one run writes, all nodes together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """``None``: the work's own default.  Without ``url``: an own cluster in a temporary directory."""
+
+    work: str
+    url: str | None = None
+    seconds: float = 10.0
+    writers: int | None = None
+    size: int = 100
+    batch: int | None = None
+    acks: str = "majority"
+    bytes_max: int = BYTES_MAX
+
+
+def run_bench(options: BenchOptions) -> BenchReport:
+    """Runs on an event loop of its own.  Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
+    import uvloop
+
+    return uvloop.run(bench(options))
+
+
+async def bench(options: BenchOptions) -> BenchReport:
+    work = WORKS.get(options.work)
+    if work is None:
+        raise BadArgument(f"work: {options.work!r} is not one of {', '.join(WORKS)}")
+    writers = options.writers if options.writers is not None else work.writers
+    batch = options.batch if options.batch is not None else work.batch
+    settings = dict(work.settings)
+    if work.fills and batch == 1:
+        writers = options.writers or LONE_WRITERS
+        settings["block_bytes_max"] = 1  # nothing is merged: a log of one-entry blocks
+    _check(options, writers, batch)
+    if work.own_only and options.url is not None:
+        raise BadArgument(f"{options.work} kills and starts nodes, so it runs on a cluster of its own: leave out --url")
+    load = Load(
+        seconds=options.seconds,
+        writers=writers,
+        size=options.size,
+        batch=batch,
+        acks=options.acks,
+        bytes_max=options.bytes_max,
+    )
+    target = Given(",".join(split_urls(options.url))) if options.url is not None else Own(settings)
+    async with target:
+        check_space(target.directory, options.bytes_max)
+        ceilings = await measure_ceilings(target.directory)
+        outcome = await work.run(target, load)
+    return BenchReport(options.work, writers, options.size, batch, options.acks, outcome, ceilings)
+
+
+def _check(options: BenchOptions, writers: int, batch: int) -> None:
+    _in_range("seconds", options.seconds, 0.1, 3600)
+    _in_range("writers", writers, 1, 65_536)
+    _in_range("size", options.size, 1, ENTRY_BYTES_MAX)
+    _in_range("batch", batch, 1, BATCH_ENTRIES_MAX)
+    _in_range("bytes-max", options.bytes_max, 1, 1 << 50)
+    if batch * (options.size + 4) > BODY_BYTES_MAX:
+        raise BadArgument(f"batch: {batch} entries of {options.size} bytes are over {BODY_BYTES_MAX} bytes; lower one")
+    if options.acks not in ACK_POLICIES:
+        raise BadArgument(f"acks: {options.acks!r} is not one of {', '.join(ACK_POLICIES)}")
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")

@@ -1,0 +1,140 @@
+"""What a work runs on: a cluster given by URL, or one of its own in a temporary directory.
+
+An own cluster is processes like any other; nodes of it may be killed and started again, and it is removed
+with its data at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from repl.client.endpoints import Endpoints
+from repl.cluster import Node, free_base_port, prepare
+from repl.net.network import AiohttpNetwork
+from vlsn.errors import BadArgument, NoSpace
+
+NODES = 3
+START_S = 120.0
+FREE_BYTES_KEPT = 2 << 30
+"""A work is refused when its cap on written bytes would leave less free."""
+
+
+def check_space(directory: Path, bytes_max: int) -> None:
+    """Raises ``NoSpace`` unless ``bytes_max`` more fit, with some to spare."""
+    free = shutil.disk_usage(directory).free
+    if free < bytes_max + FREE_BYTES_KEPT:
+        raise NoSpace(
+            f"{directory} has {free >> 20} MiB free; up to {bytes_max >> 20} MiB would be written and"
+            f" {FREE_BYTES_KEPT >> 20} MiB stay free: lower --bytes-max or choose another TMPDIR"
+        )
+
+
+class Given:
+    """A cluster that somebody else runs."""
+
+    def __init__(self, urls: str) -> None:
+        self.urls = urls
+        self.directory = Path(tempfile.gettempdir())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        return None
+
+
+class Own:
+    """Three nodes in a temporary directory of ``tempfile``'s choice (``TMPDIR``), or one ``within``.
+
+    ``settings`` are the nodes', such as ``checkpoint_bytes``.
+    """
+
+    def __init__(self, settings: Mapping[str, str | int | float] | None = None, *, within: Path | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-", dir=within))
+        self._settings = settings
+
+    @property
+    def urls(self) -> str:
+        return ",".join(self.cluster.urls)
+
+    @property
+    def last(self) -> Node:
+        """The node that works kill and start: never the first master."""
+        return self.cluster.nodes[-1]
+
+    async def __aenter__(self) -> Self:
+        self._network = AiohttpNetwork()
+        self.cluster = prepare(
+            *(self.directory, self._network), nodes=NODES, base_port=free_base_port(NODES), settings=self._settings
+        )
+        try:
+            for node in self.cluster.nodes:
+                node.start()
+            async with asyncio.timeout(START_S):
+                for node in self.cluster.nodes:
+                    await self.cluster.answering(node)
+                await self.cluster.serving()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
+        self.cluster.kill()
+        await self._network.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def start(self, node: Node) -> float:
+        """Starts a node that has ended; seconds until it answered its first request."""
+        began = time.perf_counter()
+        node.start()
+        await self.cluster.answering(node)
+        return time.perf_counter() - began
+
+    async def stop(self, node: Node) -> None:
+        """Ends a node cleanly."""
+        node.send(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            while node.running:  # noqa: ASYNC110 (another process: there is no event)
+                await asyncio.sleep(0.01)
+
+    async def synced(self, node: Node, vlsn: int) -> None:
+        """Until the node has synced ``vlsn``."""
+        async with asyncio.timeout(120):
+            while (await self.status(node.url))["range"]["last_sync"] < vlsn:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    async def status(self, url: str) -> dict[str, Any]:
+        return (await Endpoints(self._network, [url]).status(url)).document
+
+    async def master(self) -> dict[str, Any]:
+        """The master's status."""
+        return await self.status(await Endpoints(self._network, self.cluster.urls).master())
+
+
+async def master_url(urls: str) -> str:
+    """Raises ``NotMaster``, ``Unreachable``."""
+    network = AiohttpNetwork()
+    try:
+        return await Endpoints(network, urls.split(",")).master()
+    finally:
+        await network.close()
+
+
+def own_only(target: Given | Own, work: str) -> Own:
+    if isinstance(target, Own):
+        return target
+    raise BadArgument(f"{work} kills and starts nodes, so it runs on a cluster of its own: leave out --url")

@@ -1,0 +1,81 @@
+"""``vlsnlog checkpoint`` and ``vlsnlog rotate``: one order to every node given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repl.cli.options import Command, json_option, url_option
+from repl.cli.report import print_json
+from vlsn.errors import BadBody, VlsnLogError
+
+if TYPE_CHECKING:
+    from repl.http.types import Network
+
+TIMEOUT_S = 60.0
+
+
+@click.command(cls=Command)
+@url_option
+@json_option
+def checkpoint(url: list[str], as_json: bool) -> int:
+    """Make every node given write a checkpoint now."""
+    return _order("checkpoint", url, as_json)
+
+
+@click.command(cls=Command)
+@url_option
+@json_option
+def rotate(url: list[str], as_json: bool) -> int:
+    """Make every node given begin a new segment now."""
+    return _order("rotate", url, as_json)
+
+
+def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
+    answers = asyncio.run(_post_all(what, urls))
+    refused = [answer for answer in answers.values() if isinstance(answer, VlsnLogError)]
+    if as_json:
+        nodes = [
+            {"url": url, "error": {"type": answer.slug, "detail": str(answer)}}
+            if isinstance(answer, VlsnLogError)
+            else {"url": url, **answer}
+            for url, answer in answers.items()
+        ]
+        print_json({"nodes": nodes})
+    for url, answer in answers.items():
+        if isinstance(answer, VlsnLogError):
+            click.echo(f"vlsnlog {what}: {url}: {answer}", err=True)
+        elif not as_json:
+            click.echo(f"{url} " + " ".join(f"{name}={value}" for name, value in answer.items()))
+    return 2 if refused else 0
+
+
+async def _post_all(what: str, urls: Sequence[str]) -> dict[str, dict[str, Any] | VlsnLogError]:
+    from repl.client.connect import real_network
+
+    network = real_network()
+    try:
+        answers = await asyncio.gather(*(_post(network, f"{url}/v1/admin/{what}") for url in urls))
+        return dict(zip(urls, answers, strict=True))
+    finally:
+        await network.close()
+
+
+async def _post(network: Network, url: str) -> dict[str, Any] | VlsnLogError:
+    import msgspec
+
+    from repl.http import problem
+
+    try:
+        response = await network.request("POST", url, timeout_s=TIMEOUT_S)
+    except VlsnLogError as error:
+        return error
+    if response.status != 200:
+        return problem.error_of(bytes(response.body))
+    try:
+        return msgspec.json.decode(response.body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return BadBody("the answer is no JSON object; is it a vlsnlog node?")

@@ -1,0 +1,90 @@
+"""``vlsnlog audit``: whether copies of the log are equal, proven in Spark tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repl.cli.options import Command, json_option
+from repl.cli.report import count, print_json, print_table, size
+
+if TYPE_CHECKING:
+    from repl.audit.findings import AuditReport
+
+FINDINGS_SHOWN = 20
+
+
+@click.command(cls=Command)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE SOURCE …")
+@click.option("--spark-master", default="local[2]", show_default=True, help="Spark master.")
+@click.option("--out", multiple=True, type=click.Path(), help="Write the report to this JSON file, too.")
+@click.option("--history", type=click.Path(), help="Not yet: check a client's history.")
+@json_option
+def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], history: str | None, as_json: bool) -> int:
+    """Compare copies of one log: each SOURCE is a node's directory or its URL."""
+    if history is not None:
+        raise click.UsageError("--history is not there yet; leave it out")
+    from repl.audit.job import run_audit
+
+    with progress_on_terminal() as progress:
+        report = run_audit(sources, spark_master=spark_master, out=out, progress=progress)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        print_report(report)
+    return report.exit_code
+
+
+def print_report(report: AuditReport) -> None:
+    """The verdict, then the copies, then what was found."""
+    if report.compared_to:
+        verdict = "equal" if report.equal else "NOT EQUAL"
+        click.echo(f"{verdict} from VLSN {report.compared_from} to {report.compared_to}")
+    else:
+        click.echo("nothing was compared: the sources have no durable VLSN in common")
+    rows = [
+        (each.node, each.first, each.last, each.dtvlsn, count(each.entries), size(each.bytes), each.source)
+        for each in report.sources
+    ]
+    print_table("", ("node", "first", "last", "durable", "entries", "bytes", "source"), rows)
+    for finding in report.findings[:FINDINGS_SHOWN]:
+        click.echo("finding: " + _sentence(finding.as_dict()))
+    if len(report.findings) > FINDINGS_SHOWN:
+        click.echo(f"and {len(report.findings) - FINDINGS_SHOWN} more findings (--json has all)")
+    click.echo(f"{report.tasks} Spark tasks, {size(report.bytes)} in {report.seconds:.1f} s")
+
+
+def _sentence(finding: dict[str, Any]) -> str:
+    rule, source, file = finding.pop("rule"), finding.pop("source"), finding.pop("file")
+    place = f"{source} {file} offset {finding.pop('offset')} VLSN {finding.pop('vlsn')}"
+    more = ", ".join(f"{name} {value}" for name, value in finding.items())
+    return f"{rule}: {place}" + (f": {more}" if more else "")
+
+
+def progress_on_terminal() -> AbstractContextManager[Callable[[str, int, int], None] | None]:
+    """A bar on stderr for each stage of work; nothing when stderr is no terminal."""
+    return _bars() if sys.stderr.isatty() else nullcontext()
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        stages: dict[str, TaskID] = {}
+        starting = progress.add_task("Spark starts", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            if not stages:
+                progress.remove_task(starting)
+            if what not in stages:
+                stages[what] = progress.add_task(what, total=total)
+            progress.update(stages[what], completed=done, total=total)
+
+        yield show

@@ -1,0 +1,93 @@
+"""``vlsnlog cluster``: a local cluster in the foreground, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+
+from repl.cli.options import Command
+from repl.cluster import Cluster, Node, NodeEnded, ending_with, prepare
+
+WATCH_S = 0.2
+
+
+@click.command(cls=Command)
+@click.option("--nodes", type=click.IntRange(1, 64), help="How many; default: 3, or as many as DIR holds.")
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="Data.")
+@click.option("--base-port", type=click.IntRange(1, 65_535), default=7701, show_default=True, help="Port of n1.")
+@click.option("--group", help="Name of a new group.")
+def cluster(nodes: int | None, directory: Path, base_port: int, group: str | None) -> int:
+    """Run a local cluster in the foreground: node I is nI, with data in DIR/nI, on port BASE_PORT + I - 1."""
+    return asyncio.run(_run(directory, nodes, base_port, group))
+
+
+async def _run(directory: Path, nodes: int | None, base_port: int, group: str | None) -> int:
+    from repl.net.network import AiohttpNetwork
+
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    network = AiohttpNetwork()
+    try:
+        with ending_with(prepare(directory, network, nodes=nodes, base_port=base_port, group=group)) as made:
+            running = asyncio.create_task(_keep(made))
+            stopping = asyncio.create_task(stopped.wait())
+            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                stopping.cancel()
+                return await running
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await made.stop()
+            return 0
+    finally:
+        await network.close()
+
+
+async def _keep(made: Cluster) -> int:
+    """Starts the nodes, says what becomes of them; returns only when the cluster cannot start."""
+    for node in made.nodes:
+        node.start()
+    ready = await asyncio.gather(*(_say_ready(made, node) for node in made.nodes))
+    lost = [node for node, answers in zip(made.nodes, ready, strict=True) if not answers]
+    if len(lost) * 2 >= len(made.nodes):
+        click.echo("vlsnlog cluster: no majority of the nodes is left; mend what they say and start again", err=True)
+        await made.stop()
+        return 2
+    serving = asyncio.create_task(_say_serving(made))
+    try:
+        await _watch(made, lost)
+    finally:
+        serving.cancel()
+    return 0
+
+
+async def _say_ready(made: Cluster, node: Node) -> bool:
+    try:
+        await made.answering(node)
+    except NodeEnded as error:
+        click.echo(f"vlsnlog cluster: {error}", err=True)
+        return False
+    click.echo(f"ready {node.name} {node.url}")
+    return True
+
+
+async def _say_serving(made: Cluster) -> None:
+    await made.serving()
+    click.echo("ready cluster")
+
+
+async def _watch(made: Cluster, lost: list[Node]) -> None:
+    while True:
+        for node in made.nodes:
+            if node not in lost and node.ended is not None:
+                lost.append(node)
+                click.echo(
+                    f"vlsnlog cluster: {node.name} ended with status {node.ended} and is left so; start it with "
+                    f"`vlsnlog node --config {node.config_path}`",
+                    err=True,
+                )
+        await asyncio.sleep(WATCH_S)

@@ -1,0 +1,47 @@
+"""``vlsnlog config``: every setting as a command or node would see it, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from repl.cli.options import Command, config_path, json_option
+from repl.cli.report import print_json
+from repl.config import COMMAND_SETTINGS, NODE_SETTINGS, resolve
+
+
+@click.command(cls=Command)
+@json_option
+def config(as_json: bool) -> None:
+    """Print the settings: from VLSNLOG_* variables, then the --config file, then defaults.
+
+    The output without --json is a config file itself.
+    """
+    resolved = resolve({**COMMAND_SETTINGS, **NODE_SETTINGS}, path=config_path())
+    if as_json:
+        values = {name: _plain(value) for name, value in resolved.values.items()}
+        print_json({**values, "sources": resolved.sources})
+        return
+    tables = {name: value for name, value in resolved.values.items() if isinstance(value, Mapping)}
+    for name, value in resolved.values.items():
+        if name not in tables and value is not None:
+            click.echo(f"{name} = {_toml(value)}".ljust(44) + f"  # {resolved.sources[name]}")
+    for name, value in tables.items():
+        click.echo(f"\n[{name}]".ljust(45) + f"  # {resolved.sources[name]}")
+        for key, item in value.items():
+            click.echo(f"{_toml(key)} = {_toml(item)}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def _toml(value: Any) -> str:
+    # A TOML basic string takes JSON's escapes.
+    return json.dumps(_plain(value), ensure_ascii=False)

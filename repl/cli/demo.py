@@ -1,0 +1,168 @@
+"""``vlsnlog demo``: the demonstration, told on a terminal or in plain lines."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from repl.cli.options import Command
+from repl.cli.report import console, count, size
+
+if TYPE_CHECKING:
+    from repl.audit.findings import AuditReport
+    from repl.demo import Outcome, Teller
+
+
+@click.command(cls=Command)
+@click.option("--input", "source", type=click.Path(path_type=Path), help="Lines of this file, not our own records.")
+@click.option("--entries", type=click.IntRange(min=4), help="At most so many records.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), help="Keep the data here.")
+def demo(source: Path | None, entries: int | None, directory: Path | None) -> int:
+    """Three nodes, real records, a node killed on the way, everything read back, and an audit."""
+    from repl.demo import records_of
+
+    records = records_of(source, entries)
+    if directory is not None:
+        return _run(directory, records)
+    with _removed_unless_it_fails() as place:
+        status = _run(place, records)
+        if status:
+            raise click.exceptions.Exit(status)
+    return 0
+
+
+@contextmanager
+def _removed_unless_it_fails() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="vlsnlog-demo-"))
+    try:
+        yield place
+    except KeyboardInterrupt:
+        shutil.rmtree(place)
+        raise
+    except BaseException:
+        click.echo(f"the nodes' data and logs are left in {place}", err=True)
+        raise
+    shutil.rmtree(place)
+
+
+def _run(directory: Path, records: list[bytes]) -> int:
+    from repl.cluster import ending_with, free_base_port, prepare
+    from repl.demo import Demo
+    from repl.net.network import AiohttpNetwork
+
+    teller = TerminalTeller() if sys.stdout.isatty() else PlainTeller()
+    network = AiohttpNetwork()
+    with asyncio.Runner() as runner:
+        try:
+            with ending_with(prepare(directory, network, base_port=free_base_port())) as cluster:
+                demonstration = Demo(cluster, records, teller)
+                runner.run(demonstration.run())
+                demonstration.outcome.audit = _audit(cluster.urls, teller)
+                runner.run(cluster.stop())
+        finally:
+            runner.run(network.close())
+    return _report(demonstration.outcome, teller)
+
+
+def _audit(urls: Sequence[str], teller: Teller) -> AuditReport:
+    """Outside the event loop, so that Ctrl-C ends Spark's work at once."""
+    from repl.audit.job import run_audit
+    from repl.cli.audit import progress_on_terminal
+
+    teller.say("the three logs are audited with Spark")
+    with progress_on_terminal() as progress:
+        return run_audit(urls, progress=progress)
+
+
+def _report(outcome: Outcome, teller: PlainTeller | TerminalTeller) -> int:
+    audit = outcome.audit
+    teller.say("")
+    teller.facts(
+        [
+            ("records", f"{count(outcome.records)}, {size(outcome.bytes)}, SHA-256 {outcome.sha256[:16]}…"),
+            ("appended", f"VLSN {outcome.first} to {outcome.last} in {outcome.append_s:.1f} s"),
+            ("killed", f"{outcome.killed} by SIGKILL; back and equal {outcome.catch_up_s:.1f} s after it answered"),
+            ("audited", f"{size(audit.bytes)} in {audit.tasks} Spark tasks" if audit is not None else "no"),
+        ]
+    )
+    for kept, text in outcome.checks():
+        teller.check(kept, text)
+    teller.verdict(outcome.holds, "all of it holds" if outcome.holds else "NOT ALL OF IT HOLDS")
+    return 0 if outcome.holds else 1
+
+
+class PlainTeller:
+    """Lines."""
+
+    def say(self, text: str) -> None:
+        click.echo(text)
+
+    def wait(self, text: str) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        done = 0
+
+        def show(count: int) -> None:
+            nonlocal done
+            done = count
+
+        yield show
+        self.say(f"{name}: {count(done)} of {count(total)}")
+
+    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
+        for name, text in rows:
+            self.say(f"{name:<10}{text}")
+
+    def check(self, kept: bool, text: str) -> None:
+        self.say(("ok    " if kept else "FAILS ") + text)
+
+    def verdict(self, holds: bool, text: str) -> None:
+        self.say(text)
+
+
+class TerminalTeller:
+    """Bars, and colours where they mean something."""
+
+    def __init__(self) -> None:
+        self._console = console()
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def wait(self, text: str) -> AbstractContextManager[object]:
+        return self._console.status(text)
+
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description:<10}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(name, total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
+        from rich.table import Table
+
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="dim")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
+
+    def check(self, kept: bool, text: str) -> None:
+        self._console.print("[green]✓[/]" if kept else "[bold red]✗[/]", end=" ")
+        self._console.print(text, markup=False)
+
+    def verdict(self, holds: bool, text: str) -> None:
+        self._console.print(f"[bold {'green' if holds else 'red'}]{text}[/]")

@@ -1,0 +1,160 @@
+"""The entry point ``vlsnlog`` and how every command ends.
+
+Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a check that
+fails); 2 usage, refused, or cannot run.  Errors are one line on stderr: what, and what to do.  A closed
+pipe and Ctrl-C end quietly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from repl.cli.options import config_option, log_level_option
+from vlsn.errors import Damaged, IntegrityFault, OutcomeUnknown, VlsnLogError
+
+OK: Final = 0
+FINDING: Final = 1
+REFUSED: Final = 2
+INTERRUPTED: Final = 130
+
+_COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "demo": ("demo", "Three nodes, real records, a node killed on the way, everything read back and audited."),
+    "cluster": ("cluster", "Run a local cluster in the foreground."),
+    "node": ("node", "Run one node."),
+    "append": ("append", "Append a value, or the lines of a file or of stdin."),
+    "read": ("read", "Print entries."),
+    "status": ("status", "Ask every member how it is."),
+    "checkpoint": ("admin", "Make nodes write a checkpoint now."),
+    "rotate": ("admin", "Make nodes begin a new segment now."),
+    "dump": ("dump", "Print one line a frame of a node's directory."),
+    "verify": ("verify", "Check every byte of a node's directory."),
+    "audit": ("audit", "Prove with Spark that copies are equal."),
+    "bench": ("bench", "Measure."),
+    "config": ("config", "Print the settings and where each comes from."),
+}
+_MODULES: Final = "repl.cli."
+
+
+class _PipeClosed(Exception):
+    """A ``BrokenPipeError`` that click does not make an exit status of its own of."""
+
+
+class Commands(click.Group):
+    """Loads a command's module only when it is asked for."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _PipeClosed from None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(_MODULES + _COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"vlsnlog {version('vlsnlog')}")
+        ctx.exit()
+
+
+def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell and not ctx.resilient_parsing:
+        from click.shell_completion import get_completion_class
+
+        kind = get_completion_class(shell)
+        assert kind is not None
+        click.echo(kind(vlsnlog, {}, "vlsnlog", "_VLSNLOG_COMPLETE").source())
+        ctx.exit()
+
+
+@click.group(cls=Commands, name="vlsnlog", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.option(
+    "--show-completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
+    help="Print the shell's completion script; source it.",
+)
+@config_option
+@log_level_option
+def vlsnlog() -> None:
+    """A durable, replicated, ordered log whose every copy can be proven equal."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status; raises nothing."""
+    try:
+        result: Any = vlsnlog.main(
+            args=None if arguments is None else list(arguments), prog_name="vlsnlog", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else OK
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return REFUSED
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "vlsnlog"
+        return _fail(command, f"{error.format_message().rstrip('.')}; see `{command} --help`", REFUSED)
+    except click.ClickException as error:
+        return _fail("vlsnlog", error.format_message(), REFUSED)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except (_PipeClosed, BrokenPipeError):
+        return _close_quietly()
+    except VlsnLogError as error:
+        return _fail("vlsnlog", str(error), status_of(error))
+    except OSError as error:
+        return _fail("vlsnlog", _os_message(error), REFUSED)
+
+
+def status_of(error: VlsnLogError) -> int:
+    """A finding, or a refusal."""
+    return FINDING if isinstance(error, OutcomeUnknown | Damaged | IntegrityFault) else REFUSED
+
+
+def _fail(command: str, message: str, status: int) -> int:
+    line = " ".join(message.split())
+    try:
+        click.echo(f"{command}: {line}", err=True)
+    except BrokenPipeError:
+        _close_quietly()
+    return status
+
+
+def _os_message(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def _close_quietly() -> int:
+    # The interpreter flushes stdout at exit: into nothing, since nobody reads it any more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

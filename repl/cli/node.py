@@ -1,0 +1,66 @@
+"""``vlsnlog node``: one node, until SIGTERM or Ctrl-C.
+
+Its options are the settings of ``repl.config.NodeConfig``, one flag each.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from repl import config
+from repl.config import ENVIRONMENT_PREFIX, NODE_SETTINGS
+from repl.lifeline import PID_FILE, tie_to_parent, write_pid
+
+
+def _flag(name: str) -> click.Option:
+    each = NODE_SETTINGS[name]
+    text = str(each.metadata["text"])
+    if name == "members":
+        return click.Option(["--member", "members"], multiple=True, metavar="NAME=URL", help=f"{text}; once for each.")
+    kind = str(each.type)
+    if kind == "Path":
+        return click.Option([f"--{name}"], type=click.Path(path_type=Path), help=text + ".")
+    metavar = "BYTES" if "bytes" in name else {"int": "NUMBER", "float": "SECONDS"}.get(kind, "TEXT")
+    shown = "" if not isinstance(each.default, int | float) else f"  [default: {each.default:g}]"
+    if isinstance(each.default, int):
+        shown = f"  [default: {each.default}]"
+    return click.Option([f"--{name.replace('_', '-')}"], metavar=metavar, help=f"{text}.{shown}")
+
+
+def _run(config_path: Path | None, **flags: Any) -> int:
+    tied = tie_to_parent()
+    given = {name: value for name, value in flags.items() if value is not None and value != ()}
+    settings = config.load_node_config(path=config_path, flags=given)
+    if not tied:
+        _take_over_pid_file(settings.dir)
+    from repl.process import run_node
+
+    return run_node(settings)
+
+
+def _take_over_pid_file(directory: Path) -> None:
+    """A cluster's node that is started again by hand: its pid file is to name this process."""
+    from vlsn.disk import PosixDisk
+
+    if (directory / PID_FILE).exists() and not PosixDisk().is_locked(str(directory / "LOCK")):
+        write_pid(directory, os.getpid())
+
+
+node = click.Command(
+    "node",
+    callback=_run,
+    help="Run one node until it is told to stop.",
+    params=[
+        click.Option(
+            ["--config", "config_path"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            envvar=ENVIRONMENT_PREFIX + "CONFIG",
+            help="TOML file with the same names as the options; paths in it are relative to it.",
+        ),
+        *(_flag(name) for name in NODE_SETTINGS),
+    ],
+)

@@ -1,0 +1,124 @@
+"""Options that commands share, and where their values come from.
+
+``Command`` gives every option its variable (``--base-port`` is ``VLSNLOG_BASE_PORT``), and every command
+``--config`` and ``--log-level``; the config file's values count as defaults.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from repl import config
+from repl.config import ACK_POLICIES, DEFAULT_URL, ENVIRONMENT_PREFIX, LOG_LEVELS
+from vlsn.errors import BadArgument
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FROM_FILE: Final = "vlsnlog.config"
+
+
+def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is None or ctx.resilient_parsing:
+        return
+    ctx.meta[_FROM_FILE] = path
+    values = config.read_file(path)
+    ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def _set_log_level(ctx: click.Context, _: click.Parameter, level: str | None) -> None:
+    if level is None or ctx.resilient_parsing:
+        return
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def config_path() -> Path | None:
+    """The file given by ``--config`` or its variable."""
+    path = click.get_current_context().meta.get(_FROM_FILE)
+    assert path is None or isinstance(path, Path)
+    return path
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=_load_config,
+    envvar=ENVIRONMENT_PREFIX + "CONFIG",
+    help="TOML file with the same names as the options.",
+)
+log_level_option = click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    expose_value=False,
+    callback=_set_log_level,
+    envvar=ENVIRONMENT_PREFIX + "LOG_LEVEL",
+    help="Log to stderr from this level on.",
+)
+
+
+class Command(click.Command):
+    """A command whose options also come from the environment and the config file."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config_option(self)
+        log_level_option(self)
+        for each in self.params:
+            if isinstance(each, click.Option) and each.envvar is None:
+                flag = max(each.opts, key=len)
+                each.envvar = ENVIRONMENT_PREFIX + flag.lstrip("-").replace("-", "_").upper()
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if parent is not None and parent.default_map:
+            extra.setdefault("default_map", parent.default_map)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def url_option(function: F) -> F:
+    """``--url``; the value is a checked list."""
+    return click.option(
+        "--url",
+        default=DEFAULT_URL,
+        show_default=True,
+        callback=lambda ctx, option, value: config.split_urls(value),
+        help="URLs of nodes, separated by commas.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def acks_option(function: F) -> F:
+    return click.option(
+        "--acks",
+        type=click.Choice(ACK_POLICIES, case_sensitive=False),
+        default="majority",
+        show_default=True,
+        help="Which nodes must have it.",
+    )(function)
+
+
+def timeout_option(function: F) -> F:
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(0.001, 3600),
+        default=10.0,
+        show_default=True,
+        help="Seconds that one append may take.",
+    )(function)
+
+
+def require_log(directory: Path) -> None:
+    """Raises ``BadArgument`` where no node has ever been."""
+    if not (directory / "node.id").exists() and not any(directory.glob("*.vlog")):
+        inside = sorted(each.parent.name for each in directory.glob("*/node.id"))
+        advice = f"name one of its nodes: {', '.join(inside)}" if inside else "name the directory of a node"
+        raise BadArgument(f"{directory}: holds no log; {advice}")

@@ -1,0 +1,124 @@
+"""``vlsnlog status``: every member asked, one table.
+
+Degraded, and exit status 1: a member is silent or neither MASTER nor REPLICA, there is not exactly one
+master, or a listed member has no live feed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repl.cli.options import Command, json_option, url_option
+from repl.cli.report import print_json, print_table
+from vlsn.errors import VlsnLogError
+
+if TYPE_CHECKING:
+    from repl.client.endpoints import Endpoints, Status
+
+
+@click.command(cls=Command)
+@url_option
+@json_option
+def status(url: list[str], as_json: bool) -> int:
+    """Ask every member how it is; exit status 1 when the group is degraded."""
+    nodes = asyncio.run(ask(url))
+    summary = summarise(nodes)
+    reasons = degraded(nodes)
+    if as_json:
+        print_json({**summary, "degraded": reasons})
+    else:
+        _print(summary, reasons)
+    return 1 if reasons else 0
+
+
+async def ask(urls: Sequence[str]) -> list[dict[str, Any]]:
+    """The status of every node given and of every member that they tell of, by name; a silent one has
+    the state UNREACHABLE."""
+    from repl.client.connect import real_network
+    from repl.client.endpoints import Endpoints
+
+    network = real_network()
+    try:
+        return await _ask(Endpoints(network, urls), urls)
+    finally:
+        await network.close()
+
+
+async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]]:
+    from repl.client.endpoints import Status
+
+    answers = dict(zip(urls, await endpoints.statuses(urls), strict=True))
+    known = {each.node for each in answers.values() if isinstance(each, Status)}
+    members = {name: url for each in answers.values() if isinstance(each, Status) for name, url in each.members.items()}
+    more = [url for name, url in members.items() if name not in known and url not in answers]
+    answers.update(zip(more, await endpoints.statuses(more), strict=True))
+    names = {url: name for name, url in members.items()}
+    nodes = {}
+    for url, answer in answers.items():
+        document = _document(url, answer, names.get(url, ""))
+        nodes[document["node"] or url] = document
+    return [nodes[name] for name in sorted(nodes)]
+
+
+def _document(url: str, answer: Status | VlsnLogError, name: str) -> dict[str, Any]:
+    if isinstance(answer, VlsnLogError):
+        return {"node": name, "url": url, "state": "UNREACHABLE", "reason": str(answer)}
+    return {**answer.document, "url": url}
+
+
+def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Group, master and term as the node with the highest term tells them."""
+    best: dict[str, Any] = max(
+        nodes, key=lambda node: (node.get("term") or 0, node["state"] == "MASTER"), default={"state": ""}
+    )
+    return {
+        "group": best.get("group"),
+        "master": best.get("master"),
+        "term": best.get("term"),
+        "nodes": list(nodes),
+    }
+
+
+def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
+    """Why the group is not whole, one reason a member; none when it is."""
+    reasons = []
+    for node in nodes:
+        if node["state"] not in ("MASTER", "REPLICA"):
+            reason = node.get("reason")
+            reasons.append(f"{node['node'] or node['url']} is {node['state']}" + (f" ({reason})" if reason else ""))
+    masters = [node for node in nodes if node["state"] == "MASTER"]
+    if len(masters) != 1:
+        names = ", ".join(node["node"] for node in masters)
+        reasons.append(f"there are several masters: {names}" if masters else "there is no master")
+        return reasons
+    fed = {feeder.get("replica") for feeder in masters[0].get("feeders") or []}
+    unfed = [node["node"] for node in nodes if node["state"] == "REPLICA" and node["node"] not in fed]
+    reasons += [f"{name} has no feed from {masters[0]['node']}" for name in unfed]
+    return reasons
+
+
+def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
+    title = f"group {summary['group'] or '?'}, master {summary['master'] or 'none'}, term {summary['term'] or 0}"
+    lags = {
+        feeder.get("replica"): feeder.get("lag_vlsns")
+        for node in summary["nodes"]
+        for feeder in (node.get("feeders") or [])
+    }
+    rows = []
+    for node in summary["nodes"]:
+        limits = node.get("range") or {}
+        log = node.get("log") or {}
+        rows.append(
+            (
+                node["node"] or "?", node["state"], node.get("term"), limits.get("first"), limits.get("last"),
+                node.get("dtvlsn"), lags.get(node["node"]), log.get("segments"), log.get("bytes"), node["url"],
+            )
+        )  # fmt: skip
+    columns = ("node", "state", "term", "first", "last", "durable", "lag", "segments", "bytes", "url")
+    print_table(title, columns, rows)
+    for reason in reasons:
+        click.echo(f"degraded: {reason}")

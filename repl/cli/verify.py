@@ -1,0 +1,84 @@
+"""``vlsnlog verify``: every byte of a node's directory checked.  Never writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repl.cli.options import Command, json_option, require_log
+from repl.cli.report import count, print_json, size
+
+if TYPE_CHECKING:
+    from vlsn.verify import VerifyReport
+
+FINDINGS_SHOWN = 50
+
+
+@click.command(cls=Command)
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@json_option
+@click.option("--live", is_flag=True, help="The node may be running: check up to its synced length.")
+def verify(directory: Path, as_json: bool, live: bool) -> int:
+    """Check every checksum, the order, the flags and the index of the node's directory DIR.
+
+    A torn tail, and an index behind the log, are normal after a crash: reported, exit status 0.
+    """
+    from vlsn.disk import PosixDisk
+    from vlsn.lmdb_store import LmdbStores
+    from vlsn.verify import verify as run
+
+    require_log(directory)
+    with _bar() as progress:
+        report = run(PosixDisk(), LmdbStores(), str(directory), live=live, progress=progress)
+    if as_json:
+        print_json(_fields(report))
+    else:
+        _print(directory, report)
+    return 0 if report.ok else 1
+
+
+def _fields(report: VerifyReport) -> dict[str, Any]:
+    names = ("segments", "frames", "blocks", "entries", "bytes", "first", "last", "dtvlsn")
+    return {
+        "ok": report.ok,
+        "torn_tail": report.torn_tail,
+        "findings": [asdict(finding) for finding in report.findings],
+        **{name: getattr(report, name) for name in names},
+        "term_runs": [asdict(run) for run in report.term_runs],
+    }
+
+
+def _print(directory: Path, report: VerifyReport) -> None:
+    for finding in report.findings[:FINDINGS_SHOWN]:
+        where = f"{finding.file} offset {finding.offset}" + (f" VLSN {finding.vlsn}" if finding.vlsn else "")
+        click.echo(f"finding: {finding.rule}: {where}: {finding.detail}")
+    if len(report.findings) > FINDINGS_SHOWN:
+        click.echo(f"and {len(report.findings) - FINDINGS_SHOWN} more findings (--json has all)")
+    tail = "; a torn tail, normal after a crash" if report.torn_tail else ""
+    verdict = "ok" if report.ok else f"NOT OK, {len(report.findings)} findings"
+    click.echo(
+        f"{directory}: {verdict}{tail}: VLSN {report.first} to {report.last}, durable {report.dtvlsn}; "
+        f"{count(report.entries)} entries in {count(report.blocks)} blocks, {report.segments} segments, "
+        f"{size(report.bytes)}"
+    )
+
+
+def _bar() -> AbstractContextManager[Callable[[int, int], None] | None]:
+    return _shown_bar() if sys.stderr.isatty() else nullcontext()
+
+
+@contextmanager
+def _shown_bar() -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("verify")
+        yield lambda done, total: progress.update(task, completed=done, total=total)

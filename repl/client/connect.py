@@ -1,0 +1,177 @@
+"""The client: ``connect`` and what it gives.
+
+    async with connect("http://127.0.0.1:7701,http://127.0.0.1:7702") as log:
+        vlsn = await log.append(b"value", key=b"k")
+
+One client serves any number of coroutines of one event loop; the more append at once, the larger the
+batches.  URLs need not name the master: the client asks any node for it, and again after a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from repl.api import Acks
+from repl.client.endpoints import Endpoints
+from repl.client.produce import Producer
+from repl.client.tail import Page, Reader
+from repl.config import split_urls
+from repl.http.types import Network
+from vlsn.block import Entry
+from vlsn.errors import BadArgument, LogClosed
+
+LAST_ANSWERS_S = 1.0
+
+
+class Client:
+    """A connection to a group.  Use it as an async context manager; leaving it flushes.
+
+    Errors are of ``vlsn.errors``; each class says by ``retry_safe`` whether sending the same append again
+    can double it.  What is safe has been retried until the append's deadline before it is raised.
+    """
+
+    def __init__(self, urls: Sequence[str], *, acks: Acks, timeout_s: float, network: Network | None) -> None:
+        self._urls = urls
+        self._acks = acks
+        self._timeout_s = timeout_s
+        self._given_network = network
+        self._producer: Producer | None = None
+        self._put: Callable[[bytes, bytes | None], Awaitable[int]] = _not_open
+
+    async def __aenter__(self) -> Self:
+        if self._given_network is not None:
+            self._network = self._given_network
+        else:
+            self._network = real_network()
+        self._endpoints = Endpoints(self._network, self._urls)
+        self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
+        self._producer = Producer(self._endpoints, self._network, acks=self._acks, timeout_s=self._timeout_s)
+        self._put = self._producer.queue.put
+        self._task = asyncio.create_task(self._producer.run(), name="vlsnlog-producer")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(flush=kind is None or issubclass(kind, Exception))
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Ends the client.  ``flush`` first gives appends under way the time to their deadlines; without
+        it they fail at once, those already sent with ``OutcomeUnknown``."""
+        producer = self._producer
+        if producer is None:
+            return
+        try:
+            if flush:
+                await producer.flush()
+        finally:
+            self._producer = None
+            self._put = _not_open
+            producer.close()
+            if producer.refused:
+                # The node refuses what was sent behind a refusal, too: its word is better than not to know.
+                await asyncio.wait([self._task], timeout=LAST_ANSWERS_S)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            if self._given_network is None:
+                await self._network.close()
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The nodes known, for asking them about themselves."""
+        self._open_producer()
+        return self._endpoints
+
+    async def append(self, value: bytes, *, key: bytes | None = None) -> int:
+        """Appends one entry and returns its VLSN once the ack policy is met (by default: durable on a
+        majority).
+
+        Appends of many coroutines share batches.  Raises ``TooLarge`` (over 1 MiB, key over 64 KiB); past
+        the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting (``NotMaster``,
+        ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …).  A cancel leaves it possibly logged.
+        """
+        return await self._put(value, key)
+
+    async def append_many(
+        self, values: Iterable[bytes], *, keys: Iterable[bytes | None] | None = None
+    ) -> tuple[int, int]:
+        """Appends all of ``values`` or none, on consecutive VLSNs, and returns the first and the last.
+
+        At most 65 536 entries and 16 MiB; ``keys`` as many as values.  Several calls may be under way at
+        once and are logged in the order of the calls.  Raises as ``append``, and ``BadBody``.
+        """
+        values = list(values)
+        first = await self._open_producer().queue.put_many(values, None if keys is None else list(keys))
+        return first, first + len(values) - 1
+
+    async def read(
+        self, from_vlsn: int | None = None, to_vlsn: int | None = None, *, all_kinds: bool = False
+    ) -> AsyncIterator[Entry]:
+        """DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included, or to
+        what is durable when it starts.  VLSNs rise, with gaps where the log keeps entries of its own.  What
+        this client was told is durable is waited for, also where a node lags.
+
+        Raises ``Trimmed``, ``Damaged``, ``Unreachable``.
+        """
+        async for page in self.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds):
+            for entry in page.entries:
+                yield entry
+
+    def read_pages(
+        self, from_vlsn: int | None = None, to_vlsn: int | None = None, *, all_kinds: bool = False
+    ) -> AsyncIterator[Page]:
+        """``read`` by the page, as it comes from a node: less work an entry."""
+        at_least = self._open_producer().highest_durable
+        return self._reader.pages(from_vlsn, to_vlsn, at_least=at_least, all_kinds=all_kinds)
+
+    async def tail(self, from_vlsn: int | None = None, *, all_kinds: bool = False) -> AsyncIterator[Entry]:
+        """DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
+        durable; goes on through the loss of nodes and changes of the master.  Raises ``Trimmed``."""
+        async for page in self.tail_pages(from_vlsn, all_kinds=all_kinds):
+            for entry in page.entries:
+                yield entry
+
+    def tail_pages(self, from_vlsn: int | None = None, *, all_kinds: bool = False) -> AsyncIterator[Page]:
+        """``tail`` by the page."""
+        self._open_producer()
+        return self._reader.follow(from_vlsn, all_kinds=all_kinds)
+
+    def _open_producer(self) -> Producer:
+        if self._producer is None:
+            raise _closed()
+        return self._producer
+
+
+def _not_open(value: bytes, key: bytes | None) -> Awaitable[int]:
+    raise _closed()
+
+
+def _closed() -> LogClosed:
+    return LogClosed("the client is not open; use it inside `async with connect(…)`")
+
+
+def connect(
+    url: str, *, acks: Acks | str = Acks.MAJORITY, timeout_s: float = 10.0, network: Network | None = None
+) -> Client:
+    """A client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
+
+    ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline.  Nothing is opened
+    before ``async with``.  Raises ``BadArgument``.
+    """
+    try:
+        policy = Acks(acks)
+    except ValueError:
+        raise BadArgument(f"acks: {acks!r} is not one of {', '.join(Acks)}") from None
+    if not 0 < timeout_s <= 3600:
+        raise BadArgument(f"timeout_s: {timeout_s} is out of range; it must be above 0 and at most 3600")
+    return Client(split_urls(url), acks=policy, timeout_s=timeout_s, network=network)
+
+
+def real_network() -> Network:
+    """Sockets; the caller closes it."""
+    from repl.net.network import AiohttpNetwork  # on first use: aiohttp takes long to load
+
+    return AiohttpNetwork()

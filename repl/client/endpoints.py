@@ -1,0 +1,117 @@
+"""The nodes that a client knows, and which of them is the master.
+
+A client is given some URLs and learns the other members from any status it gets.  An answer reached
+through a given URL is preferred to the URL that the group lists for that member, which need not be
+reachable from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from repl.http import problem
+from repl.http.types import Network
+from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError
+
+STATUS_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One node's answer to ``GET /v1/status``."""
+
+    url: str
+    document: dict[str, Any]
+
+    @property
+    def node(self) -> str:
+        return str(self.document.get("node", ""))
+
+    @property
+    def master(self) -> str:
+        """The name of the master, as this node knows it; empty when it knows none."""
+        return str(self.document.get("master") or "")
+
+    @property
+    def term(self) -> int:
+        term = self.document.get("term")
+        return term if isinstance(term, int) else 0
+
+    @property
+    def members(self) -> dict[str, str]:
+        """URLs by name."""
+        members = self.document.get("members")
+        if not isinstance(members, list):
+            return {}
+        return {
+            str(each["name"]): str(each["url"]).rstrip("/")
+            for each in members
+            if isinstance(each, dict) and "name" in each and "url" in each
+        }
+
+
+class Endpoints:
+    """URLs in the order given, then those learned."""
+
+    def __init__(self, network: Network, urls: Sequence[str]) -> None:
+        self.given = tuple(urls)
+        self._network = network
+        self._members: dict[str, str] = {}
+        self._reached: dict[str, str] = {}
+
+    @property
+    def urls(self) -> list[str]:
+        """Every URL known, one a node."""
+        listed = [self._reached.get(name, url) for name, url in self._members.items()]
+        return list(dict.fromkeys((*self.given, *listed)))
+
+    async def status(self, url: str) -> Status:
+        """One node's status.  Raises ``Unreachable``, ``BadBody``, or what the node answered."""
+        response = await self._network.request("GET", f"{url}/v1/status", timeout_s=STATUS_TIMEOUT_S)
+        if response.status != 200:
+            raise problem.error_of(bytes(response.body))
+        try:
+            document = msgspec.json.decode(response.body)
+        except msgspec.DecodeError:
+            raise BadBody(f"{url} answered no JSON status; is it a vlsnlog node?") from None
+        if not isinstance(document, dict):
+            raise BadBody(f"{url} answered no status; is it a vlsnlog node?")
+        return Status(url, document)
+
+    async def statuses(self, urls: Sequence[str]) -> list[Status | VlsnLogError]:
+        """Every node asked at once; errors stand where the answer is missing."""
+        return list(await asyncio.gather(*(self._status_or_error(url) for url in urls)))
+
+    async def master(self) -> str:
+        """The master's URL, asked of every node known.
+
+        Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers.
+        """
+        urls = self.urls
+        answers = await self.statuses(urls)
+        statuses = [answer for answer in answers if isinstance(answer, Status)]
+        self._learn(statuses)
+        if not statuses:
+            faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]
+            raise Unreachable(f"no node answers at {', '.join(urls)}: {faults[0]}")
+        for status in sorted(statuses, key=lambda each: (-each.term, each.node != each.master)):
+            url = self._reached.get(status.master) or self._members.get(status.master)
+            if url is not None:
+                return url
+        raise NotMaster(f"{', '.join(each.url for each in statuses)} know of no master yet")
+
+    async def _status_or_error(self, url: str) -> Status | VlsnLogError:
+        try:
+            return await self.status(url)
+        except VlsnLogError as error:
+            return error
+
+    def _learn(self, statuses: Sequence[Status]) -> None:
+        for status in statuses:
+            self._members.update(status.members)
+            self._reached[status.node] = status.url

@@ -1,0 +1,123 @@
+"""Appends that are sent as one batch, and what bounds them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from vlsn.batch import encode_parts
+from vlsn.errors import BadBody, TooLarge, VlsnLogError
+from vlsn.limits import BLOCK_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
+from vlsn.seams import Buffer
+
+GROUP_ENTRIES_MAX: Final = 4096
+GROUP_BYTES_MAX: Final = BLOCK_BYTES_MAX // 2
+SMALL_BYTES: Final = GROUP_BYTES_MAX // GROUP_ENTRIES_MAX
+"""Appends up to this many bytes are not counted one by one: the number of entries bounds the group."""
+ENTRY_OVERHEAD_BYTES: Final = 8
+
+Key = bytes | None
+
+
+class Group:
+    """Appends that gathered while others were sent, each with its waiter; or one ``append_many``, with one
+    waiter and its ``batch``."""
+
+    __slots__ = ("batch", "bytes", "deadline", "id", "keys", "large_bytes", "sent_at", "values", "waiters")
+
+    def __init__(self, deadline: float) -> None:
+        self.batch: list[Buffer] | None = None
+        self.values: list[bytes] = []
+        self.keys: list[Key] | None = None
+        self.waiters: list[asyncio.Future[int]] = []
+        self.large_bytes = 0
+        self.bytes = 0
+        """Known once it is closed."""
+        self.deadline = deadline
+        self.id = 0
+        self.sent_at = 0.0
+
+    @property
+    def full(self) -> bool:
+        return self.large_bytes >= GROUP_BYTES_MAX or len(self.waiters) >= GROUP_ENTRIES_MAX
+
+    def add(self, value: bytes, key: Key) -> None:
+        """One append of any size, counted."""
+        if key and self.keys is None:
+            self.keys = [None] * len(self.values)
+        self.values.append(value)
+        if self.keys is not None:
+            self.keys.append(key)
+        self.large_bytes += len(value) + len(key or b"")
+
+    def close(self) -> None:
+        """No more appends: counts its bytes."""
+        if self.batch is not None:
+            self.bytes = sum(map(len, self.batch))
+            return
+        key_bytes = sum(len(key) for key in self.keys if key) if self.keys is not None else 0
+        self.bytes = sum(map(len, self.values)) + key_bytes + ENTRY_OVERHEAD_BYTES * len(self.values)
+
+    def parts(self) -> list[Buffer]:
+        """The batch, in pieces."""
+        return self.batch if self.batch is not None else encode_parts(self.values, self.keys)
+
+    def acknowledge(self, first: int, start: int, end: int) -> None:
+        """Wakes the waiters from ``start`` to ``end`` (exclusive); ``first`` is the group's first VLSN."""
+        for vlsn, waiter in enumerate(self.waiters[start:end], first + start):
+            try:
+                waiter.set_result(vlsn)
+            except asyncio.InvalidStateError:  # its caller was cancelled; asking each first costs more
+                pass
+
+    def fail(self, error: VlsnLogError) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def split(self) -> list[Group]:
+        """The same appends, each in a group of its own."""
+        groups = []
+        for index, waiter in enumerate(self.waiters):
+            alone = Group(self.deadline)
+            alone.add(self.values[index], None if self.keys is None else self.keys[index])
+            alone.waiters.append(waiter)
+            alone.close()
+            groups.append(alone)
+        return groups
+
+
+def checked_value(value: object, key: object) -> tuple[bytes, Key]:
+    """One append within the limits.  Raises ``TooLarge``, ``TypeError``."""
+    data, name = as_bytes(value), as_bytes(key) if key else None
+    if len(data) > ENTRY_BYTES_MAX:
+        raise TooLarge(f"an entry of {len(data)} bytes; the limit is {ENTRY_BYTES_MAX}")
+    if name and len(name) > KEY_BYTES_MAX:
+        raise TooLarge(f"a key of {len(name)} bytes; the limit is {KEY_BYTES_MAX}")
+    return data, name
+
+
+def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None) -> list[Buffer]:
+    """One atomic append as its batch.  Raises ``TooLarge``, ``BadBody``, ``TypeError``."""
+    if not values:
+        raise BadBody("append_many of no values; give at least one")
+    try:
+        longest, longest_key = max(map(len, values)), max((len(key) for key in keys or () if key), default=0)
+        parts = encode_parts(values, keys)
+    except TypeError:
+        for data in (*values, *(key for key in keys or () if key)):
+            as_bytes(data)  # says which type is wrong; a type is checked only when it has made trouble
+        raise
+    if longest > ENTRY_BYTES_MAX:
+        raise TooLarge(f"an entry of {longest} bytes; the limit is {ENTRY_BYTES_MAX}")
+    if longest_key > KEY_BYTES_MAX:
+        raise TooLarge(f"a key of {longest_key} bytes; the limit is {KEY_BYTES_MAX}")
+    return parts
+
+
+def as_bytes(data: object) -> bytes:
+    """An entry or key as it is kept until it is sent.  Raises ``TypeError`` for anything but bytes."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"an entry or key is bytes, not {type(data).__name__}; encode text first: value.encode()")
+    return bytes(data)

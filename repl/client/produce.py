@@ -1,0 +1,306 @@
+"""Appends on their way to the master: one pipelined connection that empties the queue.
+
+A group goes out as one batch; its answer wakes every waiter of the group.  Costs are by the group, except
+one list append and one future for each append.
+
+1. An append is sent again only if it cannot have been logged: it was never sent, or its refusal says so.
+   What was sent and never answered raises ``OutcomeUnknown``.
+2. Groups go out in the order of their appends; a refusal refuses all groups sent after it, and they go out
+   again in the same order.
+3. Every append has a deadline; past it, it fails with what kept it waiting.
+4. Memory is bounded: at most ``IN_FLIGHT_*`` unanswered, and what the queue holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+import msgspec
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from repl.api import Acks
+from repl.client.endpoints import Endpoints
+from repl.client.group import Group
+from repl.client.queue import AppendQueue
+from repl.http import problem
+from repl.http.types import Network
+from repl.produce import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
+from vlsn.errors import BadBody, LogClosed, OutcomeUnknown, TooLarge, Unreachable, VlsnLogError
+from vlsn.seams import Channel
+
+IN_FLIGHT_GROUPS_MAX: Final = 256
+IN_FLIGHT_BYTES_MAX: Final = 32 << 20
+WAKE_AT_ONCE: Final = 512
+WATCH_PERIOD_S: Final = 0.1
+ANSWER_GRACE_S: Final = 1.0
+"""How long past an append's deadline the node's own answer is waited for."""
+SILENCE_S: Final = 2.0
+"""Nothing more is sent while the oldest group has waited longer than this: a hung node gets no more."""
+CONNECT_TIMEOUT_S: Final = 5.0
+
+
+class _Refusal(msgspec.Struct):
+    after: int | None = None
+
+
+class Producer:
+    """The queue's connection.  All on one event loop."""
+
+    def __init__(self, endpoints: Endpoints, network: Network, *, acks: Acks, timeout_s: float) -> None:
+        self.queue = AppendQueue(timeout_s)
+        self.highest_durable = 0
+        """The highest VLSN that an answer called durable."""
+        self._endpoints = endpoints
+        self._network = network
+        self._acks = acks
+        self._loop = asyncio.get_running_loop()
+        self._in_flight: deque[Group] = deque()
+        self._in_flight_bytes = 0
+        self._refused: list[Group] = []
+        self._next_id = 1
+        self._fault: VlsnLogError | None = None
+        """This connection's first refusal: nothing more is sent on it."""
+        self._last_fault: VlsnLogError = Unreachable("no master took the append in time")
+        self._progress = False
+        self._closing = False
+        self._may_send = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._hung = asyncio.Event()
+
+    async def flush(self) -> None:
+        """Returns when every append put so far, and any put meanwhile, is answered or failed."""
+        while self.queue or self._in_flight or self._refused:
+            self._settled.clear()
+            await self._settled.wait()
+
+    @property
+    def refused(self) -> bool:
+        """The node has refused an append of this connection, and answers for those behind it are due."""
+        return self._fault is not None and bool(self._in_flight)
+
+    def close(self) -> None:
+        """No more appends; those still waiting fail.  Call ``flush`` first to give them their time."""
+        self._closing = True
+        error = LogClosed("the client was closed before this append was sent")
+        for group in self._refused:
+            group.fail(error)
+        self._refused.clear()
+        self.queue.close(error)
+        self._fail_in_flight("the client was closed before the answer")
+        self.queue.work.set()  # whoever waits for work is to see that there will be none
+
+    async def run(self) -> None:
+        """Owns the connection; runs until it is cancelled.  However it ends, no append is left waiting."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch())
+                tasks.create_task(self._connect_forever())
+        finally:
+            self.close()
+
+    # One connection after another.
+
+    async def _connect_forever(self) -> None:
+        while not self._closing:  # asked too: a cancel that meets a failing task group is lost
+            await self.queue.work.wait()
+            await self._keep_connected()
+
+    async def _keep_connected(self) -> None:
+        retrying = AsyncRetrying(
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            retry=retry_if_exception_type(VlsnLogError),
+            before_sleep=self._note_fault,
+            sleep=self._pause,
+        )
+        async for attempt in retrying:
+            with attempt:
+                await self._session()
+
+    def _note_fault(self, state: RetryCallState) -> None:
+        fault = state.outcome.exception() if state.outcome is not None else None
+        if isinstance(fault, VlsnLogError):
+            self._last_fault = fault
+
+    async def _pause(self, seconds: float) -> None:
+        """Ends early when nothing waits any more, so that the next append finds no pause begun for others."""
+        if self.queue:
+            self._settled.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._settled.wait()
+            except TimeoutError:
+                pass
+
+    async def _session(self) -> None:
+        """One connection, from finding the master to its loss.
+
+        Returns when there is nothing left to do, or it did something before it broke (so that the next
+        attempt starts without delay); raises what broke it otherwise.
+        """
+        if not self.queue:
+            return
+        url = await self._endpoints.master()
+        channel = await self._network.connect(
+            f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
+        )
+        self._progress, self._fault = False, None
+        self._hung.clear()
+        fault: VlsnLogError = Unreachable(f"the connection to {url} was lost")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._send(channel))
+                tasks.create_task(self._receive(channel))
+                tasks.create_task(self._end_when_hung(url))
+        except* VlsnLogError as faults:
+            fault = self._fault or _first(faults)
+        finally:
+            await channel.close()
+            self._end_session(fault)
+        if not self._progress:
+            raise fault
+
+    def _end_session(self, fault: VlsnLogError) -> None:
+        """What was refused goes back to the front; what was sent and not answered is unknown."""
+        self._last_fault = fault
+        self._fail_in_flight(f"not acknowledged: {fault}")
+        if self._refused:
+            self.queue.put_back(self._refused)
+            self._refused.clear()
+        self._settle()
+
+    def _fail_in_flight(self, why: str) -> None:
+        for group in self._in_flight:
+            group.fail(OutcomeUnknown(f"sent, but {why}; it may have been logged"))
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._settle()
+
+    def _settle(self) -> None:
+        self._may_send.set()
+        if not self.queue and not self._in_flight and not self._refused:
+            self._settled.set()
+
+    # Sending.
+
+    async def _send(self, channel: Channel) -> None:
+        work, may_send = self.queue.work, self._may_send
+        while True:
+            if not self.queue:
+                await work.wait()
+            if not self._ready():
+                may_send.clear()
+                await may_send.wait()
+            elif self.queue:
+                await channel.send(self._next_message())
+            elif self._closing:
+                return
+
+    def _ready(self) -> bool:
+        if self._fault is not None:
+            return False
+        return not self._in_flight or (
+            len(self._in_flight) < IN_FLIGHT_GROUPS_MAX
+            and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX
+            and self._loop.time() - self._in_flight[0].sent_at < SILENCE_S
+        )
+
+    def _next_message(self) -> bytes:
+        """Takes a group from the queue; from here on it may have been logged."""
+        group = self.queue.take()
+        now = group.sent_at = self._loop.time()
+        group.id = self._next_id
+        self._next_id += 1
+        self._in_flight.append(group)
+        self._in_flight_bytes += group.bytes
+        timeout_ms = min(max(1, int((group.deadline - now) * 1000)), TIMEOUT_MS_MAX)
+        return b"".join((request_header(group.id, self._acks, timeout_ms), *group.parts()))
+
+    # Answers.
+
+    async def _receive(self, channel: Channel) -> None:
+        while self._fault is None or self._in_flight:
+            answers = decode_answers(await channel.receive())
+            await _wake([found for answer in answers if (found := self._take(answer))])
+            self._settle()
+        raise self._fault
+
+    def _take(self, answer: Answer) -> tuple[Group, int] | None:
+        """The group that is acknowledged and its first VLSN; None when it was refused."""
+        if not self._in_flight or self._in_flight[0].id != answer.id:
+            raise BadBody(f"the node answered request {answer.id}, which is not the next one")
+        group = self._in_flight.popleft()
+        self._in_flight_bytes -= group.bytes
+        if not answer.done:
+            self._refuse(group, answer.problem)
+            return None
+        self._progress = True
+        if answer.durable:
+            self.highest_durable = answer.last
+        return group, answer.first
+
+    def _refuse(self, group: Group, document: bytes) -> None:
+        error = problem.error_of(document)
+        self._fault = self._fault or error
+        if error.retry_safe or _was_not_submitted(document):
+            self._refused.append(group)
+            return
+        self._progress = True
+        if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1:
+            # One append has spoilt the batch of its neighbours; nothing was logged, so each goes alone.
+            self._refused.extend(group.split())
+        else:
+            group.fail(error)
+
+    # Time.
+
+    async def _end_when_hung(self, url: str) -> None:
+        await self._hung.wait()
+        raise Unreachable(f"{url} does not answer")
+
+    async def _watch(self) -> None:
+        while True:
+            if not self._in_flight:
+                await self.queue.work.wait()
+            await asyncio.sleep(WATCH_PERIOD_S)
+            now = self._loop.time()
+            if self.queue.fail_late(now, self._last_fault):
+                self._settle()
+            if self._in_flight:
+                if min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now:
+                    self._hung.set()
+                self._may_send.set()
+
+
+async def _wake(acknowledged: list[tuple[Group, int]]) -> None:
+    """Wakes the waiters, of large groups a slice a turn of the loop: what the first ones append next is on its
+    way to the node while the last ones wake, so that neither side waits for all of the other's work."""
+    if sum(len(group.waiters) for group, _ in acknowledged) <= WAKE_AT_ONCE:
+        for group, first in acknowledged:
+            group.acknowledge(first, 0, WAKE_AT_ONCE)
+        return
+    slices = deque(
+        (group, first, start) for group, first in acknowledged for start in range(0, len(group.waiters), WAKE_AT_ONCE)
+    )
+    try:
+        while slices:
+            group, first, start = slices.popleft()
+            group.acknowledge(first, start, start + WAKE_AT_ONCE)
+            await asyncio.sleep(0)
+    finally:  # after a cancel: they are acknowledged all the same
+        for group, first, start in slices:
+            group.acknowledge(first, start, start + WAKE_AT_ONCE)
+
+
+def _was_not_submitted(document: bytes) -> bool:
+    """Whether the request was refused only for one before it (``after``)."""
+    try:
+        return msgspec.json.decode(document, type=_Refusal).after is not None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+def _first(faults: BaseExceptionGroup[VlsnLogError]) -> VlsnLogError:
+    fault = faults.exceptions[0]
+    return _first(fault) if isinstance(fault, BaseExceptionGroup) else fault

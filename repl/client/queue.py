@@ -1,0 +1,153 @@
+"""Appends that wait to be sent, in the order of their calls.
+
+Appends of one turn of the event loop gather in the *open* group; it is closed when it is taken, full, or
+followed by an ``append_many``.  What was refused goes back to the front.  At most about ``QUEUED_BYTES_MAX``
+wait here; past that, a call waits before it queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, batch_of, checked_value
+from vlsn.errors import LogClosed, VlsnLogError
+from vlsn.seams import Buffer
+
+QUEUED_BYTES_MAX: Final = 64 << 20
+
+
+class AppendQueue:
+    """The queue.  ``work`` is set while something waits."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.work = asyncio.Event()
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._create_future = self._loop.create_future
+        self._open: Group | None = None
+        self._groups: deque[Group] = deque()
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of all groups but the open one."""
+        return self._bytes
+
+    def put(self, value: bytes, key: Key = None) -> Awaitable[int]:
+        """Queues one append; the result is its VLSN.  Raises ``TooLarge``, ``LogClosed``."""
+        group = self._open
+        if key or group is None or group.keys is not None or type(value) is not bytes or len(value) > SMALL_BYTES:
+            return self._put_any(value, key)
+        waiters = group.waiters
+        if len(waiters) >= GROUP_ENTRIES_MAX:
+            return self._put_any(value, key)
+        group.values.append(value)
+        future = self._create_future()
+        waiters.append(future)
+        return future
+
+    def put_many(self, values: Sequence[bytes], keys: Sequence[Key] | None = None) -> Awaitable[int]:
+        """Queues one atomic append of many; the result is the first VLSN."""
+        batch = batch_of(values, keys)
+        return self._when_room(self._put_batch, batch) if self._full else self._put_batch(batch)
+
+    def _put_batch(self, batch: list[Buffer]) -> Awaitable[int]:
+        group = self._begin()
+        group.batch = batch
+        return self._waiter(group)
+
+    def take(self) -> Group:
+        """The group that waits longest."""
+        if self._groups[0] is self._open:
+            self._close_open()
+        group = self._groups.popleft()
+        self._left(group)
+        if not self._groups:
+            self.work.clear()
+        return group
+
+    def put_back(self, groups: Sequence[Group]) -> None:
+        """Closed groups, in their order, before all that wait."""
+        for group in reversed(groups):
+            self._groups.appendleft(group)
+            self._bytes += group.bytes
+        if groups:
+            self.work.set()
+
+    def fail_late(self, now: float, fault: VlsnLogError) -> bool:
+        """Whether any group was past its deadline; such fail with ``fault``."""
+        late = [group for group in self._groups if group.deadline < now]
+        self._fail(late, fault)
+        return bool(late)
+
+    def close(self, error: VlsnLogError) -> None:
+        """Fails what waits, and refuses what comes."""
+        self._closed = True
+        self._fail(list(self._groups), error)
+        self._room.set()
+
+    def _put_any(self, value: bytes, key: Key) -> Awaitable[int]:
+        value, key = checked_value(value, key)
+        group = self._open
+        if group is None or group.full:
+            if self._full:
+                return self._when_room(self.put, value, key)
+            self._open = group = self._begin()
+        group.add(value, key)
+        return self._waiter(group)
+
+    def _begin(self) -> Group:
+        if self._closed:
+            raise LogClosed("the client is closed; connect again")
+        self._close_open()
+        group = Group(self._loop.time() + self._timeout_s)
+        self._groups.append(group)
+        self.work.set()
+        return group
+
+    def _waiter(self, group: Group) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = self._create_future()
+        group.waiters.append(future)
+        if group is not self._open:
+            group.close()
+            self._bytes += group.bytes
+        return future
+
+    def _close_open(self) -> None:
+        """What is appended next goes into another group."""
+        if self._open is not None:
+            self._open.close()
+            self._bytes += self._open.bytes
+            self._open = None
+
+    def _left(self, group: Group) -> None:
+        self._bytes -= group.bytes
+        if not self._full:
+            self._room.set()
+
+    def _fail(self, groups: Iterable[Group], fault: VlsnLogError) -> None:
+        self._close_open()
+        for group in groups:
+            self._groups.remove(group)
+            self._left(group)
+            group.fail(fault)
+        if not self._groups:
+            self.work.clear()
+
+    @property
+    def _full(self) -> bool:
+        return self._bytes > QUEUED_BYTES_MAX
+
+    async def _when_room(self, put: Callable[..., Awaitable[int]], *arguments: Any) -> int:
+        while self._full and not self._closed:
+            self._room.clear()
+            await self._room.wait()
+        return await put(*arguments)

@@ -1,0 +1,98 @@
+"""The client without asyncio: its event loop runs in a thread of its own.
+
+    with connect_sync("http://127.0.0.1:7701") as log:
+        vlsn = log.append(b"value")
+
+Thread-safe: appends of many threads share batches, as those of many coroutines do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from repl.api import Acks
+from repl.client.connect import Client, connect
+from repl.client.tail import Page
+from vlsn.block import Entry
+from vlsn.errors import LogClosed
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """``Client``, blocking.  Use it as a context manager; leaving it flushes."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vlsnlog-client", daemon=True)
+        self._thread.start()
+        self._run(self._client.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(flush=kind is None or issubclass(kind, Exception))
+
+    def close(self, *, flush: bool = True) -> None:
+        """As ``Client.close``; ends the thread."""
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            self._run(self._client.close(flush=flush))
+        finally:
+            self._loop = None
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+    def append(self, value: bytes, *, key: bytes | None = None) -> int:
+        """As ``Client.append``."""
+        return self._run(self._client.append(value, key=key))
+
+    def append_many(self, values: Iterable[bytes], *, keys: Iterable[bytes | None] | None = None) -> tuple[int, int]:
+        """As ``Client.append_many``."""
+        return self._run(self._client.append_many(values, keys=keys))
+
+    def read(
+        self, from_vlsn: int | None = None, to_vlsn: int | None = None, *, all_kinds: bool = False
+    ) -> Iterator[Entry]:
+        """As ``Client.read``."""
+        return self._entries(self._client.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds))
+
+    def tail(self, from_vlsn: int | None = None, *, all_kinds: bool = False) -> Iterator[Entry]:
+        """As ``Client.tail``."""
+        return self._entries(self._client.tail_pages(from_vlsn, all_kinds=all_kinds))
+
+    def _entries(self, pages: AsyncIterator[Page]) -> Iterator[Entry]:
+        while (page := self._run(_next(pages))) is not None:
+            yield from page.entries
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            work.close()
+            raise LogClosed("the client is not open; use it inside `with connect_sync(…)`")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C in the waiting thread; a no-op when the work itself failed
+            raise
+
+
+async def _next(pages: AsyncIterator[Page]) -> Page | None:
+    return await anext(pages, None)
+
+
+def connect_sync(url: str, *, acks: Acks | str = Acks.MAJORITY, timeout_s: float = 10.0) -> SyncClient:
+    """``connect``, without asyncio.  Raises ``BadArgument``."""
+    return SyncClient(connect(url, acks=acks, timeout_s=timeout_s))

@@ -1,0 +1,289 @@
+"""A local cluster: nodes as child processes, each with a directory of its own.
+
+    DIR/n1/node.toml   its settings; paths in it are relative to it, so a copied directory is a node of its own
+    DIR/n1/node.log    what it says            DIR/n1/node.pid   the process that was started last
+
+1. The pid file is there before anybody is told that the node answers.
+2. Nodes end with this process, however that ends: each asks the kernel for SIGKILL when its parent dies
+   (``repl.lifeline``).  The kernel means the parent's *thread*: start nodes from one that lives as long.
+3. Whether the cluster serves is learned from status alone, never by writing an entry.
+4. A node that dies is left dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from repl import config
+from repl.client.endpoints import Endpoints, Status
+from repl.http.types import Network
+from repl.lifeline import PARENT_VARIABLE, write_pid
+from vlsn.errors import BadArgument, VlsnLogError
+
+CONFIG_FILE: Final = "node.toml"
+LOG_FILE: Final = "node.log"
+STOP_S: Final = 15.0
+POLL_S: Final = 0.05
+
+_OF_ONE_NODE: Final = ("NAME", "DIR", "LISTEN", "MEMBER", "GROUP", "CONFIG", "LOG_LEVEL")
+_LISTEN_PORT = re.compile(r'^(listen\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)
+
+
+class NodeEnded(VlsnLogError):
+    """A node's process ended before it answered; the message has its last words."""
+
+    slug = "bad-argument"
+
+
+class Node:
+    """One child process."""
+
+    def __init__(self, name: str, directory: Path, url: str) -> None:
+        self.name = name
+        self.directory = directory
+        self.url = url
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def config_path(self) -> Path:
+        return self.directory / CONFIG_FILE
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        """The exit status (minus the signal's number if killed by one), None while it runs or was never
+        started."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Starts the process and writes its pid file."""
+        assert not self.running
+        command = [sys.executable, "-P", "-m", "repl.cli.main", "node", "--config", str(self.config_path)]
+        with open(self.directory / LOG_FILE, "ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), process_group=0
+            )
+        write_pid(self.directory, self._process.pid)
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        try:
+            lines = (self.directory / LOG_FILE).read_text(encoding="utf-8", errors="replace").split("\n")
+        except FileNotFoundError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+class Cluster:
+    """Nodes n1 … under one directory.  ``prepare`` makes one; everything on one event loop."""
+
+    def __init__(self, directory: Path, nodes: list[Node], network: Network) -> None:
+        self.directory = directory
+        self.nodes = nodes
+        self._network = network
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes]
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    async def answering(self, node: Node) -> Status:
+        """Returns once the node answers HTTP.  Raises ``NodeEnded``."""
+        endpoints = Endpoints(self._network, [node.url])
+        while True:
+            try:
+                status = await endpoints.status(node.url)
+            except VlsnLogError:
+                status = None
+            if node.ended is not None:
+                raise NodeEnded(
+                    f"{node.name} ended with status {node.ended}: {node.last_words()} "
+                    f"(all of it in {node.directory / LOG_FILE})"
+                )
+            if status is not None and status.node == node.name:
+                return status
+            await asyncio.sleep(POLL_S)
+
+    async def serving(self) -> str:
+        """Returns the master's name once it takes appends on a majority.
+
+        That is so when its DTVLSN has reached, in its own term, what its log ended with when it was first
+        seen as master: the DTVLSN moves only through a majority's syncs of blocks of that term.
+        """
+        seen: dict[tuple[str, int], int] = {}
+        endpoints = Endpoints(self._network, self.urls)
+        while True:
+            for status in await endpoints.statuses(self.urls):
+                if isinstance(status, Status) and status.document.get("state") == "MASTER":
+                    last = int((status.document.get("range") or {}).get("last") or 0)
+                    target = seen.setdefault((status.node, status.term), last) or last
+                    if target and int(status.document.get("dtvlsn") or 0) >= target:
+                        return status.node
+            await asyncio.sleep(POLL_S)
+
+    async def durable(self, vlsn: int) -> None:
+        """Returns once every node serves durable reads up to ``vlsn``."""
+        endpoints = Endpoints(self._network, self.urls)
+        while True:
+            answers = await endpoints.statuses(self.urls)
+            if all(isinstance(each, Status) and _readable(each) >= vlsn for each in answers):
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self) -> None:
+        """Ends every node cleanly; those that do not end in time, by SIGKILL."""
+        for node in self.nodes:
+            if node.running:
+                node.send(signal.SIGTERM)
+                node.send(signal.SIGCONT)
+        deadline = asyncio.get_running_loop().time() + STOP_S
+        while True:
+            if not any(node.running for node in self.nodes) or asyncio.get_running_loop().time() > deadline:
+                self.kill()
+                return
+            await asyncio.sleep(POLL_S)
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+
+def prepare(
+    directory: Path,
+    network: Network,
+    *,
+    nodes: int | None = None,
+    base_port: int = 7701,
+    group: str | None = None,
+    settings: Mapping[str, str | int | float] | None = None,
+) -> Cluster:
+    """The cluster of ``directory``, its config files written; nothing is started.
+
+    A directory that holds one already keeps it, ports apart.  ``settings`` go into new config files.
+    Raises ``BadArgument``: another number of nodes, a group or setting that is wrong, a port that is taken.
+    """
+    directory = Path(os.path.abspath(directory))
+    existing = sorted(directory.glob(f"n*/{CONFIG_FILE}"))
+    size = len(config.load_node_config(path=existing[0], environment={}).members) if existing else nodes or 3
+    if nodes is not None and nodes != size:
+        raise BadArgument(f"nodes: {directory} holds a cluster of {size}; give --nodes {size} or another --dir")
+    if base_port + size - 1 > 65_535:
+        raise BadArgument(f"base_port: {base_port} leaves no room for {size} ports; choose a lower one")
+    urls = {f"n{number}": f"http://127.0.0.1:{base_port + number - 1}" for number in range(1, size + 1)}
+    held = config.load_node_config(path=existing[0], environment={}).group if existing else None
+    if group is not None and held is not None and group != held:
+        raise BadArgument(f"group: {directory} belongs to group {held}; give that, or another --dir")
+    for number, name in enumerate(urls):
+        _check_port_free(base_port + number)
+        _write_config(directory / name, name, urls, group or held or config.DEFAULT_GROUP, settings or {})
+    return Cluster(directory, [Node(name, directory / name, url) for name, url in urls.items()], network)
+
+
+def free_base_port(nodes: int = 3) -> int:
+    """The first of so many ports in a row that nobody listens on."""
+    for base in range(20_000 + os.getpid() % 10_000, 60_000, nodes):
+        try:
+            for port in range(base, base + nodes):
+                _check_port_free(port)
+        except BadArgument:
+            continue
+        return base
+    raise BadArgument(f"base_port: no {nodes} free ports in a row; end what listens on them")
+
+
+@contextmanager
+def ending_with(cluster: Cluster) -> Iterator[Cluster]:
+    """What still runs at the end is killed."""
+    try:
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def _readable(status: Status) -> int:
+    """How far the node's readers see: a replica may know the DTVLSN before it has synced that far itself."""
+    last_sync = (status.document.get("range") or {}).get("last_sync")
+    return min(int(status.document.get("dtvlsn") or 0), int(last_sync or 0))
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would speak for one node's config file, or for the client."""
+    left_out = {config.ENVIRONMENT_PREFIX + name for name in _OF_ONE_NODE}
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    return {**kept, PARENT_VARIABLE: str(os.getpid())}
+
+
+def _write_config(
+    directory: Path, name: str, urls: Mapping[str, str], group: str, settings: Mapping[str, str | int | float]
+) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / CONFIG_FILE
+    port = urls[name].rpartition(":")[2]
+    if path.exists():
+        text = _with_ports(path.read_text(encoding="utf-8"), port, urls)
+    else:
+        text = _new_config(name, group, port, urls, settings)
+    temporary = directory / f"{CONFIG_FILE}.new"
+    temporary.write_text(text, encoding="utf-8")
+    written = config.load_node_config(path=temporary, environment={})
+    ports = {member: url.rpartition(":")[2] for member, url in written.members.items()}
+    if written.name != name or ports != {member: url.rpartition(":")[2] for member, url in urls.items()}:
+        raise BadArgument(f"{path}: is not the config of {name} among {', '.join(urls)}; restore it, or remove it")
+    temporary.rename(path)
+
+
+def _new_config(
+    name: str, group: str, port: str, urls: Mapping[str, str], settings: Mapping[str, str | int | float]
+) -> str:
+    own: dict[str, Any] = {"name": name, "group": group, "dir": ".", "listen": f"127.0.0.1:{port}", **settings}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in own.items()]
+    members = [f"{member} = {json.dumps(url)}" for member, url in urls.items()]
+    return "\n".join([*lines, "", "[members]", *members, ""])
+
+
+def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:
+    """The same file with other ports; everything else in it is its owner's."""
+    text = _LISTEN_PORT.sub(rf"\g<1>{port}\g<2>", text)
+    for member, url in urls.items():
+        pattern = re.compile(rf'^({re.escape(member)}\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)
+        text = pattern.sub(rf"\g<1>{url.rpartition(':')[2]}\g<2>", text)
+    return text
+
+
+def _check_port_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: not the last one's TIME_WAIT
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise BadArgument(f"base_port: port {port} is taken; end what listens there, or give --base-port") from None

@@ -1,0 +1,339 @@
+"""Settings: what a node and the commands are told, and from where.
+
+A setting comes from the flag, else ``VLSNLOG_<NAME>``, else the TOML file, else its default; the three
+write the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``).  Sizes may be
+written ``64MiB``.  Paths in a file are relative to that file, so that a copied directory is a node of
+its own:
+
+    name = "n1"                        group = "demo"
+    dir = "."                          listen = "127.0.0.1:7701"
+
+    [members]
+    n1 = "http://127.0.0.1:7701"
+    n2 = "http://127.0.0.1:7702"
+
+Every error is a ``BadArgument`` that names the setting, where it came from, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from vlsn import limits
+from vlsn.errors import BadArgument
+from vlsn.ids import NodeName, is_name
+
+ENVIRONMENT_PREFIX: Final = "VLSNLOG_"
+DEFAULT_URL: Final = "http://127.0.0.1:7701"
+DEFAULT_GROUP: Final = "vlsnlog"
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+ACK_POLICIES: Final = ("none", "majority", "all")
+
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*\Z")
+
+
+def _about(text: str, *, low: float = 0, high: float = 1 << 62, choices: Iterable[str] = ()) -> dict[str, Any]:
+    return {"text": text, "low": low, "high": high, "choices": tuple(choices)}
+
+
+def _setting(default: Any, text: str, *, low: float = 0, high: float = 1 << 62, choices: Iterable[str] = ()) -> Any:
+    return field(default=default, metadata=_about(text, low=low, high=high, choices=choices))
+
+
+def _bytes(default: int, text: str, *, low: int = 1, high: int = 1 << 62) -> Any:
+    return _setting(default, text, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """All that one node is told.  ``members`` keeps the order given and always holds ``name``."""
+
+    name: NodeName = field(metadata=_about("name of this node, one of the members"))
+    dir: Path = field(metadata=_about("directory of its data"))
+    listen: str = _setting("", "HOST:PORT to listen on; default: 127.0.0.1 and the port of its member URL")
+    members: Mapping[NodeName, str] = field(metadata=_about("every member's name and URL"))
+    group: str = _setting(DEFAULT_GROUP, "name of the group; a directory belongs to one group for ever")
+    log_level: str = _setting("info", "least severe level that is logged", choices=LOG_LEVELS)
+
+    segment_bytes: int = _bytes(
+        limits.SEGMENT_BYTES, "size of a segment file", low=limits.SEGMENT_BYTES_MIN, high=limits.SEGMENT_BYTES_MAX
+    )
+    entry_bytes_max: int = _bytes(limits.ENTRY_BYTES_MAX, "largest entry taken", high=limits.ENTRY_BYTES_MAX)
+    key_bytes_max: int = _bytes(limits.KEY_BYTES_MAX, "largest key taken", high=limits.KEY_BYTES_MAX)
+    body_bytes_max: int = _bytes(limits.BODY_BYTES_MAX, "largest body of one append", high=limits.BODY_BYTES_MAX)
+    bodies_in_flight_bytes_max: int = _bytes(limits.BODIES_IN_FLIGHT_BYTES_MAX, "bodies held at once")
+    block_bytes_max: int = _bytes(
+        limits.BLOCK_BYTES_MAX, "size up to which appends are merged into one block", high=limits.BLOCK_BYTES_MAX
+    )
+    queue_entries_max: int = _setting(limits.QUEUE_ENTRIES_MAX, "entries waiting to be logged", low=1)
+    queue_bytes_max: int = _bytes(limits.QUEUE_BYTES_MAX, "bytes waiting to be logged")
+    ring_bytes_max: int = _bytes(limits.RING_BYTES_MAX, "recent blocks kept in memory for feeders")
+    unsynced_bytes_max: int = _bytes(limits.UNSYNCED_BYTES_MAX, "unsynced bytes past which a replica stops reading")
+    free_bytes_min: int = _bytes(limits.FREE_BYTES_MIN, "free space below which appends are refused", low=0)
+    index_map_bytes: int = _bytes(limits.INDEX_MAP_BYTES, "map size of the VLSN index", low=1 << 20)
+    state_map_bytes: int = _bytes(limits.STATE_MAP_BYTES, "map size of the state store", low=1 << 20)
+    checkpoint_bytes: int = _bytes(limits.CHECKPOINT_BYTES, "bytes logged between checkpoints")
+    checkpoint_period_s: float = _setting(limits.CHECKPOINT_PERIOD_S, "seconds between checkpoints", low=0.1)
+    idle_end_s: float = _setting(limits.IDLE_END_S, "quiet seconds after which the synced end is noted", low=0.01)
+    roll_period_s: float = _setting(0.0, "seconds after which a segment is rolled; 0: never")
+    ack_timeout_s: float = _setting(10.0, "seconds an append waits for its acknowledgements", low=0.001, high=3600)
+    heartbeat_s: float = _setting(0.2, "seconds between heartbeats on a quiet feed", low=0.01, high=60)
+    election_timeout_s: float = _setting(1.5, "seconds without a peer after which it counts as gone", low=0.05)
+    connect_timeout_s: float = _setting(5.0, "seconds to wait for a peer's answer", low=0.05)
+    ready_lag_vlsns_max: int = _setting(100_000, "lag past which /readyz says no", low=0)
+
+    def __post_init__(self) -> None:
+        check_name("name", self.name)
+        check_name("group", self.group)
+        check_members(self.members)
+        if self.name not in self.members:
+            listed = ", ".join(self.members)
+            raise BadArgument(f"members: {self.name!r} is not among them ({listed}); add it or correct `name`")
+        if not self.listen:
+            object.__setattr__(self, "listen", f"127.0.0.1:{urlsplit(self.url).port}")
+        split_listen(self.listen)
+        for each in fields(self):
+            _check_range(each, getattr(self, each.name))
+
+    @property
+    def url(self) -> str:
+        """Where the others reach this node."""
+        return self.members[self.name]
+
+    @property
+    def host(self) -> str:
+        return split_listen(self.listen)[0]
+
+    @property
+    def port(self) -> int:
+        """0 lets the system choose one."""
+        return split_listen(self.listen)[1]
+
+    @property
+    def first_member(self) -> NodeName:
+        """The first by name, which founds the group."""
+        return min(self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandConfig:
+    """Defaults of the commands that talk to nodes."""
+
+    url: str = _setting(DEFAULT_URL, "URLs of nodes, separated by commas")
+    acks: str = _setting("majority", "which nodes must have an append before it returns", choices=ACK_POLICIES)
+    timeout_s: float = _setting(10.0, "seconds an append may take", low=0.001, high=3600)
+    format: str = _setting("raw", "how `read` prints an entry", choices=("raw", "json"))
+    spark_master: str = _setting("local[2]", "Spark master of the audit")
+    nodes: int = _setting(3, "nodes of a local cluster", low=1, high=64)
+    base_port: int = _setting(7701, "port of a local cluster's first node", low=1, high=65_535)
+
+
+NODE_SETTINGS: Final[dict[str, Field[Any]]] = {each.name: each for each in fields(NodeConfig)}
+COMMAND_SETTINGS: Final[dict[str, Field[Any]]] = {each.name: each for each in fields(CommandConfig)}
+
+
+def check_name(key: str, text: str) -> None:
+    if not is_name(text):
+        raise BadArgument(f"{key}: {text!r} is no name; use 1 to 32 of A-Z a-z 0-9 . _ -")
+
+
+def check_members(members: Mapping[NodeName, str]) -> None:
+    """Names, URLs, and that no two members share a URL."""
+    if not members:
+        raise BadArgument("members: none given; list every member as NAME=URL, this node too")
+    owners: dict[str, str] = {}
+    for name, url in members.items():
+        check_name("members", name)
+        check_url(f"members: {name}", url)
+        if url in owners:
+            raise BadArgument(f"members: {owners[url]} and {name} both have {url}; give each its own URL")
+        owners[url] = name
+
+
+def check_url(key: str, url: str) -> None:
+    """An ``http://HOST:PORT`` without a path."""
+    example = "write it as http://HOST:PORT"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise BadArgument(f"{key}: {url!r} is no URL; {example}") from None
+    if parts.scheme != "http" or not parts.hostname:
+        raise BadArgument(f"{key}: {url!r} is no http URL; {example}")
+    if not port:
+        raise BadArgument(f"{key}: {url!r} names no port; {example}")
+    if parts.path or parts.query or parts.fragment or parts.username:
+        raise BadArgument(f"{key}: {url!r} has more than host and port; {example}")
+
+
+def split_listen(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` or ``[V6]:PORT``."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise BadArgument(f"listen: {text!r} is not understood; write it as HOST:PORT, such as 127.0.0.1:7701")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def split_urls(text: str) -> list[str]:
+    """The URLs of a comma-separated list, in order, without doubles or a trailing slash."""
+    urls = list(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
+    if not urls:
+        raise BadArgument("url: empty; give at least one http://HOST:PORT")
+    for url in urls:
+        check_url("url", url)
+    return urls
+
+
+def parse_members(pairs: Iterable[str]) -> dict[NodeName, str]:
+    """``NAME=URL`` pairs, as ``--member`` takes them."""
+    members: dict[NodeName, str] = {}
+    for pair in pairs:
+        name, equals, url = pair.partition("=")
+        if not equals:
+            raise BadArgument(f"member: {pair!r} is not understood; write it as NAME=URL")
+        if name in members:
+            raise BadArgument(f"member: {name} is given twice; list each member once")
+        members[NodeName(name)] = url.rstrip("/")
+    return members
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Values by name, and where each came from: ``flag``, ``environment``, a file's name, ``default``."""
+
+    values: dict[str, Any]
+    sources: dict[str, str]
+
+
+def resolve(
+    settings: Mapping[str, Field[Any]],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    path: Path | None = None,
+) -> Resolved:
+    """Each of ``settings`` from the strongest place that gives it; those that none gives are absent.
+    ``flags`` whose value is None count as not given."""
+    document = read_file(path) if path is not None else {}
+    environment = os.environ if environment is None else environment
+    result = Resolved({}, {})
+    for name, each in settings.items():
+        variable = ENVIRONMENT_PREFIX + ("MEMBER" if name == "members" else name.upper())
+        if flags is not None and flags.get(name) is not None:
+            raw, source, place = flags[name], "flag", "--" + name.replace("_", "-")
+        elif environment.get(variable):
+            raw, source, place = environment[variable], "environment", variable
+        elif name in document:
+            assert path is not None
+            raw, source, place = document[name], path.name, f"{path}: {name}"
+            if each.type in ("Path",):
+                raw = path.parent / str(raw)
+        elif each.default is not MISSING:
+            result.values[name], result.sources[name] = each.default, "default"
+            continue
+        else:
+            continue
+        result.values[name], result.sources[name] = _convert(each, raw, place), source
+    return result
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The TOML document, every key of it known."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadArgument(f"{path}: there is no such config file; correct --config") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadArgument(f"{path}: cannot be read ({error}); correct --config") from None
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadArgument(f"{path}: is not valid TOML, or gives a key or member twice: {error}") from None
+    known = {**NODE_SETTINGS, **COMMAND_SETTINGS}
+    for key in document:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else "`vlsnlog config` lists them"
+            raise BadArgument(f"{path}: unknown key {key!r}; {advice}")
+    return document
+
+
+def load_node_config(
+    *,
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> NodeConfig:
+    """The node's settings, checked whole.  Raises ``BadArgument``."""
+    values = resolve(NODE_SETTINGS, flags=flags, environment=environment, path=path).values
+    for name in ("name", "dir", "members"):
+        if name not in values:
+            flag = {"name": "--name N", "dir": "--dir DIR", "members": "--member NAME=URL"}[name]
+            where = f"in {path}" if path is not None else "in a --config file"
+            raise BadArgument(f"{name}: not given; add it {where}, or {flag}")
+    return NodeConfig(**values)
+
+
+def _convert(each: Field[Any], raw: Any, place: str) -> Any:
+    kind = str(each.type)
+    if kind.startswith("Mapping"):
+        if isinstance(raw, str):
+            return parse_members(part.strip() for part in raw.split(",") if part.strip())
+        if isinstance(raw, Mapping):
+            return {NodeName(name): _text(url, f"{place}: {name}").rstrip("/") for name, url in raw.items()}
+        if isinstance(raw, list | tuple):
+            return parse_members(raw)
+        raise BadArgument(f"{place}: must be a table of NAME = URL")
+    if kind == "Path":
+        return Path(raw)
+    if kind == "int":
+        return _integer(raw, place, size="bytes" in each.name)
+    if kind == "float":
+        return _number(raw, place)
+    text = _text(raw, place)
+    choices = each.metadata["choices"]
+    if choices and text.lower() not in choices:
+        raise BadArgument(f"{place}: {text!r} is not one of {', '.join(choices)}")
+    return text.lower() if choices else text
+
+
+def _text(raw: Any, place: str) -> str:
+    if not isinstance(raw, str):
+        raise BadArgument(f"{place}: must be a string, not {raw!r}")
+    return raw
+
+
+def _integer(raw: Any, place: str, *, size: bool) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    match = _SIZE.match(raw) if isinstance(raw, str) else None
+    unit = match.group(2).lower() if match else ""
+    if match is None or unit not in _UNITS or (unit and not size):
+        example = "such as 67108864 or 64MiB" if size else "such as 1000"
+        raise BadArgument(f"{place}: {raw!r} is no whole number; write one {example}")
+    return int(match.group(1)) * _UNITS[unit]
+
+
+def _number(raw: Any, place: str) -> float:
+    try:
+        if isinstance(raw, bool):
+            raise ValueError
+        return float(raw)
+    except (TypeError, ValueError):
+        raise BadArgument(f"{place}: {raw!r} is no number; write seconds, such as 2.5") from None
+
+
+def _check_range(each: Field[Any], value: Any) -> None:
+    if isinstance(value, int | float):
+        low, high = each.metadata["low"], each.metadata["high"]
+        if not low <= value <= high:
+            raise BadArgument(f"{each.name}: {value} is out of range; it must be {low} to {high}")

@@ -1,0 +1,242 @@
+"""The demonstration: real records through a cluster that loses a node on the way, and the proof that
+nothing was lost.
+
+    three nodes start ─► records appended in order ─► SIGKILL of a replica, half way, under load
+      ─► it starts again and catches up ─► every node reads everything back ─► Spark audit of all three
+
+What must hold, each a line of the verdict: appends are acknowledged on consecutive VLSNs, every node's read has
+the SHA-256 of the input, and the audit finds the three logs equal up to the last record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from repl.client.connect import connect
+from repl.cluster import Cluster, Node
+from vlsn.errors import BadArgument, Unreachable
+
+if TYPE_CHECKING:
+    from repl.audit.findings import AuditReport
+
+LINES_AN_APPEND: Final = 50
+APPENDS_UNDER_WAY: Final = 8
+START_S: Final = 60.0
+CATCH_UP_S: Final = 60.0
+KILL_AT: Final = 0.5
+RESTART_AT: Final = 0.75
+
+
+class Teller(Protocol):
+    """How the demonstration is told: on a terminal with bars, elsewhere in lines."""
+
+    def say(self, text: str) -> None: ...
+
+    def wait(self, text: str) -> AbstractContextManager[object]:
+        """Around what takes a while and has no measure."""
+        ...
+
+    def bar(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Gives a function to call with how much is done."""
+        ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was seen, and whether each of it holds."""
+
+    records: int = 0
+    bytes: int = 0
+    sha256: str = ""
+    first: int = 0
+    last: int = 0
+    append_s: float = 0.0
+    killed: str = ""
+    missed: int = 0
+    catch_up_s: float = 0.0
+    reads: dict[str, str] = field(default_factory=dict)
+    audit: AuditReport | None = None
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """Each promise with whether it was kept."""
+        consecutive = self.records > 0 and self.last - self.first + 1 == self.records
+        return [
+            (consecutive, f"{self.records} records acknowledged on a majority, in order, no VLSN left out"),
+            *(
+                (digest == self.sha256, f"{name} gives back the same bytes, SHA-256 {digest[:16]}…")
+                for name, digest in self.reads.items()
+            ),
+            (self._audited(), self._audit_words()),
+        ]
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.killed) and len(self.reads) > 1 and all(kept for kept, _ in self.checks())
+
+    def _audited(self) -> bool:
+        report = self.audit
+        return report is not None and report.equal and not report.findings and report.compared_to >= self.last
+
+    def _audit_words(self) -> str:
+        report = self.audit
+        if report is None:
+            return "the audit did not run"
+        verdict = "equal" if report.equal else "NOT equal"
+        found = f", {len(report.findings)} findings" if report.findings else ""
+        compared = f"from VLSN {report.compared_from} to {report.compared_to}"
+        return f"audit: {len(report.sources)} logs {verdict} {compared}{found}"
+
+
+def installed_records() -> list[bytes]:
+    """The RECORD and METADATA lines of every distribution of this environment, by name: irregular, real."""
+    lines: list[bytes] = []
+    for each in sorted(distributions(), key=lambda each: str(each.metadata["Name"]).lower()):
+        for name in ("METADATA", "RECORD"):
+            text = each.read_text(name)
+            if text:
+                lines += text.encode("utf-8", "surrogateescape").split(b"\n")
+    return lines
+
+
+def file_records(path: Path) -> list[bytes]:
+    """The lines of a file, as ``vlsnlog append`` takes them."""
+    from repl.cli.append import bodies
+
+    with path.open("rb") as source:
+        return [line for body in bodies(source) for line in body]
+
+
+def records_of(path: Path | None, entries: int | None) -> list[bytes]:
+    """At most ``entries`` of them.  Raises ``BadArgument`` when there are too few to show anything."""
+    lines = installed_records() if path is None else file_records(path)
+    lines = lines[:entries]
+    if len(lines) < 4:
+        raise BadArgument(f"input: {len(lines)} lines; the demonstration needs at least 4")
+    return lines
+
+
+class Demo:
+    """One demonstration on a cluster that was prepared and not started."""
+
+    def __init__(self, cluster: Cluster, records: Sequence[bytes], teller: Teller) -> None:
+        self._cluster = cluster
+        self._records = records
+        self._teller = teller
+        self.outcome = Outcome(records=len(records), bytes=sum(map(len, records)), sha256=digest_of(records))
+
+    async def run(self) -> None:
+        """All but the audit."""
+        await self._start()
+        victim = await self._victim()
+        await self._append(victim)
+        await self._catch_up(victim)
+        await self._read_back()
+
+    async def _start(self) -> None:
+        say = self._teller.say
+        say(f"starting {len(self._cluster.nodes)} nodes in {self._cluster.directory}")
+        for node in self._cluster.nodes:
+            node.start()
+        with self._teller.wait("they open their logs and found a group"):
+            async with _within(START_S, "the nodes did not found a group"):
+                for node in self._cluster.nodes:
+                    await self._cluster.answering(node)
+                master = await self._cluster.serving()
+        say(f"{', '.join(node.name for node in self._cluster.nodes)} are up, {master} is the master")
+
+    async def _victim(self) -> Node:
+        master = await self._cluster.serving()
+        return next(node for node in reversed(self._cluster.nodes) if node.name != master)
+
+    async def _append(self, victim: Node) -> None:
+        """All records, in order, a few appends under way; the victim dies and returns meanwhile."""
+        outcome, total = self.outcome, len(self._records)
+        loop = asyncio.get_running_loop()
+        restarting: asyncio.Task[None] | None = None
+        started = loop.time()
+        done = 0
+        async with connect(",".join(self._cluster.urls)) as log:
+            with self._teller.bar("append", total) as show:
+                under_way: deque[asyncio.Task[tuple[int, int]]] = deque()
+                for body in [*self._bodies(), None]:
+                    if body is not None:
+                        under_way.append(asyncio.create_task(log.append_many(body)))
+                    while under_way and (body is None or len(under_way) == APPENDS_UNDER_WAY):
+                        first, last = await under_way.popleft()
+                        outcome.first = outcome.first or first
+                        done += last - first + 1
+                        outcome.last = last
+                        show(done)
+                        if not outcome.killed and done >= total * KILL_AT:
+                            self._kill(victim, done)
+                        if restarting is None and done >= total * RESTART_AT:
+                            restarting = asyncio.create_task(self._restart(victim, done))
+                outcome.append_s = loop.time() - started
+        rate = total / outcome.append_s
+        self._teller.say(f"all {total:,} records acknowledged in {outcome.append_s:.1f} s ({rate:,.0f}/s)")
+        assert restarting is not None
+        await restarting
+
+    def _bodies(self) -> Iterator[Sequence[bytes]]:
+        for start in range(0, len(self._records), LINES_AN_APPEND):
+            yield self._records[start : start + LINES_AN_APPEND]
+
+    def _kill(self, victim: Node, done: int) -> None:
+        victim.kill()
+        self.outcome.killed = victim.name
+        self._teller.say(f"SIGKILL to {victim.name} after {done:,} records; the others go on")
+
+    async def _restart(self, victim: Node, done: int) -> None:
+        victim.start()
+        self._teller.say(f"{victim.name} started again after {done:,} records")
+
+    async def _catch_up(self, victim: Node) -> None:
+        """Every node serves durable reads up to the last record."""
+        loop = asyncio.get_running_loop()
+        with self._teller.wait(f"{victim.name} catches up"):
+            async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
+                status = await self._cluster.answering(victim)
+                behind = self.outcome.last - int((status.document.get("range") or {}).get("last") or 0)
+                started = loop.time()
+                await self._cluster.durable(self.outcome.last)
+        self.outcome.missed = max(0, behind)
+        self.outcome.catch_up_s = loop.time() - started
+        self._teller.say(f"{victim.name} has caught up")
+
+    async def _read_back(self) -> None:
+        outcome = self.outcome
+        for node in self._cluster.nodes:
+            digest, count = hashlib.sha256(), 0
+            async with connect(node.url) as log:
+                with self._teller.bar(f"read {node.name}", outcome.records) as show:
+                    async for page in log.read_pages(outcome.first, outcome.last):
+                        for entry in page.entries:
+                            digest.update(entry.value + b"\n")
+                        count += len(page.entries)
+                        show(count)
+            outcome.reads[node.name] = digest.hexdigest()
+
+
+@asynccontextmanager
+async def _within(seconds: float, failure: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{failure} within {seconds:.0f} s; each node's node.log says why") from None
+
+
+def digest_of(records: Sequence[bytes]) -> str:
+    """SHA-256 of the records as ``vlsnlog read`` prints them: each with a newline."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(record + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""Following: the role of a replica.
+
+    hello to the master ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (ends) ─► again, for ever
+
+It takes its very first feed only from the incarnation and process that it last told that it is empty.  Each
+try backs off up to two seconds and starts over once a feed has streamed.  A refusal that time alone does not
+mend (not listed, nothing in common) shows in the state's reason, and is tried all the same: a person, or the
+group, may change it.  Two different blocks under one name halt the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
+from repl import founding
+from repl.api import FeedHello
+from repl.http.feed import encode_hello
+from repl.peers import ask
+from replica.feed import FeedRejected, ReplicaFeed
+from vlsn.errors import (
+    BadBody,
+    ChannelClosed,
+    FeedRefused,
+    Halted,
+    IntegrityFault,
+    NotMaster,
+    StaleTerm,
+    Unreachable,
+    VlsnLogError,
+)
+from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.queued import Pending
+from vlsn.stream import MESSAGE_BYTES_MAX, Position
+
+if TYPE_CHECKING:
+    from repl.node import Node
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 2.0
+_Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
+
+
+class Following:
+    """One stretch of following the master that the configuration names."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.log = node.opened()
+        self.master: NodeName = node.config.first_member
+        self.feed: ReplicaFeed | None = None
+        self.reason = ""
+        self.feeds = 0
+        self._tries = 0
+
+    @property
+    def master_url(self) -> str | None:
+        """Where appends go, while this node hears of a master."""
+        return self.node.config.members[self.master] if self.feed is not None and self.feed.streaming else None
+
+    async def run(self) -> None:
+        async for attempt in AsyncRetrying(
+            wait=self._wait, retry=retry_if_exception_type(_Again), sleep=asyncio.sleep, reraise=True
+        ):
+            with attempt:
+                await self._follow()
+
+    def _wait(self, _: RetryCallState) -> float:
+        most = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._tries, 10))
+        self._tries += 1
+        return self.node.seams.random.uniform(most / 2, most)
+
+    async def _follow(self) -> None:
+        """One feed from hello to end; always raises."""
+        node = self.node
+        url = node.config.members[self.master]
+        try:
+            answer = await ask(node, self.master, url, founding.DISCOVERY)
+            incarnation, process = Incarnation(int(answer.incarnation, 16)), int(answer.process, 16)
+            if not self.log.allocated and node.founder is not None and node.founder != (incarnation, process):
+                raise Unreachable(f"{self.master} is not the process that this empty node answered; waits for it")
+            channel = await node.network.connect(
+                f"{url}/v1/feed",
+                headers=encode_hello(self._hello(incarnation)),
+                message_bytes_max=MESSAGE_BYTES_MAX + 64,
+                timeout_s=node.config.connect_timeout_s,
+            )
+        except (VlsnLogError, OSError) as error:
+            self._stopped(error)
+            raise
+        feed = self.feed = ReplicaFeed(
+            log=self.log,
+            channel=channel,
+            store_term=node.store_term,
+            offload=node.feed_offload,
+            on_position=self._on_position,
+            unsynced_bytes_max=node.config.unsynced_bytes_max,
+        )
+        self.feeds += 1
+        try:
+            await feed.run()
+        except BaseExceptionGroup as errors:
+            self._raise(_first(errors))
+        except (VlsnLogError, OSError, TimeoutError) as error:
+            self._raise(error)
+        finally:
+            self.feed = None
+            await channel.close()
+
+    def _hello(self, to_incarnation: Incarnation) -> FeedHello:
+        record = self.log.node_file.record
+        return FeedHello(
+            group=self.node.config.group,
+            node=self.node.config.name,
+            incarnation=Incarnation(record.incarnation),
+            to=self.master,
+            to_incarnation=to_incarnation,
+            term=Term(record.term),
+            process=self.node.process,
+        )
+
+    def _raise(self, error: BaseException) -> None:
+        if self.node.stopping:
+            raise asyncio.CancelledError from error
+        if isinstance(error, IntegrityFault):
+            raise Halted(f"integrity: {error}. Compare the copies with 'vlsnlog audit'") from error
+        if isinstance(error, asyncio.CancelledError):
+            raise error
+        self._stopped(error)
+        if isinstance(error, FeedRejected):
+            raise Unreachable(f"{error.reason}: {error}") from error
+        if isinstance(error, VlsnLogError) and not isinstance(error, _Again):
+            raise ChannelClosed(str(error)) from error
+        raise error
+
+    def _stopped(self, error: BaseException) -> None:
+        slug = error.reason if isinstance(error, FeedRejected) else getattr(error, "slug", "internal")
+        reason = f"{slug}: {error}" if slug != "internal" else str(error) or type(error).__name__
+        if self.reason != reason:
+            self.node.event("feed.stopped", master=self.master, why=reason)
+        self.reason = reason
+        self.node.set_state("UNKNOWN", reason)
+
+    def _on_position(self, _: Position) -> None:
+        if self.node.state != "REPLICA":
+            self._tries = 0
+            self.reason = ""
+            self.node.set_state("REPLICA")
+        self.node.durable_rose()
+
+    # What the node passes on.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        raise AssertionError("a replica seals nothing")
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        if self.feed is not None:
+            self.feed.synced()
+
+    def tick(self) -> None:
+        pass
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first fault that is none of the loop's own cancels."""
+    for error in errors.exceptions:
+        found = _first(error) if isinstance(error, BaseExceptionGroup) else error
+        if not isinstance(found, asyncio.CancelledError):
+            return found
+    return errors.exceptions[0]
+
+
+__all__ = ["Following", "StaleTerm"]

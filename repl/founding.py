@@ -1,0 +1,133 @@
+"""Founding: how a group begins, and who may tell whom.
+
+The founding term has no vote.  The first member by name asks every member; only when *all* have answered
+that they are empty (their write path drained) does it take a term above all stored ones, synced, and write
+TERM and GROUP, which lists their incarnations, as **one block**:
+
+    ask n1 n2 n3  ─►  all empty, stored terms 0 0 2  ─►  term 3 stored, synced  ─►  block (3, 1): TERM, GROUP
+
+A crash before that block is synced leaves every log empty, and founding starts again with a higher term; a
+crash after it leaves a group.  Who answered takes its first feed only from the incarnation and process that
+it answered last.  Pure: answers in, decision out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from vlsn.errors import BadBody
+from vlsn.ids import Incarnation, NodeName, Term, is_name
+from vlsn.records import GroupEntry, Member
+
+FOUNDING = "founding"
+DISCOVERY = "discovery"
+PURPOSES = (FOUNDING, DISCOVERY)
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits."""
+
+    group: str
+    sender: str
+    to: str
+    incarnation: str
+    process: str
+    purpose: str
+    term: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself.  ``last_term``, ``last``: the end of its log, synced; a vote floor above it
+    is told in its place to whoever ranks logs."""
+
+    group: str
+    name: str
+    incarnation: str
+    process: str
+    term: int
+    empty: bool
+    last_term: int
+    last: int
+    floor_term: int = 0
+    floor_vlsn: int = 0
+    state: str = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Write the first block, in ``term`` (to be stored first)."""
+
+    term: Term
+    group: GroupEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again; ``reason`` is for status."""
+
+    reason: str
+
+
+def read_question(body: object) -> Question:
+    """Raises ``BadBody``."""
+    try:
+        question = msgspec.convert(body, Question)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"hello: {error}") from None
+    if question.purpose not in PURPOSES or not (is_name(question.group) and is_name(question.sender)):
+        raise BadBody(f"hello of {question.sender!r} in group {question.group!r} for {question.purpose!r}")
+    parse_hex(question.incarnation)
+    parse_hex(question.process)
+    return question
+
+
+def parse_hex(text: str) -> int:
+    """Raises ``BadBody``."""
+    if len(text) != 16 or not all(digit in "0123456789abcdef" for digit in text):
+        raise BadBody(f"{text[:40]!r} is not 16 lower-case hex digits")
+    return int(text, 16)
+
+
+def decide(
+    group: str, members: Mapping[NodeName, str], answers: Mapping[NodeName, Answer], *, stored_term: Term
+) -> Found | Wait:
+    """``members``: name → URL of all, the founder too; ``answers``: of all that answered, the founder's own too."""
+    silent = [name for name in members if name not in answers]
+    if silent:
+        return Wait(f"founding: no answer from {', '.join(silent)}")
+    full = [name for name in members if not answers[name].empty]
+    if full:
+        return Wait(f"not-listed: {', '.join(full)} already hold a log of this group, this node is empty")
+    incarnations = {answer.incarnation for answer in answers.values()}
+    if len(incarnations) < len(members):
+        return Wait("founding: two members answered with one incarnation; is one directory a copy of another?")
+    term = Term(max([stored_term, *(answer.term for answer in answers.values())]) + 1)
+    listed = [Member(name=name, url=url, incarnation=answers[name].incarnation) for name, url in members.items()]
+    return Found(term, GroupEntry(group=group, members=listed))
+
+
+def listed_incarnation(group: GroupEntry | None, name: str) -> Incarnation | None:
+    """The incarnation that the group lists under ``name``."""
+    if group is None:
+        return None
+    for member in group.members:
+        if member.name == name:
+            return Incarnation(parse_hex(member.incarnation))
+    return None
+
+
+def electable_incarnations(group: GroupEntry | None) -> list[Incarnation]:
+    if group is None:
+        return []
+    return [Incarnation(parse_hex(member.incarnation)) for member in group.members if member.electable]
+
+
+def further(own: tuple[int, int], answers: Mapping[NodeName, Answer]) -> NodeName | None:
+    """A member whose log's end (last term, last VLSN) is past ``own``, if there is one."""
+    for name, answer in answers.items():
+        if (answer.last_term, answer.last) > own:
+            return name
+    return None

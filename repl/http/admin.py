@@ -1,0 +1,42 @@
+"""What operators and other members ask: checkpoint, roll of the log, and the founding question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from repl.api import NodeApi
+from repl.http import query
+from repl.http.limits import PEER_BODY_BYTES_MAX
+from repl.http.types import Request, Response
+from vlsn.errors import BadBody
+
+_NONE: frozenset[str] = frozenset()
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class Admin:
+    def __init__(self, node: NodeApi) -> None:
+        self._node = node
+
+    async def checkpoint(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        return _json(await self._node.checkpoint())
+
+    async def rotate(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        return _json(await self._node.rotate())
+
+    async def peer_hello(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        try:
+            question = _decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadBody(f"the question is no JSON object: {error}") from None
+        return _json(await self._node.peer_hello(question))
+
+
+def _json(answer: dict[str, Any]) -> Response:
+    return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(answer))

@@ -1,0 +1,216 @@
+"""``POST /v1/entries``: one body, one atomic append.
+
+    octet-stream  the body is one entry      x-ndjson  a line is an entry      x-vlsnlog-batch  a binary batch
+
+In this order, each before anything of the next is kept: not the master (307 with the same path and query),
+content type (415), parameters (400), announced length (413), room for it (429), the body itself (400, 413), the
+node's own refusals.  The body's bytes stay counted in the budget until the answer.  A client that leaves
+early loses only its answer: what was submitted stays submitted.
+
+A carrier that has a whole small request in hand may skip the coroutine: ``quick`` says once how requests with one
+and the same head are served, and each is then one call with its body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from repl.api import Acks, Appended, NodeApi, Pending
+from repl.http import ndjson, problem, query
+from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, Budget
+from repl.http.types import Answer, Leave, Request, Response, Start
+from vlsn import batch
+from vlsn.errors import NotMaster, TooLarge, UnsupportedType, VlsnLogError
+from vlsn.limits import BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
+from vlsn.seal import Submission, Values, values_of
+
+OCTETS = "application/octet-stream"
+BATCH = "application/x-vlsnlog-batch"
+
+_ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
+_PARAMETERS = frozenset({"acks", "timeout"})
+_PARAMETERS_OCTETS = _PARAMETERS | {"key"}
+_BODY_BYTES_MAX = {OCTETS: ENTRY_BYTES_MAX, ndjson.CONTENT_TYPE: BODY_BYTES_MAX, BATCH: BODY_BYTES_MAX}
+_JSON = {"Content-Type": "application/json"}
+
+
+class Appends:
+    def __init__(self, node: NodeApi, bodies: Budget) -> None:
+        self._node = node
+        self._bodies = bodies
+
+    async def append(self, request: Request) -> Response:
+        if not self._node.is_master():
+            return redirect(self._node, request)
+        terms = _Terms(request)
+        body = await self._take_body(request, terms.body_bytes_max)
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def answer(response: Response) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        leave = _Append(self._node, self._bodies, answer).begin(terms, body)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            leave()
+            raise
+
+    def quick(self, request: Request) -> Start | None:
+        """How to serve appends with exactly this head; ``None`` when ``append`` is to find out what is wrong."""
+        try:
+            terms = _Terms(request)
+        except VlsnLogError:
+            return None
+
+        def start(body: bytes, answer: Answer) -> Leave:
+            try:
+                if not self._node.is_master():
+                    answer(redirect(self._node, request))
+                    return _nothing
+                _check_length(len(body), terms.body_bytes_max)
+                self._bodies.take(len(body))
+            except VlsnLogError as error:
+                answer(problem.response(error))
+                return _nothing
+            return _Append(self._node, self._bodies, answer).begin(terms, body)
+
+        return start
+
+    async def _take_body(self, request: Request, limit: int) -> bytes:
+        """The body, its bytes taken from the budget: before it is read, or piece by piece if it is chunked."""
+        length = request.body_length
+        if length is not None:
+            _check_length(length, limit)
+            self._bodies.take(length)
+            try:
+                return await request.body(limit)
+            except BaseException:
+                self._bodies.give(length)
+                raise
+        body = bytearray()
+        try:
+            async for piece in request.pieces():
+                _check_length(len(body) + len(piece), limit)
+                self._bodies.take(len(piece))
+                body += piece
+        except BaseException:
+            self._bodies.give(len(body))
+            raise
+        return bytes(body)
+
+
+class _Terms:
+    """What an append's head says: how to read its body, and when to answer."""
+
+    __slots__ = ("acks", "body_bytes_max", "key", "kind", "timeout_s")
+
+    def __init__(self, request: Request) -> None:
+        self.kind = _content_type(request)
+        self.body_bytes_max = _BODY_BYTES_MAX[self.kind]
+        self.acks, self.timeout_s, self.key = Acks.MAJORITY, TIMEOUT_S, b""
+        if request.query_text:
+            fields = request.query
+            query.only(fields, _PARAMETERS_OCTETS if self.kind == OCTETS else _PARAMETERS)
+            self.acks = query.choice(fields, "acks", Acks.MAJORITY, _ACKS)
+            self.timeout_s = query.seconds(fields, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)
+            self.key = fields.get("key", "").encode("utf-8", "surrogateescape")
+        if len(self.key) > KEY_BYTES_MAX:
+            raise TooLarge(f"a key of {len(self.key)} bytes; at most {KEY_BYTES_MAX}")
+
+    def submission(self, body: bytes) -> Submission:
+        if self.kind == OCTETS:
+            return Values([body], [self.key] if self.key else None)
+        if self.kind == BATCH:
+            return batch.decode(body)
+        return values_of(*ndjson.decode(body))
+
+
+class _Append:
+    """One append under way, from a body that is taken from the budget to its answer, which gives it back."""
+
+    __slots__ = ("_answer", "_bodies", "_held", "_node", "_pending", "_timer")
+
+    def __init__(self, node: NodeApi, bodies: Budget, answer: Answer) -> None:
+        self._node = node
+        self._bodies = bodies
+        self._answer: Answer | None = answer
+        self._held = 0
+        self._pending: Pending | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, terms: _Terms, body: bytes) -> Leave:
+        self._held = len(body)
+        try:
+            self._pending = self._node.submit(terms.submission(body), terms.acks, self._done)
+            self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
+        except VlsnLogError as error:
+            self._end(problem.response(error))
+        except Exception as fault:  # the boundary of a request that has no task
+            self._end(problem.response(problem.internal(fault, "an append")))
+        return self._leave
+
+    def _done(self, result: Appended | VlsnLogError) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(result, Appended):
+            self._end(Response(200, _JSON, _document(result)))
+        else:
+            self._end(problem.response(result))
+
+    def _end(self, response: Response) -> None:
+        self._bodies.give(self._held)
+        self._held = 0
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer(response)
+
+    def _leave(self) -> None:
+        """The client is gone: nobody is told, and nothing is waited for."""
+        if self._answer is not None:
+            self._answer = None
+            assert self._pending is not None
+            self._pending.expire()
+
+
+def _nothing() -> None:
+    pass
+
+
+def redirect(node: NodeApi, request: Request) -> Response:
+    """307 to the master, or ``no-master``."""
+    url = node.master_url()
+    if url is None:
+        raise NotMaster("this node is not the master and knows none; try again, or another node")
+    document = problem.document(NotMaster(f"this node is not the master; it is {url}"), status=307)
+    headers = {"Location": url.rstrip("/") + request.target, "Content-Type": problem.CONTENT_TYPE}
+    return Response(307, headers, document)
+
+
+def _content_type(request: Request) -> str:
+    given = request.headers.get("Content-Type", "")
+    kind = given if given in _BODY_BYTES_MAX else given.partition(";")[0].strip().lower()
+    if kind not in _BODY_BYTES_MAX:
+        raise UnsupportedType(f"content type {given[:80]!r}; this call reads {', '.join(_BODY_BYTES_MAX)}")
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UnsupportedType(f"content encoding {encoding[:40]!r}; bodies are read as they are")
+    return kind
+
+
+def _check_length(length: int, limit: int) -> None:
+    if length > limit:
+        raise TooLarge(f"a body of {length} bytes or more; at most {limit} for this content type")
+
+
+def _document(appended: Appended) -> bytes:
+    return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s"}' % (
+        appended.first,
+        appended.last,
+        appended.term,
+        b"true" if appended.durable else b"false",
+        appended.synced,
+        appended.acks.encode(),
+    )

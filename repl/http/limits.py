@@ -1,0 +1,79 @@
+"""Numbers with names: every limit of the gateway, and the counters that hold them.
+
+Nothing a client does makes the node keep more than these allow: what would go past is refused with
+``queue-full`` (429, Retry-After), or is not read from its socket until there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vlsn.errors import QueueFull
+from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, MIB
+
+TIMEOUT_S = 10.0
+TIMEOUT_S_MAX = 600.0
+WAIT_S_MAX = 60.0
+READ_LIMIT = 1_000
+READ_LIMIT_MAX = 10_000
+READ_BYTES_MAX = 4 * MIB
+WAITED_BYTES_MAX = 256 * 1024
+"""What a read that had to wait returns at most: it is woken by a few new entries, and many may wait."""
+READS_MAX = 1_024
+READS_AT_ONCE_MAX = 8
+PAGES_IN_FLIGHT_BYTES_MAX = 64 * MIB
+"""Answers to readers that their sockets have not taken yet."""
+TAILS_MAX = 256
+TAIL_COMMENT_S = 15.0
+TAIL_PAGE_ENTRIES_MAX = 1_000
+TAIL_UNCOUNTED_BYTES = 64 * 1024
+"""Events that one tail may have on their way without their being counted."""
+TAILS_IN_FLIGHT_BYTES_MAX = 32 * MIB
+"""All other events that the sockets of tails have not taken yet."""
+FEEDS_MAX = 64
+PRODUCERS_MAX = 256
+PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB
+"""Batches of one connection that have no answer yet; past it the server stops reading."""
+SEGMENT_STREAMS_MAX = 32
+SEGMENT_PIECE_BYTES = MIB
+PEER_BODY_BYTES_MAX = 64 * 1024
+RETRY_AFTER_S = 1
+
+
+class Budget:
+    """A number of bytes or places that is never passed."""
+
+    __slots__ = ("_limit", "_what", "used")
+
+    def __init__(self, what: str, limit: int) -> None:
+        self._what = what
+        self._limit = limit
+        self.used = 0
+
+    def check(self, count: int) -> None:
+        """Raises ``QueueFull`` when less than ``count`` is left."""
+        if self.used + count > self._limit:
+            raise QueueFull(f"{self._what} are at their limit ({self._limit}); wait and send again")
+
+    def take(self, count: int) -> None:
+        """As ``check``; on return ``count`` is taken, until it is given back."""
+        self.check(count)
+        self.used += count
+
+    def give(self, count: int) -> None:
+        assert 0 <= count <= self.used, (self._what, count, self.used)
+        self.used -= count
+
+    @contextmanager
+    def hold(self, count: int = 1) -> Iterator[None]:
+        self.take(count)
+        try:
+            yield
+        finally:
+            self.give(count)
+
+
+def bodies_in_flight() -> Budget:
+    """The budget of append bodies of a whole node, HTTP and sockets together."""
+    return Budget("bytes of append bodies in flight", BODIES_IN_FLIGHT_BYTES_MAX)

@@ -1,0 +1,167 @@
+"""Entries as lines of JSON, in both directions.
+
+In: ``{"value": "…"}`` or ``{"value_b64": "…"}``, and at most one of ``key`` and ``key_b64``.  A line is one
+object; unknown, double or missing members, bad base64, a lone surrogate or bytes that are not UTF-8 are a
+``BadBody`` that names the line (from 1).  An empty key is no key.
+
+Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, ``value`` or ``value_b64``
+(base64 when the bytes are not UTF-8), and ``kind`` when all kinds are asked for.
+
+All lines are decoded in one call.  That call takes the last of two equal members, and reads an object that
+spans lines or two objects on one.  So its result is taken only if every line begins with ``{`` and ends with ``}``,
+there are as many objects as lines, and the quotes (escaped ones apart) are exactly four for each member found:
+a member given twice would make four more.  Any other body is read line by line.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from vlsn.block import Entry, EntryKind
+from vlsn.errors import BadBody, TooLarge
+from vlsn.limits import BATCH_ENTRIES_MAX
+
+CONTENT_TYPE = "application/x-ndjson"
+
+
+class Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    value: str | UnsetType = UNSET
+    value_b64: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_b64: str | UnsetType = UNSET
+
+
+class Row(msgspec.Struct, gc=False):
+    vlsn: int
+    term: int
+    time: int
+    kind: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_b64: str | UnsetType = UNSET
+    value: str | UnsetType = UNSET
+    value_b64: str | UnsetType = UNSET
+
+
+_decoder = msgspec.json.Decoder(Line)
+_encoder = msgspec.json.Encoder()
+_KIND_NAMES = {int(kind): kind.name for kind in EntryKind}
+
+
+def decode(body: bytes) -> tuple[list[bytes], list[bytes | None] | None]:
+    """``(values, keys)`` of a whole body; ``keys`` is ``None`` when no entry has one.  About 1 µs a line."""
+    if not body:
+        raise BadBody("the body is empty: it needs one line of JSON an entry")
+    count = body.count(b"\n") + (not body.endswith(b"\n"))
+    if count > BATCH_ENTRIES_MAX:
+        raise TooLarge(f"a body of {count} lines; at most {BATCH_ENTRIES_MAX}")
+    rows = _decode_all(body, count)
+    if rows is None:
+        rows = [_decode_line(line, number) for number, line in enumerate(body.split(b"\n")[:count], 1)]
+    values = [
+        row.value.encode() if row.value is not UNSET and row.value_b64 is UNSET else _value(row, number)
+        for number, row in enumerate(rows, 1)
+    ]
+    keys = [
+        None if row.key is UNSET and row.key_b64 is UNSET else _key(row, number) for number, row in enumerate(rows, 1)
+    ]
+    return values, keys if any(keys) else None
+
+
+def _decode_all(body: bytes, count: int) -> list[Line] | None:
+    """The ``count`` lines in one call; ``None`` when that does not prove each of them right."""
+    if not body.startswith(b"{") or not body.endswith((b"}", b"}\n")) or body.count(b"}\n{") != count - 1:
+        return None
+    try:
+        rows = _decoder.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    quotes = _quotes(body)
+    # With four a line, each has its value and nothing else, or one has too little and is refused for that.
+    proven = len(rows) == count and (quotes == 4 * count or quotes == 4 * sum(map(_members, rows)))
+    return rows if proven else None
+
+
+def _decode_line(line: bytes, number: int) -> Line:
+    try:
+        row = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadBody(f"line {number}: {error}") from None
+    if _quotes(line) != 4 * _members(row):
+        raise BadBody(f"line {number}: a member is given twice")
+    return row
+
+
+def _members(row: Line) -> int:
+    return (row.value is not UNSET) + (row.value_b64 is not UNSET) + (row.key is not UNSET) + (row.key_b64 is not UNSET)
+
+
+def _quotes(text: bytes) -> int:
+    """Quotes that begin or end a string, in JSON that was read without error."""
+    if b"\\" not in text:
+        return text.count(b'"')
+    unpaired = text.replace(b"\\\\", b"")  # escaped backslashes: none of them escapes the quote behind it
+    return unpaired.count(b'"') - unpaired.count(b'\\"')
+
+
+def _value(row: Line, number: int) -> bytes:
+    if row.value_b64 is UNSET:
+        if row.value is UNSET:
+            raise BadBody(f"line {number}: neither value nor value_b64")
+        return row.value.encode()
+    if row.value is not UNSET:
+        raise BadBody(f"line {number}: both value and value_b64")
+    return _base64(row.value_b64, "value_b64", number)
+
+
+def _key(row: Line, number: int) -> bytes | None:
+    if row.key_b64 is UNSET:
+        return None if row.key is UNSET else row.key.encode() or None
+    if row.key is not UNSET:
+        raise BadBody(f"line {number}: both key and key_b64")
+    return _base64(row.key_b64, "key_b64", number) or None
+
+
+def _base64(text: str, name: str, number: int) -> bytes:
+    """Canonical base64 only: alphabet, padding and unused bits."""
+    try:
+        data = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as error:
+        raise BadBody(f"line {number}: {name} is not base64: {error}") from None
+    if binascii.b2a_base64(data, newline=False) != text.encode():
+        raise BadBody(f"line {number}: {name} is not canonical base64")
+    return data
+
+
+def encode(entries: Sequence[Entry], *, kinds: bool) -> bytes:
+    """One line an entry, each ended by a newline."""
+    return _encoder.encode_lines(_rows(entries, kinds)) if entries else b""
+
+
+def encode_each(entries: Sequence[Entry], *, kinds: bool) -> list[bytes]:
+    """The same objects one by one, without newlines."""
+    encode_one = _encoder.encode
+    return [encode_one(row) for row in _rows(entries, kinds)]
+
+
+def _rows(entries: Iterable[Entry], kinds: bool) -> list[Row]:
+    rows = []
+    for entry in entries:
+        row = Row(entry.vlsn, entry.term, entry.time)
+        try:
+            row.value = str(entry.value, "utf-8")
+        except UnicodeDecodeError:
+            row.value_b64 = binascii.b2a_base64(entry.value, newline=False).decode()
+        key = entry.key
+        if key is not None:
+            try:
+                row.key = str(key, "utf-8")
+            except UnicodeDecodeError:
+                row.key_b64 = binascii.b2a_base64(key, newline=False).decode()
+        if kinds:
+            row.kind = _KIND_NAMES[entry.kind]
+        rows.append(row)
+    return rows

@@ -1,0 +1,204 @@
+"""``WS /v1/produce``: pipelined batches of one producer, answered in their order (messages: ``repl/produce.py``).
+
+    receive ─► decode ─► node.submit            no task and no queue between these three
+    done ─► the request's slot ─► one message with every answer at the head of the line that is known
+
+1. Answers leave in the order of the requests, whatever order the node gives them in.  2. After the first refusal
+every request that comes later is refused, unsubmitted, with the same type and ``after``, the id refused
+first; what was submitted before keeps its own true answer.  3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and
+about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet; then nothing more is read.  4. When the producer
+leaves, what it submitted stays submitted, and only its answers are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from repl.api import Acks, Appended, NodeApi, Pending
+from repl.http import problem, query
+from repl.http.append import redirect
+from repl.http.feed import require_upgrade
+from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, Budget
+from repl.http.types import Request, Response, Upgrade
+from repl.produce import (
+    REQUEST_BYTES,
+    REQUEST_MESSAGE_BYTES_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    decode_request,
+    done_answer,
+    refused_answer,
+)
+from vlsn import batch
+from vlsn.errors import BadBody, ChannelClosed, VlsnLogError
+from vlsn.seams import Channel
+
+_NONE: frozenset[str] = frozenset()
+
+
+class Producers:
+    def __init__(self, node: NodeApi, bodies: Budget) -> None:
+        self._node = node
+        self._bodies = bodies
+        self._producers = Budget("producers", PRODUCERS_MAX)
+
+    async def produce(self, request: Request) -> Response | Upgrade:
+        query.only(request.query, _NONE)
+        if not self._node.is_master():
+            return redirect(self._node, request)
+        require_upgrade(request)
+        self._producers.check(1)
+        return Upgrade(self._serve, REQUEST_MESSAGE_BYTES_MAX)
+
+    async def _serve(self, channel: Channel) -> None:
+        with self._producers.hold():
+            await _Producer(self._node, self._bodies, channel).run()
+
+
+class _Slot:
+    """One request that has no answer sent yet."""
+
+    __slots__ = ("_producer", "answer", "deadline", "held", "id", "pending")
+
+    def __init__(self, producer: _Producer, id: int, deadline: float) -> None:
+        self._producer = producer
+        self.id = id
+        self.deadline = deadline
+        self.held = 0
+        self.pending: Pending | None = None
+        self.answer = b""
+
+    def done(self, result: Appended | VlsnLogError) -> None:
+        if self.answer:
+            return
+        if isinstance(result, Appended):
+            self.answer = done_answer(self.id, result)
+        else:
+            self.answer = self._producer.refuse(self.id, result)
+        self._producer.answered(self)
+
+
+class _Producer:
+    """The requests of one connection, from receive to answer."""
+
+    def __init__(self, node: NodeApi, bodies: Budget, channel: Channel) -> None:
+        self._node = node
+        self._bodies = bodies
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._slots: deque[_Slot] = deque()
+        self._bytes = 0
+        self._next_id: int | None = None
+        self._refused: tuple[int, VlsnLogError] | None = None
+        self._answers: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Until the producer leaves, or sends what is no request."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._send())
+                await self._receive()
+        except* (ChannelClosed, BadBody):
+            pass
+        finally:
+            self._leave()
+
+    async def _receive(self) -> None:
+        while True:
+            while len(self._slots) >= REQUESTS_IN_FLIGHT_MAX or self._bytes >= PRODUCER_BYTES_IN_FLIGHT_MAX:
+                self._room = self._loop.create_future()
+                await self._room
+            self._take(await self._channel.receive())
+
+    def _take(self, message: bytes) -> None:
+        id, acks, timeout_ms = decode_request(message)
+        if id != (id if self._next_id is None else self._next_id):
+            raise BadBody(f"request {id} came where {self._next_id} was due")
+        self._next_id = id + 1
+        slot = _Slot(self, id, self._loop.time() + timeout_ms / 1000)
+        self._slots.append(slot)
+        if self._refused is not None:
+            first, error = self._refused
+            slot.answer = refused_answer(id, problem.document(error, after=first))
+            self.answered(slot)
+            return
+        try:
+            self._submit(slot, message, acks)
+        except VlsnLogError as error:
+            slot.done(error)
+
+    def _submit(self, slot: _Slot, message: bytes, acks: Acks) -> None:
+        submission = batch.decode(memoryview(message)[REQUEST_BYTES:])
+        self._bodies.take(len(message))
+        slot.held = len(message)
+        self._bytes += slot.held
+        slot.pending = self._node.submit(submission, acks, slot.done)
+        if self._timer is None or slot.deadline < self._timer.when():
+            self._arm(slot.deadline)
+
+    def refuse(self, id: int, error: VlsnLogError) -> bytes:
+        """The answer of a request that failed by itself; from now on later ones are refused for it."""
+        if self._refused is None:
+            self._refused = (id, error)
+        return refused_answer(id, problem.document(error))
+
+    def answered(self, slot: _Slot) -> None:
+        waiter = self._answers
+        if waiter is not None and slot is self._slots[0] and not waiter.done():
+            waiter.set_result(None)
+
+    async def _send(self) -> None:
+        while True:
+            answers = self._take_answers()
+            if answers:
+                await self._channel.send(b"".join(answers))
+            else:
+                self._answers = self._loop.create_future()
+                await self._answers
+                self._answers = None
+
+    def _take_answers(self) -> list[bytes]:
+        answers: list[bytes] = []
+        slots = self._slots
+        while slots and slots[0].answer:
+            slot = slots.popleft()
+            answers.append(slot.answer)
+            self._release(slot)
+        if answers and self._room is not None:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None
+        return answers
+
+    def _release(self, slot: _Slot) -> None:
+        if slot.held:
+            self._bodies.give(slot.held)
+            self._bytes -= slot.held
+            slot.held = 0
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        """Ends the requests whose time is over, and waits for the next that will be."""
+        self._timer = None
+        now = self._loop.time()
+        waiting = [slot for slot in self._slots if not slot.answer]
+        for slot in waiting:
+            if slot.deadline <= now and slot.pending is not None:
+                slot.pending.expire()
+        later = [slot.deadline for slot in waiting if slot.deadline > now]
+        if later:
+            self._arm(min(later))
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for slot in self._slots:
+            self._release(slot)
+            if slot.pending is not None and not slot.answer:
+                slot.pending.expire()

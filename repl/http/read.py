@@ -1,0 +1,131 @@
+"""``GET /v1/entries`` and ``GET /v1/entries/{vlsn}``: durable entries, as lines, whole blocks, or one value.
+
+A page may be 4 MiB, so what readers can make a node hold is counted twice over: few pages are made at once, and
+an answer counts against a budget until its socket has taken it.  A read that has to wait holds no place
+among the few, and is then given a small page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+from repl.api import BlockPage, EntryPage, NodeApi
+from repl.http import ndjson, query
+from repl.http.limits import (
+    PAGES_IN_FLIGHT_BYTES_MAX,
+    READ_BYTES_MAX,
+    READ_LIMIT,
+    READ_LIMIT_MAX,
+    READS_AT_ONCE_MAX,
+    READS_MAX,
+    WAIT_S_MAX,
+    WAITED_BYTES_MAX,
+    Budget,
+)
+from repl.http.types import Request, Response
+from vlsn.errors import WaitEnded
+
+BLOCKS = "application/x-vlsnlog-blocks"
+ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
+
+_PARAMETERS = frozenset({"from", "limit", "wait", "kinds"})
+_NONE: frozenset[str] = frozenset()
+_PIECE_BYTES = 256 * 1024
+
+
+class Reads:
+    def __init__(self, node: NodeApi) -> None:
+        self._node = node
+        self._reads = Budget("reads under way", READS_MAX)
+        self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._pages = Budget("bytes of pages on their way to readers", PAGES_IN_FLIGHT_BYTES_MAX)
+
+    async def entries(self, request: Request) -> Response:
+        fields = request.query
+        query.only(fields, _PARAMETERS)
+        from_vlsn = query.whole(fields, "from", None, 1, query.VLSN_MAX)
+        limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
+        wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
+        all_kinds = query.choice(fields, "kinds", False, ALL_KINDS)
+        with self._reads.hold():
+            if BLOCKS in request.headers.get("Accept", ""):
+                blocks = await self._blocks(from_vlsn, wait_s)
+                return self._page(blocks, b"".join(blocks.data), BLOCKS)
+            page = await self._entries(from_vlsn, limit, wait_s, all_kinds)
+            return self._page(page, ndjson.encode(page.entries, kinds=all_kinds), ndjson.CONTENT_TYPE)
+
+    async def entry(self, request: Request, item: str) -> Response:
+        query.only(request.query, _NONE)
+        entry = await self._node.read_one(query.whole_of(item, "vlsn", 1, query.VLSN_MAX))
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Vlsnlog-Vlsn": str(entry.vlsn),
+            "Vlsnlog-Term": str(entry.term),
+            "Vlsnlog-Time": str(entry.time),
+        }
+        return self._answer(headers, entry.value)
+
+    async def _entries(self, from_vlsn: int | None, limit: int, wait_s: float, all_kinds: bool) -> EntryPage:
+        async with self._at_once:
+            page = await self._node.read(
+                from_vlsn, limit=limit, bytes_max=READ_BYTES_MAX, wait_s=0.0, all_kinds=all_kinds
+            )
+        if page.entries or not wait_s:
+            return page
+        try:
+            return await self._node.read(
+                page.next_vlsn, limit=limit, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s, all_kinds=all_kinds
+            )
+        except WaitEnded:
+            return page
+
+    async def _blocks(self, from_vlsn: int | None, wait_s: float) -> BlockPage:
+        async with self._at_once:
+            page = await self._node.read_blocks(from_vlsn, bytes_max=READ_BYTES_MAX, wait_s=0.0)
+        if page.data or not wait_s:
+            return page
+        try:
+            return await self._node.read_blocks(page.next_vlsn, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s)
+        except WaitEnded:
+            return page
+
+    def _page(self, page: EntryPage | BlockPage, body: bytes, content_type: str) -> Response:
+        headers = {
+            "Content-Type": content_type,
+            "Vlsnlog-Next": str(page.next_vlsn),
+            "Vlsnlog-Durable": str(page.durable),
+        }
+        return self._answer(headers, body)
+
+    def _answer(self, headers: dict[str, str], body: bytes) -> Response:
+        if len(body) <= _PIECE_BYTES:
+            return Response(200, headers, body)
+        headers["Content-Length"] = str(len(body))
+        self._pages.take(len(body))
+        return Response(200, headers, stream=_Counted(body, self._pages))
+
+
+class _Counted:
+    """A large body in pieces, counted until it is sent or given up."""
+
+    def __init__(self, body: bytes, budget: Budget) -> None:
+        self._body = memoryview(body)
+        self._budget: Budget | None = budget
+        self._at = 0
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._at >= len(self._body):
+            await self.aclose()
+            raise StopAsyncIteration
+        piece = self._body[self._at : self._at + _PIECE_BYTES]
+        self._at += len(piece)
+        return bytes(piece)
+
+    async def aclose(self) -> None:
+        if self._budget is not None:
+            self._budget.give(len(self._body))
+            self._budget = None

@@ -1,0 +1,89 @@
+"""The gateway: every call of the HTTP surface, by path and method.
+
+A handler takes a request and gives a response or an upgrade, or raises one of ``vlsn.errors``, which becomes
+a problem document here and nowhere else.  A GET also answers HEAD.  A fault of ours is logged, and told as
+``internal``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from repl.api import NodeApi
+from repl.http import problem
+from repl.http.admin import Admin
+from repl.http.append import Appends
+from repl.http.feed import Feeds
+from repl.http.limits import bodies_in_flight
+from repl.http.produce import Producers
+from repl.http.read import Reads
+from repl.http.segments import Segments
+from repl.http.status import Status
+from repl.http.tail import Tails
+from repl.http.types import Handler, Request, Response, Start, Upgrade
+from vlsn.errors import NotAllowed, NotFound, VlsnLogError
+
+Methods = Mapping[str, Handler]
+
+
+class Gateway:
+    """One node's HTTP surface; ``handle`` and ``quick`` are what a ``Network`` serves."""
+
+    def __init__(self, node: NodeApi) -> None:
+        bodies = bodies_in_flight()
+        appends, reads, tails = Appends(node, bodies), Reads(node), Tails(node)
+        producers, feeds = Producers(node, bodies), Feeds(node)
+        segments, status, admin = Segments(node), Status(node), Admin(node)
+        self._quick_append = appends.quick
+        self._entry, self._segment = reads.entry, segments.segment
+        self._paths: Mapping[str, Methods] = {
+            "/v1/entries": {"POST": appends.append, "GET": reads.entries},
+            "/v1/tail": {"GET": tails.tail},
+            "/v1/produce": {"GET": producers.produce},
+            "/v1/feed": {"GET": feeds.feed},
+            "/v1/segments": {"GET": segments.listing},
+            "/v1/status": {"GET": status.status},
+            "/v1/peer/hello": {"POST": admin.peer_hello},
+            "/v1/admin/checkpoint": {"POST": admin.checkpoint},
+            "/v1/admin/rotate": {"POST": admin.rotate},
+            "/metrics": {"GET": status.metrics},
+            "/healthz": {"GET": status.healthz},
+            "/readyz": {"GET": status.readyz},
+            "/": {"GET": status.page},
+        }
+
+    async def handle(self, request: Request) -> Response | Upgrade:
+        """Never raises, but for a cancel."""
+        try:
+            methods = self._paths.get(request.path) or self._item(request.path)
+            handler = methods.get(request.method)
+            if handler is None:
+                handler = methods.get("GET") if request.method == "HEAD" else None
+            if handler is None:
+                refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
+                return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
+            return await handler(request)
+        except VlsnLogError as error:
+            return problem.response(error)
+        except Exception as fault:  # the boundary of a request's task
+            return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+
+    def quick(self, request: Request) -> Start | None:
+        """The short way, for appends."""
+        if request.method == "POST" and request.path == "/v1/entries":
+            return self._quick_append(request)
+        return None
+
+    def _item(self, path: str) -> Methods:
+        """What a path with a number at its end takes.  Raises ``NotFound``."""
+        collection, _, item = path.rpartition("/")
+        if item and collection == "/v1/entries":
+            return {"GET": partial(self._entry, item=item)}
+        if item and collection == "/v1/segments":
+            return {"GET": partial(self._segment, item=item)}
+        raise NotFound(f"there is no {path[:100]}")
+
+
+def _allowed(methods: Methods) -> list[str]:
+    return sorted({*methods, "HEAD"} if "GET" in methods else methods)

@@ -1,0 +1,220 @@
+"""Requests, responses and the network, in types of our own.
+
+Routes are functions from ``Request`` to ``Response`` or ``Upgrade``; ``repl/net`` carries them over aiohttp,
+the simulation's fake over its own queues.  A body is read only when a route asks for it, and never past the
+limit that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import parse_qsl, unquote
+
+from vlsn.errors import BadArgument, TooLarge
+from vlsn.seams import Buffer, Channel
+
+QUERY_FIELDS_MAX = 16
+
+
+class Headers(Mapping[str, str]):
+    """Header fields by name, whatever its case.  A field given twice keeps its first value."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        pairs = fields.items() if isinstance(fields, Mapping) else fields
+        self._fields: dict[str, tuple[str, str]] = {}
+        for name, value in pairs:
+            self._fields.setdefault(name.lower(), (name, value))
+
+    def __getitem__(self, name: str) -> str:
+        return self._fields[name.lower()][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._fields.values())
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._fields
+
+
+class Body(Protocol):
+    """A request's body on its way in."""
+
+    @property
+    def length(self) -> int | None:
+        """What Content-Length says, 0 when there is no body, ``None`` for a chunked one."""
+        ...
+
+    async def read(self) -> bytes:
+        """The next bytes; ``b""`` at the end.  Raises ``ChannelClosed`` when the sender is gone."""
+        ...
+
+
+class BytesBody:
+    """A body that is already here."""
+
+    __slots__ = ("_data", "length")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.length: int | None = len(data)
+
+    async def read(self) -> bytes:
+        data, self._data = self._data, b""
+        return data
+
+
+class Request:
+    """One request.  ``target`` is the path and query as they were sent; ``headers`` ignores case."""
+
+    __slots__ = ("_body", "_query", "headers", "method", "path", "query_text", "remote", "target")
+
+    def __init__(self, method: str, target: str, headers: Mapping[str, str], body: Body, remote: str = "") -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.remote = remote
+        self._body = body
+        path, _, self.query_text = target.partition("?")
+        self.path = unquote(path) if "%" in path else path
+        self._query: dict[str, str] | None = None
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The query's fields; bytes that are not UTF-8 as lone surrogates (PEP 383).  Raises ``BadArgument`` for a
+        field given twice, one without ``=``, or too many."""
+        if self._query is None:
+            self._query = _parse_query(self.query_text) if self.query_text else {}
+        return self._query
+
+    @property
+    def body_length(self) -> int | None:
+        """Bytes announced; ``None`` when that is known only at the end."""
+        return self._body.length
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body.  Raises ``TooLarge`` without reading when it is announced over ``limit`` bytes,
+        and as soon as more than that has come."""
+        length = self._body.length
+        if length == 0:
+            return b""
+        if length is not None and length > limit:
+            raise TooLarge(f"the body has {length} bytes, the limit is {limit}")
+        first = await self._body.read()
+        if len(first) == length:
+            return first
+        parts, size = [first], len(first)
+        while size <= limit and (part := await self._body.read()):
+            parts.append(part)
+            size += len(part)
+        if size > limit:
+            raise TooLarge(f"the body has more than {limit} bytes")
+        return b"".join(parts)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes; the caller counts."""
+        while piece := await self._body.read():
+            yield piece
+
+
+def _parse_query(text: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            text, keep_blank_values=True, strict_parsing=True, errors="surrogateescape", max_num_fields=QUERY_FIELDS_MAX
+        )
+    except ValueError as error:
+        raise BadArgument(f"the query cannot be read: {error}") from None
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name in query:
+            raise BadArgument(f"the parameter {name[:40]!a} is given twice")
+        query[name] = value
+    return query
+
+
+class Stream(Protocol):
+    """A body in pieces.  Whoever carries it closes it, also when none of it was asked for."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Response:
+    """One answer: ``body`` whole, or ``stream`` until it ends or the client leaves.
+
+    A stream with a Content-Length among the headers gives exactly that many bytes, or fails; a failed stream
+    breaks the connection off, so that nobody takes it for a whole one.
+    """
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Buffer = b""
+    stream: Stream | None = None
+
+
+@dataclass(slots=True)
+class Upgrade:
+    """The answer that turns the connection into a channel of binary messages and hands it to ``run``.
+
+    The channel is closed when ``run`` returns; a message over ``message_bytes_max`` closes it at once.
+    """
+
+    run: Callable[[Channel], Awaitable[None]]
+    message_bytes_max: int
+
+
+Handler = Callable[[Request], Awaitable[Response | Upgrade]]
+
+Answer = Callable[[Response], None]
+"""Takes the one response to a request; may be called before ``Start`` returns."""
+Leave = Callable[[], None]
+"""To be called when the client leaves before its answer; does nothing after it."""
+Start = Callable[[bytes, Answer], Leave]
+"""Serves one whole body without a task.  Never raises."""
+Quick = Callable[[Request], Start | None]
+"""Given a request's head (its body is not looked at): how to serve every request with exactly that head, or
+``None`` when only the ``Handler`` can.  A carrier may use it, and may do without."""
+
+
+class Listener(Protocol):
+    @property
+    def url(self) -> str:
+        """``http://HOST:PORT`` as it is bound."""
+        ...
+
+    async def close(self) -> None:
+        """Takes no more; requests under way get a moment to end, then their connections are closed."""
+        ...
+
+
+class Network(Protocol):
+    """The way to and from other nodes and clients."""
+
+    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> Listener:
+        """Raises ``OSError`` when the address cannot be had."""
+        ...
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+    ) -> Response:
+        """One exchange; the answer's body is whole and its headers are a ``Headers``-like mapping.
+        Redirects are not followed.  Raises ``Unreachable``."""
+        ...
+
+    async def connect(
+        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+    ) -> Channel:
+        """A channel.  A problem document instead of the upgrade raises the error class of its type; no
+        connection, or no answer in time, ``Unreachable``."""
+        ...
+
+    async def close(self) -> None: ...

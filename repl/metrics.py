@@ -1,0 +1,84 @@
+"""A node's metrics in Prometheus' text format, made from its state when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from repl.nodestatus import status
+from vlsn.seconds import SECONDS_BUCKETS, Seconds
+
+if TYPE_CHECKING:
+    from repl.node import Node
+
+_STATES = ("MASTER", "REPLICA", "UNKNOWN", "DAMAGED", "RESTORING", "HALTED")
+
+
+def metrics_text(node: Node) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(node))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        node = self._node
+        said = status(node)
+        yield _gauge("first_vlsn", "First VLSN in the log", said["range"]["first"])
+        yield _gauge("last_vlsn", "Last VLSN in the log", said["range"]["last"])
+        yield _gauge("synced_vlsn", "Last VLSN synced on this node", said["range"]["last_sync"])
+        yield _gauge("durable_vlsn", "DTVLSN: synced on a majority, as this node knows it", said["dtvlsn"])
+        yield _gauge("term", "Stored term", said["term"])
+        role = GaugeMetricFamily("vlsnlog_role", "1 for the state that the node is in", labels=["state"])
+        for state in _STATES:
+            role.add_metric([state], float(said["state"] == state))
+        yield role
+        yield _gauge("ready", "1 when the node serves durable reads", not node.readiness())
+        for name, key, text in (
+            ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
+            ("feeder_lag_seconds", "lag_s", "Seconds since a replica was caught up"),
+            ("feeder_acked_vlsn", "acked", "Last VLSN that a replica has synced"),
+        ):
+            family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["replica"])
+            for feeder in said["feeders"]:
+                family.add_metric([feeder["replica"]], feeder[key])
+            yield family
+        yield _histogram("append_seconds", "From submission to its acknowledgement", node.append_seconds)
+        log = node.log
+        if log is None:
+            return
+        yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue_length)
+        yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue_bytes)
+        yield _gauge("segments", "Live segment files", said["log"]["segments"])
+        yield _gauge("log_bytes", "Synced bytes of all live segments", said["log"]["bytes"])
+        yield _counter("groups", "Groups written and synced", log.stats.groups)
+        yield _counter("blocks", "Blocks logged", log.stats.blocks)
+        yield _counter("written_bytes", "Bytes of frames written", log.stats.bytes)
+        yield _counter("late_standbys", "Standbys taken before they were zeroed", log.late_standbys)
+        rolls = CounterMetricFamily("vlsnlog_rolls", "Segments rolled, by reason", labels=["reason"])
+        for reason, count in log.stats.rolls.items():
+            rolls.add_metric([reason], count)
+        yield rolls
+        yield _histogram("fdatasync_seconds", "Write and sync of one group", log.stats.sync_seconds)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"vlsnlog_{name}", text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"vlsnlog_{name}", text, value=float(value))
+
+
+def _histogram(name: str, text: str, seconds: Seconds) -> Metric:
+    total, buckets = 0, []
+    for bound, count in zip((*map(str, SECONDS_BUCKETS), "+Inf"), seconds.counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return HistogramMetricFamily(f"vlsnlog_{name}", text, buckets=buckets, sum_value=seconds.sum)

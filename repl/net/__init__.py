@@ -1,0 +1,5 @@
+"""Sockets: the only place that knows aiohttp.  Adapters without decisions; see ``repl/http`` for those."""
+
+from repl.net.network import AiohttpNetwork
+
+__all__ = ["AiohttpNetwork"]

@@ -1,0 +1,109 @@
+"""Outgoing calls: one exchange, or a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import (
+    ClientError,
+    ClientHandlerType,
+    ClientRequest,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    ClientWSTimeout,
+    DummyCookieJar,
+    TCPConnector,
+)
+
+from repl.http import problem
+from repl.http.types import Headers, Response
+from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
+from vlsn.errors import Unreachable
+from vlsn.limits import MIB
+from vlsn.seams import Buffer
+
+ANSWER_BYTES_MAX = 96 * MIB
+"""A whole segment of the default size is the largest answer that anyone asks for."""
+
+
+class Client:
+    def __init__(self) -> None:
+        self._session: ClientSession | None = None
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None, body: Buffer, timeout_s: float
+    ) -> Response:
+        call = self._open().request(
+            method,
+            url,
+            headers=headers,
+            data=body or None,
+            allow_redirects=False,
+            timeout=ClientTimeout(total=timeout_s),
+        )
+        try:
+            async with call as answer:
+                return Response(answer.status, Headers(answer.headers), await _read(answer, url))
+        except (ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{method} {url}: {_said(error)}") from None
+
+    async def connect(
+        self, url: str, *, headers: Mapping[str, str] | None, message_bytes_max: int, timeout_s: float
+    ) -> WebSocketChannel:
+        try:
+            async with asyncio.timeout(timeout_s):
+                socket = await self._open().ws_connect(
+                    url,
+                    headers=headers,
+                    compress=0,
+                    max_msg_size=size_limit(message_bytes_max),
+                    timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+                )
+        except (ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{url}: {_said(error)}") from None
+        transport = socket.get_extra_info("transport") or getattr(socket._response.connection, "transport", None)
+        if transport is not None:
+            transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        return WebSocketChannel(socket, transport)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> ClientSession:
+        if self._session is None:
+            self._session = ClientSession(
+                connector=TCPConnector(limit=0),
+                cookie_jar=DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                middlewares=(_raise_refusal,),
+            )
+        return self._session
+
+
+async def _raise_refusal(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """An upgrade that was refused raises what its problem document says; aiohttp would drop the document."""
+    answer = await handler(request)
+    if answer.status >= 400 and "Upgrade" in request.headers:
+        async with answer:
+            raise problem.error_of(await _read(answer, str(request.url)))
+    return answer
+
+
+async def _read(answer: ClientResponse, url: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > ANSWER_BYTES_MAX:
+            raise Unreachable(f"{url}: an answer of more than {ANSWER_BYTES_MAX} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,246 @@
+"""One client's connection: aiohttp's, with our limits and answers, and a short way for repeated requests.
+
+**The short way.**  Clients that append one entry a request send the same head again and again.  aiohttp parses a head
+once; when the gateway knows how to serve every request with exactly those bytes before its body
+(``Quick``), they are remembered, and the next request that arrives whole behind the same bytes is answered with no
+parser, request object or task.  It is a memory of a parse, not a parser: what is not byte for byte a head that
+aiohttp has read goes to aiohttp.
+
+1. Only on an idle connection whose parser stands at a message's start (``_clean``); a read that is not exactly one
+whole request ends that for good.  2. While such an answer is due, what comes is held, at most ``HELD_BYTES_MAX``
+and then one read more.  3. When the peer does not take its answers, requests go through aiohttp, which waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+from aiohttp import ClientError, web
+from aiohttp.http import HttpVersion11
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+
+from repl.http import problem
+from repl.http.types import BytesBody, Leave, Quick, Request, Response, Start
+from repl.net import reply
+from vlsn.errors import BadArgument, ChannelClosed
+from vlsn.limits import KEY_BYTES_MAX
+
+CONNECTIONS_MAX = 4_096
+LINE_BYTES_MAX = 3 * KEY_BYTES_MAX + 8 * 1024
+"""A request line may hold a whole ``?key=``, each byte as three."""
+FIELD_BYTES_MAX = 8_190
+HEADERS_MAX = 100
+KEEPALIVE_S = 120.0
+LINGER_S = 5.0
+"""How long the rest of a refused body is read and dropped before the connection is closed on it."""
+DEAD_PEER_S = 30
+"""Keep-alive probes start after this silence; unacknowledged bytes end the connection after it."""
+KNOWN_HEADS_MAX = 1_024
+KNOWN_HEAD_BYTES_MAX = 1_024
+HELD_BYTES_MAX = 64 * 1024
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_HEAD_END = b"\r\n\r\n"
+_UNKNOWN: tuple[int, Start | None] = (0, None)
+
+
+class Server(web.Server):
+    """aiohttp's server of our connections; holds the heads that all of them know."""
+
+    def __init__(self, handler: Any, quick: Quick | None) -> None:
+        super().__init__(handler, handler_cancellation=True)
+        self._quick = quick
+        self.known: dict[bytes, tuple[int, Start]] = {}
+
+    def __call__(self) -> RequestHandler:
+        return Connection(self, loop=self._loop)
+
+    def learn(self, head: bytes, request: Request, body_bytes: int) -> None:
+        start = None if self._quick is None else self._quick(request)
+        if start is not None:
+            if len(self.known) >= KNOWN_HEADS_MAX:
+                self.known.clear()
+            self.known[head] = (len(head) + body_bytes, start)
+
+
+class Connection(RequestHandler):
+    __slots__ = ("_answered", "_clean", "_held", "_known", "_leave", "_server")
+
+    def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # None is how aiohttp turns it off
+            auto_decompress=False,
+            keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_S,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=FIELD_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+        )
+        self._server = server
+        self._known = server.known
+        self._clean = True
+        self._leave: Leave | None = None
+        self._held = bytearray()
+        self._answered: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._server.connections) > CONNECTIONS_MAX:
+            self.force_close()
+            return
+        end = transport.get_extra_info("socket")
+        if end is not None:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_PEER_S // 3)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
+
+    def data_received(self, data: bytes) -> None:
+        if not data or not self._clean:  # no data: aiohttp telling itself that it may go on
+            super().data_received(data)
+        elif self._leave is not None:
+            self._hold(data)
+        else:
+            head_end = data.find(_HEAD_END) + len(_HEAD_END)
+            size, start = self._known.get(data[:head_end], _UNKNOWN)
+            if start is not None and size == len(data) and self._idle() and not self._paused:
+                self._begin(start, data[head_end:])
+                return
+            queued = len(self._messages)
+            super().data_received(data)
+            self._clean = len(self._messages) == queued + 1 and self._learn(data[:head_end], len(data) - head_end)
+
+    def _idle(self) -> bool:
+        """Whether no request is queued or served by aiohttp."""
+        if self._messages or self._close or self._force_close:
+            return False
+        return self._request_count == 0 or (self._waiter is not None and not self._waiter.done())
+
+    def _learn(self, head: bytes, body_bytes: int) -> bool:
+        """Whether what aiohttp has just been given was exactly one whole request; if so, it may be remembered."""
+        message, payload = self._messages[-1]
+        if not isinstance(message, RawRequestMessage) or not payload.is_eof() or message.chunked or self._upgraded:
+            return False
+        if body_bytes != int(message.headers.get("Content-Length", "0")):
+            return False
+        plain = message.version == HttpVersion11 and not (
+            message.should_close or message.upgrade or message.compression
+        )
+        if plain and "Expect" not in message.headers and len(head) <= KNOWN_HEAD_BYTES_MAX and head not in self._known:
+            request = Request(message.method, message.path, message.headers, BytesBody(b""))
+            self._server.learn(head, request, body_bytes)
+        return True
+
+    def _begin(self, start: Start, body: bytes) -> None:
+        self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
+        self._leave = _not_yet
+        leave = start(body, self._answer)
+        if self._leave is not None:
+            self._leave = leave
+
+    def _answer(self, response: Response) -> None:
+        if self.transport is None:
+            return
+        reply.write(self.transport, response)
+        self._tell_answered()
+        if self._close:
+            self.transport.close()
+        elif self._held:
+            self._leave = _not_yet  # what comes before _resume has to be held too
+            self._loop.call_soon(self._resume)
+        else:
+            self._leave = None
+
+    def _resume(self) -> None:
+        """Takes up what came while an answer was due."""
+        self._leave = None
+        held = bytes(self._held)
+        self._held.clear()
+        if self.transport is not None:
+            if len(held) > HELD_BYTES_MAX:
+                self.transport.resume_reading()
+            self.data_received(held)
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) > HELD_BYTES_MAX and self.transport is not None:
+            self.transport.pause_reading()
+
+    def _tell_answered(self) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+    def _process_keepalive(self) -> None:
+        if self._leave is not None:
+            self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
+        super()._process_keepalive()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        leave, self._leave = self._leave, None
+        super().connection_lost(exc)
+        self._tell_answered()
+        if leave is not None:
+            leave()
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:
+        if self._leave is not None:
+            self._answered = self._loop.create_future()
+            await asyncio.wait([self._answered], timeout=timeout)
+        await super().shutdown(timeout)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP, or a fault of ours past the gateway: a problem document, then the end."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is under way already")
+        if status < 500:
+            response = problem.response(BadArgument(f"this is not HTTP as it is read here: {message or exc}"))
+        else:
+            response = problem.response(problem.internal(exc or RuntimeError(message or ""), "a request"))
+        return cast(web.StreamResponse, reply.Reply(response, IncomingBody(request), set(), last=True))
+
+
+def _not_yet() -> None:
+    """Stands for a ``Leave`` while there is none: its ``Start`` runs, or its answer is out."""
+
+
+class IncomingBody:
+    """``repl.http.types.Body`` of an aiohttp request."""
+
+    __slots__ = ("_continued", "_incoming")
+
+    def __init__(self, incoming: web.BaseRequest) -> None:
+        self._incoming = incoming
+        self._continued = False
+
+    @property
+    def length(self) -> int | None:
+        headers = self._incoming.headers
+        length = headers.get("Content-Length")
+        if length is not None:
+            return int(length)
+        return None if "Transfer-Encoding" in headers else 0
+
+    @property
+    def unread(self) -> bool:
+        return not self._incoming.content.is_eof()
+
+    async def read(self) -> bytes:
+        try:
+            if not self._continued:
+                self._continued = True
+                if "Expect" in self._incoming.headers and self._incoming.transport is not None:
+                    self._incoming.transport.write(_CONTINUE)
+            return await self._incoming.content.readany()
+        except (ClientError, ConnectionError, web.RequestPayloadError) as error:
+            raise ChannelClosed(f"the client left in the middle of its body: {error}") from None

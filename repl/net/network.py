@@ -1,0 +1,35 @@
+"""The real ``Network``: listeners and outgoing calls on this process's sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from repl.http.types import Handler, Quick, Response
+from repl.net.client import Client
+from repl.net.server import HttpListener
+from vlsn.seams import Buffer, Channel
+
+
+class AiohttpNetwork:
+    """Made and used on one event loop."""
+
+    def __init__(self) -> None:
+        self._client = Client()
+
+    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> HttpListener:
+        return await HttpListener.open(host, port, handler, quick)
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+    ) -> Response:
+        return await self._client.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
+
+    async def connect(
+        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+    ) -> Channel:
+        return await self._client.connect(
+            url, headers=headers, message_bytes_max=message_bytes_max, timeout_s=timeout_s
+        )
+
+    async def close(self) -> None:
+        await self._client.close()

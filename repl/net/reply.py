@@ -1,0 +1,138 @@
+"""Responses as bytes on a transport.
+
+aiohttp's own response objects cost more than the whole way of an append through the gateway, so a response is
+written as one run of bytes.  This file answers for what they would do: Content-Length, HEAD, HTTP/1.0,
+keep-alive, ``Connection: close`` when a body was left unread, chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from time import gmtime, strftime, time
+from typing import Protocol
+
+from aiohttp import web
+from aiohttp.http import HttpVersion10
+
+from repl.http.types import Response
+from vlsn.seams import Buffer
+
+JOIN_BYTES_MAX = 64 * 1024
+"""A body up to this is sent in one piece with its head."""
+
+_STATUS_LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n" for status in HTTPStatus}
+_CLOSE = "Connection: close\r\n"
+_KEEP_ALIVE = "Connection: keep-alive\r\n"
+
+
+class Unread(Protocol):
+    @property
+    def unread(self) -> bool:
+        """Whether some of the request's body has not even arrived."""
+        ...
+
+
+class Reply:
+    """A response on its way out: what aiohttp's connection loop asks of one, and nothing else."""
+
+    __slots__ = ("_body", "_response", "_streams", "keep_alive")
+
+    def __init__(
+        self, response: Response, body: Unread, streams: set[asyncio.Task[object]], *, last: bool = False
+    ) -> None:
+        self._response = response
+        self._body = body
+        self._streams = streams
+        self.keep_alive = not last
+
+    async def prepare(self, incoming: web.BaseRequest) -> None:
+        self.keep_alive = self.keep_alive and incoming.keep_alive and not self._body.unread
+        if self._response.stream is not None:
+            await self._stream(incoming)
+            return
+        transport = incoming.transport
+        if transport is None:
+            raise ConnectionResetError("the client left before its answer")
+        connection = _connection(incoming, self.keep_alive)
+        write(transport, self._response, connection, head_only=incoming.method == "HEAD")
+        if incoming.protocol.writing_paused:
+            await incoming.writer.drain()
+
+    async def write_eof(self) -> None:
+        """All was written by ``prepare``."""
+
+    async def _stream(self, incoming: web.BaseRequest) -> None:
+        response, stream, transport = self._response, self._response.stream, incoming.transport
+        task = asyncio.current_task()
+        assert stream is not None and task is not None
+        self._streams.add(task)
+        try:
+            if transport is None:
+                raise ConnectionResetError("the client left before its answer")
+            sized = "Content-Length" in response.headers
+            chunked = not sized and incoming.version != HttpVersion10
+            self.keep_alive = self.keep_alive and (sized or chunked)
+            framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
+            transport.write(_head(response, framing + _connection(incoming, self.keep_alive)))
+            if incoming.method == "HEAD":
+                return
+            async for piece in stream:
+                if transport.is_closing():
+                    raise ConnectionResetError("the client left")
+                if not chunked:
+                    transport.write(piece)
+                elif len(piece) <= JOIN_BYTES_MAX:
+                    transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                else:
+                    transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+                await incoming.writer.drain()
+            if chunked:
+                transport.write(b"0\r\n\r\n")
+        except BaseException as fault:
+            if transport is not None:
+                transport.abort()
+            if isinstance(fault, Exception) and not isinstance(fault, ConnectionError):
+                raise ConnectionAbortedError(f"a stream failed: {fault}") from fault
+            raise
+        finally:
+            self._streams.discard(task)
+            await stream.aclose()
+
+
+def write(transport: asyncio.WriteTransport, response: Response, connection: str = "", head_only: bool = False) -> None:
+    """A response that is no stream, whole; ``connection`` is its Connection field, if it has one."""
+    body: Buffer = response.body
+    length = "" if "Content-Length" in response.headers else f"Content-Length: {len(body)}\r\n"
+    head = _head(response, length + connection)
+    if head_only or not body:
+        transport.write(head)
+    elif len(body) <= JOIN_BYTES_MAX:
+        transport.write(head + body)
+    else:
+        transport.write(head)
+        transport.write(body)
+
+
+def _connection(incoming: web.BaseRequest, keep_alive: bool) -> str:
+    if not keep_alive:
+        return _CLOSE
+    return _KEEP_ALIVE if incoming.version == HttpVersion10 else ""
+
+
+def _head(response: Response, last_fields: str) -> bytes:
+    fields = "".join([f"{name}: {value}\r\n" for name, value in response.headers.items()])
+    head = f"{_STATUS_LINES[response.status]}{_date()}{fields}{last_fields}\r\n"
+    return head.encode("utf-8", "surrogateescape")
+
+
+_date_line = (0, "")
+
+
+def _date() -> str:
+    """The Date field, made once a second."""
+    global _date_line
+    now = int(time())
+    if now != _date_line[0]:
+        _date_line = (now, strftime("Date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime(now)))
+    return _date_line[1]

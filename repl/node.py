@@ -1,0 +1,449 @@
+"""A node: one log, one role in its group, one gateway.
+
+    serve HTTP ─► open the log (keeper's thread) ─► role: lead (first member by name) or follow ─► stop
+
+1. HTTP answers from the start; until the log is open the node is UNKNOWN, reason ``opening``, and serves
+   neither reads nor appends.
+2. Everything but the workers' jobs runs on the event loop's thread, in tasks that one group owns.
+3. A log that fails ends the process (``on_fatal``): after a failed sync the page cache is not to be trusted.
+4. A role's faults end the role, never the node: the reason stands in its status, and it is tried again,
+   except DAMAGED and HALTED, which need a person (or, later, a mending peer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from repl import founding
+from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello
+from repl.appends import Append
+from repl.config import NodeConfig
+from repl.following import Following
+from repl.founding import Answer, Question
+from repl.http.routes import Gateway
+from repl.http.types import Listener, Network
+from repl.leading import TICK_S, Leading
+from repl.metrics import metrics_text
+from repl.nodestatus import readiness, status
+from repl.offload import Offload, settle
+from repl.reads import Reads
+from vlsn.block import Entry
+from vlsn.errors import (
+    BadArgument,
+    Damaged,
+    Halted,
+    LogFailed,
+    NoSpace,
+    NotFound,
+    NotMaster,
+    VlsnLogError,
+    WrongGroup,
+    WrongName,
+)
+from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.local import LocalLog
+from vlsn.options import LogOptions
+from vlsn.queued import Pending
+from vlsn.recovery import Recovered, recover
+from vlsn.seal import Submission
+from vlsn.seams import Channel, Seams, Worker
+from vlsn.seconds import Seconds
+from vlsn.segment import segment_name
+from vlsn.state import Checkpoint
+
+ROLE_RETRY_S = 1.0
+CANCEL_AGAIN_S = 0.2
+logger = logging.getLogger("vlsnlog")
+
+
+class Role(Protocol):
+    """What a node is at the moment: leading or following."""
+
+    async def run(self) -> None: ...
+
+    def sealed(self, pendings: list[Pending]) -> None: ...
+
+    def synced(self, last_vlsn: Vlsn) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+class Node:
+    """One node of one group.  ``start`` it, ``stop`` it; ``on_fatal`` hears of an end that it chose itself."""
+
+    def __init__(
+        self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        self.config = config
+        self.seams = seams
+        self.network = network
+        self.process = seams.random.u64()
+        self.state = "UNKNOWN"
+        self.reason = "opening"
+        self.log: LocalLog | None = None
+        self.reads: Reads | None = None
+        self.role: Role | None = None
+        self.listener: Listener | None = None
+        self.append_seconds = Seconds()
+        self.founder: tuple[Incarnation, int] | None = None
+        """Incarnation and process of whom this node last told that it is empty."""
+        self._on_fatal = on_fatal
+        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: dict[str, Worker] = {}
+        self.stopping = False
+
+    # Life.
+
+    async def start(self) -> None:
+        """Listens, then opens the log and takes its role in the background.  Raises ``BadArgument`` when the
+        address cannot be had."""
+        try:
+            gateway = Gateway(self)
+            self.listener = await self.network.serve(
+                self.config.host, self.config.port, gateway.handle, quick=gateway.quick
+            )
+        except OSError as error:
+            raise BadArgument(
+                f"cannot listen on {self.config.listen}: {error.strerror or error}; choose another address, or stop "
+                "what listens there"
+            ) from error
+        self._tasks.append(asyncio.create_task(self._live(), name="live"))
+
+    async def stop(self) -> None:
+        """A clean stop: the role ends, the log gets its clean checkpoint, everything is closed."""
+        self.stopping = True
+        under_way = set(self._tasks)
+        while under_way:
+            # More than once: a cancel that meets a task group just as it fails is lost in the group's error.
+            for task in under_way:
+                task.cancel()
+            _, under_way = await asyncio.wait(under_way, timeout=CANCEL_AGAIN_S)
+        if self.listener is not None:
+            await self.listener.close()
+        log = self.log
+        if log is not None:
+            if self.reads is not None:
+                self.reads.fail(NotMaster("the node is stopping"))
+            closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            log.close(partial(settle(closed), None))
+            if log.failure is None:
+                await closed
+            log.node_file.close()
+        for worker in self._workers.values():
+            worker.close()
+        await self.network.close()
+
+    async def _live(self) -> None:
+        try:
+            await self._open()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tick(), name="tick")
+                tasks.create_task(self._play(), name="role")
+        except asyncio.CancelledError:
+            raise
+        except Damaged as error:
+            self.set_state("DAMAGED", str(error))
+        except BaseException as error:  # the node's boundary: whatever else ends it ends the process
+            self._on_fatal(error)
+
+    async def _open(self) -> None:
+        for name in ("keeper", "writer", "reads", "feeds"):
+            self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
+        config = self.config
+        recovered: Recovered = await Offload(self._workers["keeper"])(
+            lambda: recover(
+                str(config.dir),
+                self.seams,
+                group=config.group,
+                node=config.name,
+                segment_bytes=config.segment_bytes,
+                index_map_bytes=config.index_map_bytes,
+                state_map_bytes=config.state_map_bytes,
+            )
+        )
+        for note in recovered.notes:
+            self.event("open", note=note)
+        options = LogOptions(
+            segment_bytes=config.segment_bytes,
+            block_bytes_max=config.block_bytes_max,
+            queue_entries_max=config.queue_entries_max,
+            queue_bytes_max=config.queue_bytes_max,
+            ring_bytes_max=config.ring_bytes_max,
+            checkpoint_bytes=config.checkpoint_bytes,
+            checkpoint_period_s=config.checkpoint_period_s,
+        )
+        log = LocalLog(
+            recovered,
+            options,
+            self.seams,
+            writer=self._workers["writer"],
+            keeper=self._workers["keeper"],
+            listener=self,
+        )
+        self.log = log
+        self.reads = Reads(log, Offload(self._workers["reads"]))
+        self.reason = "starting"
+        span = log.range
+        self.event("opened", incarnation=f"{self.incarnation:016x}", first=span.first, last=span.last)
+
+    async def _tick(self) -> None:
+        assert self.log is not None
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.log.tick()
+            if self.role is not None:
+                self.role.tick()
+
+    async def _play(self) -> None:
+        """The role for as long as the node lives; a role that ends for another try gets one."""
+        while not self.stopping:
+            role: Role = Leading(self) if self.config.first_member == self.config.name else Following(self)
+            self.role = role
+            try:
+                await role.run()
+            except Halted as error:
+                self.set_state("HALTED", str(error))
+                await asyncio.Event().wait()  # until a person stops it
+            except VlsnLogError as error:
+                self.set_state("UNKNOWN", str(error))
+            finally:
+                self.role = None
+            await asyncio.sleep(ROLE_RETRY_S)
+
+    def set_state(self, state: str, reason: str = "") -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            self.event("state", state=state, reason=reason)
+
+    def event(self, name: str, **fields: object) -> None:
+        """One line of the node's log, its name stable."""
+        text = " ".join(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
+        logger.info("%s %s %s", self.config.name, name, text)
+
+    # What the roles use.
+
+    def opened(self) -> LocalLog:
+        """Raises ``NotMaster`` while the log is not open, ``Damaged`` when it could not be."""
+        if self.log is None:
+            if self.state == "DAMAGED":
+                raise Damaged(self.reason)
+            raise NotMaster("the node is still opening its log; try again soon")
+        return self.log
+
+    @property
+    def feed_offload(self) -> Offload:
+        return Offload(self._workers["feeds"])
+
+    def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
+        return Offload(self._workers["keeper"])(job)
+
+    async def store_term(self, term: Term) -> None:
+        """``term`` is in the node file, synced, on return; lower than what is there changes nothing."""
+        node_file = self.opened().node_file
+
+        def store() -> None:
+            if term > node_file.record.term:
+                node_file.replace(replace(node_file.record, term=term))
+
+        await self.on_keeper(store)
+
+    def durable_rose(self) -> None:
+        if self.reads is not None:
+            self.reads.rose()
+
+    def question(self, to: str, purpose: str) -> Question:
+        return Question(
+            group=self.config.group,
+            sender=self.config.name,
+            to=to,
+            incarnation=f"{self.incarnation:016x}",
+            process=f"{self.process:016x}",
+            purpose=purpose,
+            term=self.opened().node_file.record.term,
+        )
+
+    def answer(self) -> Answer:
+        """What this node says of itself; only synced blocks are spoken of."""
+        log = self.opened()
+        record = log.node_file.record
+        span = log.range
+        return Answer(
+            group=self.config.group,
+            name=self.config.name,
+            incarnation=f"{record.incarnation:016x}",
+            process=f"{self.process:016x}",
+            term=record.term,
+            empty=not log.allocated,
+            last_term=log.history.term_of(span.last_sync),
+            last=span.last_sync,
+            floor_term=record.floor_term,
+            floor_vlsn=record.floor_vlsn,
+            state=self.state,
+        )
+
+    # The log's listener.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        assert self.role is not None
+        self.role.sealed(pendings)
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        if self.role is not None:
+            self.role.synced(last_vlsn)
+        self.durable_rose()
+
+    def failed(self, error: LogFailed) -> None:
+        self._on_fatal(error)
+
+    # NodeApi.
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def group(self) -> str:
+        return self.config.group
+
+    @property
+    def incarnation(self) -> int:
+        return self.log.node_file.record.incarnation if self.log is not None else 0
+
+    def status(self) -> dict[str, Any]:
+        return status(self)
+
+    def readiness(self) -> list[str]:
+        return readiness(self)
+
+    def metrics_text(self) -> bytes:
+        return metrics_text(self)
+
+    def is_master(self) -> bool:
+        return self.state == "MASTER"
+
+    def master_url(self) -> str | None:
+        if self.is_master():
+            return self.config.url
+        role = self.role
+        return role.master_url if isinstance(role, Following) else None
+
+    def dtvlsn(self) -> int:
+        return self.reads.durable if self.reads is not None else 0
+
+    def submit(self, submission: Submission, acks: Acks, done: Done) -> Append:
+        role = self.role
+        if not isinstance(role, Leading) or self.state != "MASTER":
+            raise NotMaster("this node is not the master")
+        return role.submit(submission, acks, done)
+
+    async def read(
+        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+    ) -> EntryPage:
+        return await self._reads().page(from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds)
+
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        return await self._reads().blocks(from_vlsn, bytes_max=bytes_max, wait_s=wait_s)
+
+    async def read_one(self, vlsn: int) -> Entry:
+        return await self._reads().one(vlsn)
+
+    def check_feed(self, hello: FeedHello) -> None:
+        role = self.role
+        if hello.group != self.config.group:
+            raise WrongGroup(f"this node is of group {self.config.group}, not {hello.group}")
+        if hello.to != self.config.name:
+            raise WrongName(f"this node is {self.config.name}, not {hello.to}")
+        if not isinstance(role, Leading):
+            raise NotMaster("this node is not the master: it feeds nobody")
+        role.check_feed(hello)
+
+    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        role = self.role
+        if isinstance(role, Leading):
+            await role.serve_feed(hello, channel)
+
+    async def segments(self) -> list[dict[str, Any]]:
+        log = self.opened()
+        current = set(log.active_files())
+        return [
+            {"number": number, "file": segment_name(number), "end": end, "sealed": number not in current}
+            for number, end in log.segments().items()
+            if end
+        ]
+
+    def segment_end(self, number: int) -> int:
+        end = self.opened().synced_end(number)
+        if not end:
+            raise NotFound(f"there is no segment {number}")
+        return end
+
+    async def read_segment(self, number: int, start: int, end: int) -> bytes:
+        log = self.opened()
+        path = f"{log.directory}/{segment_name(number)}"
+
+        def read() -> bytes:
+            file = self.seams.disk.open(path)
+            try:
+                return file.read(start, end - start)
+            finally:
+                file.close()
+
+        return await Offload(self._workers["reads"])(read)
+
+    async def checkpoint(self) -> dict[str, Any]:
+        log = self.opened()
+        if log.cramped:
+            raise NoSpace("the disk has no room for a checkpoint")
+        done: asyncio.Future[Checkpoint] = asyncio.get_running_loop().create_future()
+        log.checkpointer.run(done=settle(done))
+        checkpoint = await done
+        return {
+            "node": self.config.name,
+            "id": checkpoint.id,
+            "last": checkpoint.last_vlsn,
+            "dtvlsn": checkpoint.dtvlsn,
+        }
+
+    async def rotate(self) -> dict[str, Any]:
+        log = self.opened()
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        log.rotate("request", settle(done))
+        number = await done
+        return {"node": self.config.name, "number": number, "file": segment_name(number)}
+
+    async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        question = founding.read_question(body)
+        if question.group != self.config.group:
+            raise WrongGroup(f"this node is of group {self.config.group}, not {question.group}")
+        if question.to != self.config.name or NodeName(question.sender) not in self.config.members:
+            raise WrongName(f"hello from {question.sender} to {question.to}; this is {self.config.name}")
+        log = self.opened()
+        if question.purpose == founding.FOUNDING:
+            await self.drained()
+            self.founder = (
+                Incarnation(founding.parse_hex(question.incarnation)),
+                founding.parse_hex(question.process),
+            )
+        answer = self.answer()
+        assert log is self.log
+        return {field: getattr(answer, field) for field in answer.__struct_fields__}
+
+    async def drained(self) -> None:
+        """Everything handed to the log before is synced."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.opened().drain(partial(settle(done), None))
+        await done
+
+    def _reads(self) -> Reads:
+        self.opened()
+        assert self.reads is not None
+        return self.reads
+
+
+Stored = Callable[[Term], Awaitable[None]]
+__all__ = ["Appended", "Node"]

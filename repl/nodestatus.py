@@ -1,0 +1,153 @@
+"""What a node says of itself: ``GET /v1/status``, and the reasons why it is not ready."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vlsn.segment import segment_name
+
+if TYPE_CHECKING:
+    from repl.node import Node
+
+
+def status(node: Node) -> dict[str, Any]:
+    """The object of ``GET /v1/status``; an empty log's range is all 0."""
+    from repl.following import Following
+    from repl.leading import Leading
+
+    log, role = node.log, node.role
+    base: dict[str, Any] = {
+        "group": node.config.group,
+        "node": node.config.name,
+        "url": node.config.url,
+        "state": node.state,
+        "master": _master(node),
+        "term": log.node_file.record.term if log is not None else 0,
+        "incarnation": f"{node.incarnation:016x}",
+        "process": f"{node.process:016x}",
+        "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
+        "dtvlsn": 0,
+        "checkpoint": None,
+        "feeders": [],
+        "replica": None,
+        "log": None,
+        "members": [
+            {"name": name, "url": url, "incarnation": "", "electable": True}
+            for name, url in node.config.members.items()
+        ],
+    }
+    if node.reason:
+        base["reason"] = node.reason
+    if log is None:
+        return base
+    span = log.range
+    base["range"] = {
+        "first": span.first,
+        "last": span.last,
+        "last_sync": span.last_sync,
+        "last_txn_end": span.last_txn_end,
+    }
+    # As far as this node can show it: a replica may hear of a durable end before it has the blocks.
+    base["dtvlsn"] = node.dtvlsn()
+    last = log.checkpointer.last
+    if last is not None:
+        base["checkpoint"] = {
+            "id": last.id,
+            "start_lsn": last.start_lsn,
+            "end_lsn": last.end_lsn,
+            "last": last.last_vlsn,
+            "dtvlsn": last.dtvlsn,
+            "time": last.time_us,
+            "running": log.checkpointer.running,
+        }
+    segments = log.segments()
+    base["log"] = {
+        "segments": len(segments),
+        "bytes": sum(segments.values()),
+        "queue_length": log.queue_length,
+        "queue_bytes": log.queue_bytes,
+        "active": [segment_name(number) for number in log.active_files()],
+        "rolls": dict(log.stats.rolls),
+        "late_standbys": log.late_standbys,
+        "groups": log.stats.groups,
+        "no_space": log.no_space,
+    }
+    group = log.history.group
+    if group is not None:
+        base["members"] = [
+            {"name": each.name, "url": each.url, "incarnation": each.incarnation, "electable": each.electable}
+            for each in group.members
+        ]
+    if isinstance(role, Leading):
+        base["feeders"] = _feeders(node, role)
+    if isinstance(role, Following):
+        base["replica"] = _replica(node, role)
+    return base
+
+
+def _master(node: Node) -> str | None:
+    from repl.following import Following
+
+    if node.state == "MASTER":
+        return node.config.name
+    role = node.role
+    return role.master if isinstance(role, Following) and role.master_url is not None else None
+
+
+def _feeders(node: Node, role: Any) -> list[dict[str, Any]]:
+    log = node.log
+    assert log is not None
+    now = node.seams.clock.monotonic_s()
+    last = log.range.last
+    return [
+        {
+            "replica": feeder.replica,
+            "sent": feeder.sent,
+            "acked": feeder.acked,
+            "lag_vlsns": max(0, last - feeder.acked),
+            "lag_s": round(max(0.0, now - feeder.caught_up_s), 3) if feeder.acked < last else 0.0,
+            "mode": str(feeder.mode),
+            "streaming": feeder.streaming,
+            "switches": feeder.source.switches if feeder.source is not None else 0,
+        }
+        for feeder in role.feeders.values()
+    ]
+
+
+def _replica(node: Node, role: Any) -> dict[str, Any]:
+    log = node.log
+    assert log is not None
+    feed = role.feed
+    position = feed.position if feed is not None else None
+    lag = max(0, position.last_vlsn - log.range.last_sync) if position is not None else None
+    now = node.seams.clock.monotonic_s()
+    return {
+        "master": role.master,
+        "streaming": feed is not None and feed.streaming,
+        "term": feed.term if feed is not None else 0,
+        "verified": feed.verified if feed is not None else 0,
+        "lag_vlsns": lag,
+        "silent_s": round(now - feed.heard_s, 3) if feed is not None else None,
+        "feeds": role.feeds,
+        "reason": role.reason,
+    }
+
+
+def readiness(node: Node) -> list[str]:
+    """Why this node should not be asked for durable reads; empty when it is ready."""
+    reasons = []
+    if node.log is None:
+        return [f"the log is not open: {node.reason}"]
+    if node.state in ("UNKNOWN", "DAMAGED", "HALTED", "RESTORING"):
+        reasons.append(f"state {node.state}" + (f": {node.reason}" if node.reason else ""))
+    if _master(node) is None:
+        reasons.append("no master is known")
+    role = node.role
+    lag = _replica(node, role)["lag_vlsns"] if role is not None and hasattr(role, "feed") else 0
+    if lag is None:
+        reasons.append("the lag is not known yet")
+    elif lag > node.config.ready_lag_vlsns_max:
+        reasons.append(f"{lag} VLSNs behind the master, over {node.config.ready_lag_vlsns_max}")
+    if node.log.no_space:
+        reasons.append("the disk has no room for another segment")
+    return reasons

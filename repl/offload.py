@@ -1,0 +1,43 @@
+"""Blocking jobs sent to a worker, awaited at home."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from vlsn.seams import Worker
+
+T = TypeVar("T")
+
+
+def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
+    """A callback that gives ``future`` its result, unless its owner has gone."""
+
+    def call(result: T) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    return call
+
+
+class Offload:
+    """Calls give a future that is done on the event loop's thread.  A future that nobody waits for any more
+    (cancelled) does not stop its job."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def __call__(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def failed(error: BaseException) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self.worker.submit(job, done, failed)
+        return future

@@ -1,0 +1,228 @@
+"""A replica's side of its feed: syncup, then blocks into the log and acknowledgements back.
+
+    1  the write path is drained; SYNCUP goes out
+    2  MATCHPOINT comes; the feed's term is stored, synced, before anything is written or acknowledged
+    3  the block at the matchpoint is compared; START goes out, and an ACK for what is here already
+    4  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group
+
+The DTVLSN rises to what the master announces, but never past what was verified on this feed.  Reading stops
+while more than 16 MiB are unsynced.  A feed that says nothing for ``SILENCE_S`` is given up; whoever owns it
+connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from replica.syncup import compare, describe
+from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
+from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.limits import UNSYNCED_BYTES_MAX
+from vlsn.local import LocalLog
+from vlsn.reader import LogReader, ReadRun
+from vlsn.seams import Channel
+from vlsn.stream import (
+    Ack,
+    Matchpoint,
+    MessageType,
+    Position,
+    Refuse,
+    Start,
+    ack_message,
+    decode_json,
+    decode_position,
+    encode,
+    message_type,
+    split_blocks,
+)
+
+SILENCE_S = 5.0
+LOOKS = 4
+"""Silence is judged at this many looks in a row, not by a clock: after a stall of this process what the master
+said lies unread in the socket."""
+SYNCUP_TIMEOUT_S = 30.0
+Offload = Callable[[Callable[[], ReadRun]], Awaitable[ReadRun]]
+
+
+class FeedRejected(VlsnLogError):
+    """The master refused in syncup; ``slug`` of what it said is in ``reason``."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class ReplicaFeed:
+    """One connection to a master.  ``run`` is its whole life; ``synced`` after this log synced a group."""
+
+    def __init__(
+        self,
+        *,
+        log: LocalLog,
+        channel: Channel,
+        store_term: Callable[[Term], Awaitable[None]],
+        offload: Offload,
+        on_position: Callable[[Position], None],
+        unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
+    ) -> None:
+        self.term = Term(0)
+        self.verified = NULL_VLSN
+        self.streaming = False
+        self.position: Position | None = None
+        self.heard_s = log.seams.clock.monotonic_s()
+        self._log = log
+        self._channel = channel
+        self._store_term = store_term
+        self._offload = offload
+        self._on_position = on_position
+        self._silent_looks = 0
+        self._unsynced = 0
+        self._unsynced_max = unsynced_bytes_max
+        self._room: asyncio.Future[None] | None = None
+        self._ack_due: asyncio.Future[None] | None = None
+        self._failed: VlsnLogError | None = None
+
+    async def run(self) -> None:
+        """Returns or raises when the feed has ended: ``IntegrityFault`` and ``FeedRejected`` are for a person,
+        everything else for another try."""
+        async with asyncio.timeout(SYNCUP_TIMEOUT_S):
+            await self._syncup()
+        self.streaming = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._receive())
+                tasks.create_task(self._acknowledge())
+        finally:
+            self.streaming = False
+
+    def synced(self) -> None:
+        """This log has synced another group: an ACK is due, and goes out at once where it can."""
+        good = self.streaming and self._failed is None and self._log.node_file.record.term == self.term
+        if good and self._channel.send_now(self._ack()):
+            return
+        if self._ack_due is not None:
+            _set(self._ack_due)
+
+    # Syncup.
+
+    async def _syncup(self) -> None:
+        log = self._log
+        drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.drain(lambda: None if drained.done() else drained.set_result(None))
+        await drained
+        stored = Term(log.node_file.record.term)
+        await self._channel.send(encode(describe(log.range, stored, log.history.term_runs)))
+        answer = await self._channel.receive()
+        if message_type(answer) is MessageType.REFUSE:
+            raise _rejected(decode_json(answer, Refuse))
+        theirs = decode_json(answer, Matchpoint)
+        if theirs.feed_term < stored:
+            raise StaleTerm(f"a feed of term {theirs.feed_term}; this node has stored term {stored}")
+        await self._store_term(Term(theirs.feed_term))
+        self.term = Term(theirs.feed_term)
+        try:
+            await self._compare(theirs)
+        except VlsnLogError as error:
+            await self._channel.send(encode(Refuse(error.slug, str(error))))
+            raise
+        self.verified = Vlsn(theirs.vlsn)
+        await self._channel.send(encode(Start(theirs.vlsn + 1)))
+        await self._channel.send(ack_message(Ack(self.term, theirs.vlsn, theirs.vlsn)))
+
+    async def _compare(self, theirs: Matchpoint) -> None:
+        span = self._log.range
+        if theirs.vlsn != span.last:
+            raise BadBody(f"the matchpoint is {theirs.vlsn}, this log ends at {span.last}: no rollback was ordered")
+        if not theirs.vlsn:
+            return
+        mapping = self._log.index.at_or_before(Vlsn(theirs.vlsn))
+        assert mapping is not None
+        reader = LogReader(self._log.seams.disk, self._log.directory, self._log.synced_end)
+        try:
+            run = await self._offload(
+                lambda: reader.blocks(theirs.vlsn, start=mapping[1], upto_vlsn=span.last, bytes_max=1)
+            )
+        finally:
+            reader.close()
+        if not run.data:
+            raise IntegrityFault(f"this node's block at VLSN {theirs.vlsn} cannot be read")
+        compare(theirs, run.data[0])
+
+    # Streaming.
+
+    async def _receive(self) -> None:
+        receive, log = self._channel.receive, self._log
+        clock = log.seams.clock
+        while True:
+            message = await receive()
+            self.heard_s = clock.monotonic_s()
+            self._silent_looks = 0
+            kind = message_type(message)
+            if kind is MessageType.REFUSE:
+                raise _rejected(decode_json(message, Refuse))
+            if kind is not MessageType.BLOCKS and kind is not MessageType.HEARTBEAT:
+                raise BadBody(f"a {kind.name} message in the stream")
+            position = decode_position(message)
+            if position.term != self.term:
+                raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
+            self.position = position
+            if kind is MessageType.BLOCKS:
+                run = split_blocks(message, expected_first=self.verified + 1, term_max=self.term)
+                self._unsynced += run.bytes
+                log.append_blocks(run, lambda error, size=run.bytes: self._kept(size, error))  # type: ignore[misc]
+                self.verified = Vlsn(run.last_vlsn)
+            else:
+                self.synced()
+            log.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
+            self._on_position(position)
+            if self._unsynced > self._unsynced_max:
+                await self._wait_for_room()
+
+    def _kept(self, size: int, error: VlsnLogError | None) -> None:
+        self._unsynced -= size
+        if error is not None:
+            self._failed = error
+        room = self._room
+        if room is not None and not room.done():
+            room.set_result(None)
+        if error is not None:
+            self.synced()
+
+    async def _wait_for_room(self) -> None:
+        while self._unsynced > self._unsynced_max and self._failed is None:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    async def _acknowledge(self) -> None:
+        """The ACK that could not go out at once; and the end of a feed whose master is silent."""
+        loop, log = asyncio.get_running_loop(), self._log
+        while True:
+            due = self._ack_due = loop.create_future()
+            timer = loop.call_later(SILENCE_S / LOOKS, self._look, due)
+            await due
+            timer.cancel()
+            if self._failed is not None:
+                raise self._failed
+            if self._silent_looks > LOOKS:
+                raise ChannelClosed(f"the master has said nothing for {SILENCE_S} s")
+            if log.node_file.record.term != self.term:
+                raise StaleTerm(f"this node has stored term {log.node_file.record.term}, the feed is of {self.term}")
+            await self._channel.send(self._ack())
+
+    def _look(self, due: asyncio.Future[None]) -> None:
+        if self._unsynced <= self._unsynced_max:  # else this side is the one that does not listen
+            self._silent_looks += 1
+        _set(due)
+
+    def _ack(self) -> bytes:
+        return ack_message(Ack(self.term, self.verified, self._log.range.last_sync))
+
+
+def _set(due: asyncio.Future[None]) -> None:
+    if not due.done():
+        due.set_result(None)
+
+
+def _rejected(refuse: Refuse) -> FeedRejected:
+    return FeedRejected(refuse.slug, refuse.detail)

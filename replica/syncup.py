@@ -1,0 +1,55 @@
+"""Syncup, the replica's side: what this node says of its log, and whether the matchpoint's blocks are equal.
+
+Pure.  Both sides compare two checksums over the whole block that ends at the matchpoint: one name with two
+contents is an integrity fault, and nobody writes over either copy.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from vlsn.block import decode_header
+from vlsn.checksum import crc
+from vlsn.errors import BadBody, IntegrityFault
+from vlsn.ids import Vlsn
+from vlsn.index.range import VlsnRange
+from vlsn.seams import Buffer
+from vlsn.stream import Matchpoint, Syncup, TermRun
+
+
+def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:
+    """What a replica says of itself; only synced blocks are spoken of (its write path is drained)."""
+    assert span.last == span.last_sync
+    return Syncup(
+        first=span.first, last=span.last, last_sync=span.last_sync, stored_term=stored_term, term_runs=list(term_runs)
+    )
+
+
+def matchpoint_of(block: Buffer, *, feed_term: int) -> Matchpoint:
+    """The block's end with its name and checksums."""
+    header = decode_header(block)
+    return Matchpoint(
+        vlsn=header.last_vlsn,
+        feed_term=feed_term,
+        term=header.term,
+        block_first=header.first_vlsn,
+        crc32c=crc(block),
+        crc32=crc32(block),
+    )
+
+
+def compare(theirs: Matchpoint, block: Buffer) -> None:
+    """Raises ``IntegrityFault`` unless ``block``, this node's at the matchpoint, is the master's byte for byte;
+    ``BadBody`` for a matchpoint that is not a block's end here."""
+    mine = matchpoint_of(block, feed_term=theirs.feed_term)
+    if mine.vlsn != theirs.vlsn:
+        raise BadBody(f"the matchpoint {theirs.vlsn} lies inside this node's block {mine.block_first}–{mine.vlsn}")
+    if mine != theirs:
+        raise IntegrityFault(
+            f"two blocks ({theirs.term}, {theirs.block_first}) and ({mine.term}, {mine.block_first}) end at VLSN "
+            f"{theirs.vlsn}: crc32c {theirs.crc32c:08x} there, {mine.crc32c:08x} here"
+        )
+
+
+def first_wanted(theirs: Matchpoint) -> Vlsn:
+    return Vlsn(theirs.vlsn + 1)

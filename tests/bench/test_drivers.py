@@ -1,0 +1,116 @@
+"""The drivers: what they count as acknowledged, against servers that answer as told."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from repl.bench.ceilings import measure_ceilings
+from repl.bench.http_posts import post_many
+from repl.bench.peers.grpc_put import put_many, put_request
+from repl.bench.wrk import run_wrk, wrk_installed
+
+
+async def _serve(answers: list[int]) -> tuple[web.ServerRunner, str]:
+    """A server that answers each POST with the next status of ``answers``, then with 200."""
+    left = list(answers)
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        assert await request.read() == b"x" * 10
+        return web.Response(status=left.pop(0) if left else 200, body=b'{"first":1}')
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+async def test_post_many_counts_only_answers_of_200() -> None:
+    runner, url = await _serve([503, 429, 307])
+    try:
+        done = await post_many(url, "/v1/entries", body=b"x" * 10, connections=4, seconds=0.3)
+    finally:
+        await runner.cleanup()
+    assert done.errors == 3
+    assert done.entries == len(done.latencies_ms) > 4
+    assert done.bytes == done.entries * 10
+
+
+@pytest.mark.skipif(not wrk_installed(), reason="wrk is not installed")
+async def test_wrk_figures_leave_out_answers_of_400_and_above() -> None:
+    runner, url = await _serve([503] * 7)
+    try:
+        script = 'wrk.method = "POST"\nwrk.body = string.rep("x", 10)\n'
+        done = await run_wrk(url, script=script, connections=2, seconds=1)
+    finally:
+        await runner.cleanup()
+    assert done.errors == 7
+    assert done.requests > 0
+    assert 0 < done.p50_ms <= done.p99_ms
+
+
+def test_put_request_is_the_protobuf_in_grpc_s_envelope() -> None:
+    assert put_request(b"key", b"v" * 4) == b"\0" + (11).to_bytes(4, "big") + b"\x0a\x03key" + b"\x12\x04vvvv"
+
+
+class _Http2(asyncio.Protocol):
+    """Answers every second call with a message and trailers, the others with trailers alone (an error)."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._received = b""
+        self._calls = 0
+        transport.write(_frame(4, 0, 0, b"") + _frame(6, 0, 0, b"12345678"))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._received.startswith(b"PRI"):
+            self._received = self._received[24:]
+        while len(self._received) >= 9:
+            size = int.from_bytes(self._received[:3], "big")
+            if len(self._received) < 9 + size:
+                return
+            kind, flags, stream = struct.unpack(">BBI", self._received[3:9])
+            payload, self._received = self._received[9 : 9 + size], self._received[9 + size :]
+            if kind == 0:
+                assert flags & 1
+                assert payload.endswith(b"\x12\x05value")
+                self._answer(stream, size)
+
+    def _answer(self, stream: int, size: int) -> None:
+        self._calls += 1
+        message = _frame(1, 4, stream, b"\x88") + _frame(0, 0, stream, b"\0\0\0\0\0")
+        trailers = _frame(1, 5, stream, b"\x88")
+        window = _frame(8, 0, 0, size.to_bytes(4, "big"))
+        self._transport.write((message if self._calls % 2 else b"") + trailers + window)
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+async def test_put_many_counts_calls_that_were_answered_with_a_message() -> None:
+    server = await asyncio.get_running_loop().create_server(_Http2, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        done = await put_many(port, in_flight=4, seconds=0.3, value=b"value", prefix=b"00001")
+    finally:
+        server.close()
+    counted = round(done.per_s * 0.3)
+    assert counted > 10
+    assert done.errors > 10
+    assert abs(counted - done.errors) < 0.35 * counted
+
+
+@pytest.mark.real
+async def test_ceilings_are_measured_and_leave_nothing_behind(tmp_path: Path) -> None:
+    ceilings = await measure_ceilings(tmp_path)
+    assert 0 < ceilings.fdatasync_p50_ms < 1_000
+    assert ceilings.ws_msgs_per_s > 100
+    assert ceilings.seq_write_mb_per_s > 1
+    assert list(tmp_path.iterdir()) == []

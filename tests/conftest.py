@@ -1,0 +1,20 @@
+"""How the suite runs: Hypothesis' profiles, chosen by ``HYPOTHESIS_PROFILE``.
+
+``ci`` draws the same examples each time, so that a red run is red again; ``dev`` (the default) draws new
+ones; ``long`` is for a night.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_SLOW_MACHINE = [HealthCheck.too_slow]
+
+settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=_SLOW_MACHINE)
+settings.register_profile(
+    "ci", max_examples=150, derandomize=True, deadline=None, print_blob=True, suppress_health_check=_SLOW_MACHINE
+)
+settings.register_profile("long", max_examples=5_000, deadline=None, suppress_health_check=_SLOW_MACHINE)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

@@ -1,0 +1,51 @@
+"""One whole group for every test that leaves it whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.group import Group
+from vlsn.limits import MIB
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of whoever runs the tests reaches a node or a command."""
+    for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="package")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """Three nodes that nobody kills.  Whatever the tests sent, none of them logged a fault of its own."""
+    made = Group(tmp_path_factory.mktemp("group"))
+    try:
+        made.start()
+        yield made
+        assert made.faults() == []
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope="package")
+def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """Three nodes that are stopped and killed; each test leaves all of them running, and whole.  Small segments
+    and a small ring, so that a replica that was away is fed from many files."""
+    made = Group(tmp_path_factory.mktemp("hurt"), segment_bytes=4 * MIB, ring_bytes_max=MIB)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()

@@ -1,0 +1,272 @@
+"""``WS /v1/feed`` from where it should not come: refused before the upgrade, or ended after it, alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import ClientWebSocketResponse
+
+from repl.api import FeedHello
+from repl.http.feed import encode_hello
+from tests.e2e.calls import UPGRADE, Answer, call
+from tests.e2e.group import Group
+from tests.e2e.sockets import tell, until_closed, websocket
+from vlsn import nodefile
+from vlsn.disk import PosixDisk
+from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.nodefile import NodeRecord
+from vlsn.stream import (
+    Ack,
+    Matchpoint,
+    MessageType,
+    Refuse,
+    Start,
+    Syncup,
+    TermRun,
+    ack_message,
+    decode_json,
+    decode_position,
+    encode,
+    message_type,
+)
+
+
+def record(group: Group, name: str) -> NodeRecord:
+    return nodefile.read(PosixDisk(), str(group.path(name) / "node.id"))
+
+
+def hello(group: Group, name: str, **changed: str) -> dict[str, str]:
+    """The headers that ``name`` itself would send, some of them changed."""
+    own = record(group, name)
+    sent = encode_hello(
+        FeedHello(
+            group=own.group,
+            node=NodeName(name),
+            incarnation=Incarnation(own.incarnation),
+            to=NodeName("n1"),
+            to_incarnation=Incarnation(record(group, "n1").incarnation),
+            term=Term(own.term),
+            process=1,
+        )
+    )
+    return {**sent, **{f"Vlsnlog-{header.replace('_', '-')}": value for header, value in changed.items()}}
+
+
+def feed(group: Group, headers: Mapping[str, str], *, name: str = "n1") -> Answer:
+    return call("GET", f"{group.urls[name]}/v1/feed", headers={**UPGRADE, **headers})
+
+
+ELSEWHERE = "0123456789abcdef"
+
+
+def test_a_feed_that_is_not_for_this_node_is_refused_before_the_upgrade(group: Group) -> None:
+    with group.unharmed():
+        for changed, status, slug in (
+            ({"Version": "2"}, 400, "wrong-version"),
+            ({"Version": ""}, 400, "wrong-version"),
+            ({"Version": "1.0"}, 400, "wrong-version"),
+            ({"Group": "another"}, 409, "wrong-group"),
+            ({"To": "n2"}, 409, "wrong-name"),
+            ({"To": "n9"}, 409, "wrong-name"),
+            ({"Node": "n9"}, 409, "wrong-name"),
+            ({"Node": "n1"}, 409, "wrong-name"),
+            ({"To_Incarnation": ELSEWHERE}, 409, "wrong-incarnation"),
+            ({"Incarnation": ELSEWHERE}, 409, "duplicate-feed"),
+            ({"Term": "999999999999"}, 409, "stale-term"),
+        ):
+            answer = feed(group, hello(group, "n2", **changed))
+            assert (answer.status, answer.json()["type"]) == (status, slug), (changed, answer)
+            answer.refused(status, slug)
+
+
+def test_garbage_headers_are_a_bad_argument_that_names_the_header(group: Group) -> None:
+    with group.unharmed():
+        for header, value in (
+            ("Group", ""),
+            ("Group", "a b"),
+            ("Group", "x" * 33),
+            ("Node", "../n2"),
+            ("To", "\xff"),
+            ("Incarnation", ""),
+            ("Incarnation", "0123456789ABCDEF"),
+            ("Incarnation", "0123"),
+            ("Incarnation", "-123456789abcdef"),
+            ("To_Incarnation", "x" * 16),
+            ("Term", "-1"),
+            ("Term", "one"),
+            ("Term", "9" * 20),
+            ("Term", "\xb2"),
+            ("Process", "0x0123456789abcd"),
+        ):
+            problem = feed(group, hello(group, "n2", **{header: value})).refused(400, "bad-argument")
+            assert f"Vlsnlog-{header.replace('_', '-')}" in problem["detail"]
+        for header in hello(group, "n2").keys() - {"Vlsnlog-To-Incarnation", "Vlsnlog-Version"}:
+            headers = {name: value for name, value in hello(group, "n2").items() if name != header}
+            assert header in feed(group, headers).refused(400, "bad-argument")["detail"]
+        call("GET", f"{group.master}/v1/feed", headers=hello(group, "n2")).refused(400, "bad-argument")
+        call("GET", f"{group.master}/v1/feed?x=1", headers=hello(group, "n2")).refused(400, "bad-argument")
+        call("GET", f"{group.master}/v1/feed", headers=UPGRADE).refused(400, "wrong-version")
+
+
+def test_a_replica_feeds_nobody(group: Group) -> None:
+    with group.unharmed():
+        headers = hello(group, "n2", To="n3", To_Incarnation=f"{record(group, 'n3').incarnation:016x}")
+        feed(group, headers, name="n3").refused(503, "no-master")
+
+
+# A feed under the identity of a replica that is dead.
+
+
+@pytest.fixture
+def bereft(hurt: Group) -> Group:
+    """The group without n3, whose place somebody takes."""
+    hurt.kill("n3")
+    hurt.until(lambda: not hurt.feeder("n3"), "the feed of n3 has ended")
+    return hurt
+
+
+@asynccontextmanager
+async def fed(group: Group) -> AsyncIterator[ClientWebSocketResponse]:
+    """A feed for n3.  On leaving, the master has ended it."""
+    async with websocket(f"{group.master}/v1/feed", hello(group, "n3")) as socket:
+        yield socket
+    group.until(lambda: not group.feeder("n3"), "the feed of n3 has ended")
+
+
+def empty(group: Group) -> bytes:
+    """What n3 would say of an empty log."""
+    return encode(Syncup(first=0, last=0, last_sync=0, stored_term=record(group, "n3").term, term_runs=[]))
+
+
+def refusal(messages: list[bytes]) -> str:
+    """The type that a REFUSE gives, the only message there is."""
+    (message,) = messages
+    return decode_json(message, Refuse).slug
+
+
+SYNCUP = bytes([MessageType.SYNCUP])
+NO_SYNCUPS: dict[str, bytes] = {
+    "nothing": b"",
+    "a zero": b"\0",
+    "an unknown type": b"\x99" + bytes(100),
+    "random bytes": b"\x08" + os.urandom(2000),
+    "an ACK": ack_message(Ack(1, 1, 1)),
+    "a START": encode(Start(1)),
+    "no JSON": SYNCUP + b"{",
+    "no object": SYNCUP + b"[]",
+    "not UTF-8": SYNCUP + b'{"first":"\xff"}',
+    "a deep nest": SYNCUP + b'{"term_runs":' + b"[" * 100_000,
+    "members missing": SYNCUP + b'{"first":1}',
+    "strings for numbers": SYNCUP + b'{"first":"1","last":1,"last_sync":1,"stored_term":1,"term_runs":[]}',
+    "a range the wrong way": encode(Syncup(first=9, last=3, last_sync=3, stored_term=1, term_runs=[])),
+    "synced past its end": encode(Syncup(first=1, last=3, last_sync=9, stored_term=1, term_runs=[TermRun(1, 1, 3)])),
+    "negative": encode(Syncup(first=-5, last=-1, last_sync=-1, stored_term=1, term_runs=[])),
+    "numbers without end": SYNCUP
+    + b'{"first":1,"last":%b,"last_sync":1,"stored_term":1,"term_runs":[]}' % (b"9" * 300),
+    "runs with a hole": encode(
+        Syncup(first=1, last=9, last_sync=9, stored_term=2, term_runs=[TermRun(1, 1, 3), TermRun(2, 5, 9)])
+    ),
+    "terms that fall": encode(
+        Syncup(first=1, last=9, last_sync=9, stored_term=2, term_runs=[TermRun(2, 1, 3), TermRun(1, 4, 9)])
+    ),
+    "a term above the stored one": encode(
+        Syncup(first=1, last=1, last_sync=1, stored_term=1, term_runs=[TermRun(2, 1, 1)])
+    ),
+}
+
+
+async def test_what_is_no_syncup_ends_that_feed_alone(bereft: Group) -> None:
+    with bereft.unharmed():
+        for what, message in NO_SYNCUPS.items():
+            async with fed(bereft) as socket:
+                await socket.send_bytes(message)
+                assert refusal(await until_closed(socket)) == "bad-body", what
+        async with fed(bereft) as socket:
+            await socket.send_str("hello")
+            await until_closed(socket)
+        async with fed(bereft) as socket:
+            await tell(socket, SYNCUP + bytes(2 << 20))
+            await until_closed(socket)
+        async with fed(bereft) as socket:
+            await socket.send_bytes(encode(Syncup(0, 0, 0, stored_term=1 << 40, term_runs=[])))
+            assert refusal(await until_closed(socket)) == "stale-term"
+    bereft.start("n3")
+
+
+async def test_what_is_no_start_ends_that_feed_alone(bereft: Group) -> None:
+    with bereft.unharmed():
+        for message in (
+            b"",
+            b"\x77garbage",
+            empty(bereft),
+            encode(Start(0)),
+            encode(Start(2)),
+            encode(Start(1 << 70)),
+            encode(Refuse("internal", "I do not like it")),
+            bytes([MessageType.START]) + b'{"from_vlsn":1.5}',
+        ):
+            async with fed(bereft) as socket:
+                await socket.send_bytes(empty(bereft))
+                assert decode_json(await socket.receive_bytes(), Matchpoint).vlsn == 0
+                await socket.send_bytes(message)
+                await until_closed(socket)
+    bereft.start("n3")
+
+
+async def test_garbage_among_acknowledgements_ends_that_feed_alone(bereft: Group) -> None:
+    with bereft.unharmed():
+        term = bereft.status("n1")["term"]
+        for message in (
+            b"",
+            os.urandom(32),
+            ack_message(Ack(term, 0, 0))[:-1],
+            ack_message(Ack(term, 0, 0)) + b"\0",
+            ack_message(Ack(term + 1, 1, 1)),
+            ack_message(Ack(term, 1, 2)),
+            ack_message(Ack(term, 1 << 60, 1 << 60)),
+            encode(Start(1)),
+            encode(Refuse("internal", "enough")),
+        ):
+            async with fed(bereft) as socket:
+                await socket.send_bytes(empty(bereft))
+                await socket.receive_bytes()
+                await socket.send_bytes(encode(Start(1)))
+                blocks = await socket.receive_bytes()
+                assert message_type(blocks) is MessageType.BLOCKS
+                assert decode_position(blocks).term == term
+                await socket.send_bytes(message)
+                await until_closed(socket)
+    bereft.start("n3")
+
+
+async def test_a_second_feed_of_one_incarnation_takes_the_place_of_the_first(bereft: Group) -> None:
+    async with fed(bereft) as first, websocket(f"{bereft.master}/v1/feed", hello(bereft, "n3")) as second:
+        await until_closed(first)
+        await second.send_bytes(empty(bereft))
+        assert message_type(await second.receive_bytes()) is MessageType.MATCHPOINT
+        feed(bereft, hello(bereft, "n3", Incarnation=ELSEWHERE)).refused(409, "duplicate-feed")
+    feed(bereft, hello(bereft, "n3", Incarnation=ELSEWHERE)).refused(403, "not-listed")
+    bereft.start("n3")
+
+
+async def test_a_replica_with_more_than_the_master_halts_it_and_nothing_is_rolled_back(bereft: Group) -> None:
+    before = bereft.settle()
+    term = bereft.status("n1")["term"]
+    runs = [TermRun(1, 1, before + 5)]
+    async with websocket(f"{bereft.master}/v1/feed", hello(bereft, "n3")) as socket:
+        await socket.send_bytes(encode(Syncup(1, before + 5, before + 5, stored_term=term, term_runs=runs)))
+        await until_closed(socket)
+    bereft.until(lambda: bereft.status("n1")["state"] == "HALTED", "n1 has halted")
+    told = bereft.status("n1")
+    assert "diverged" in told["reason"]
+    assert told["range"]["last"] == before
+    bereft.post(b"refused").refused(503, "no-master")
+    assert call("GET", f"{bereft.master}/readyz").status == 503
+    assert call("GET", f"{bereft.master}/v1/entries?from={before}&kinds=all").lines()[0]["vlsn"] == before
+    bereft.kill("n1")
+    bereft.start("n1", "n3")
+    assert bereft.status("n1")["term"] == term + 1
+    assert bereft.append(b"again") == [before + 2]

@@ -1,0 +1,300 @@
+"""A replica fed by somebody in its master's place: whatever comes ends that feed alone, and its log stays as it was.
+
+The stand-in answers at the master's address, with the master's identity.  The replica connects anew after every
+feed, so each piece of garbage has a feed of its own, and the next one shows that the replica is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+from zlib import crc32
+
+import msgspec
+import pytest
+
+from repl.founding import Answer
+from repl.http import problem
+from repl.http.types import Request, Response, Upgrade
+from repl.net.network import AiohttpNetwork
+from tests.e2e.group import Group
+from vlsn import nodefile
+from vlsn.block import decode_header
+from vlsn.checksum import crc
+from vlsn.disk import PosixDisk
+from vlsn.dump import dump_rows
+from vlsn.errors import ChannelClosed, NotMaster
+from vlsn.frame import FRAME, FRAME_BYTES
+from vlsn.lmdb_store import LmdbStores
+from vlsn.seal import Values, seal
+from vlsn.seams import Channel
+from vlsn.stream import (
+    BLOCKS_HEADER,
+    MESSAGE_BYTES_MAX,
+    Ack,
+    Matchpoint,
+    MessageType,
+    Position,
+    Refuse,
+    Start,
+    Syncup,
+    ack_message,
+    blocks_message,
+    decode_ack,
+    decode_json,
+    encode,
+    heartbeat_message,
+)
+
+WAIT_S = 30.0
+
+
+class StandIn:
+    """Somebody at n1's address who feeds n2, and refuses everybody else."""
+
+    def __init__(self, group: Group) -> None:
+        record = nodefile.read(PosixDisk(), str(group.path("n1") / "node.id"))
+        block = last_block(group)
+        header = decode_header(block)
+        self.term = record.term
+        self.last = header.last_vlsn
+        self.matchpoint = Matchpoint(
+            vlsn=self.last,
+            feed_term=self.term,
+            term=header.term,
+            block_first=header.first_vlsn,
+            crc32c=crc(block),
+            crc32=crc32(block),
+        )
+        answer = Answer(
+            group=record.group,
+            name=record.node,
+            incarnation=f"{record.incarnation:016x}",
+            process="0" * 16,
+            term=record.term,
+            empty=False,
+            last_term=header.term,
+            last=self.last,
+        )
+        self.hello = Response(200, {}, msgspec.json.encode(answer))
+        """To n2 when it says hello."""
+        self.hellos = 0
+        self._feeds: asyncio.Queue[tuple[Channel, asyncio.Event]] = asyncio.Queue()
+
+    async def asked(self, group: Group) -> None:
+        """Returns when n2 has said hello twice more: it has outlived the answer before."""
+        before = self.hellos
+        await asyncio.to_thread(
+            group.until, lambda: self.hellos >= before + 2 or not group.running("n2"), "n2 says hello again"
+        )
+        assert group.running("n2"), "n2 has ended"
+
+    async def handle(self, request: Request) -> Response | Upgrade:
+        if request.path == "/v1/peer/hello" and json.loads(await request.body(1 << 16))["sender"] == "n2":
+            self.hellos += 1
+            return self.hello
+        if request.path != "/v1/feed" or request.headers["Vlsnlog-Node"] != "n2":
+            return problem.response(NotMaster("only a stand-in, and for n2"))
+
+        async def serve(channel: Channel) -> None:
+            over = asyncio.Event()
+            self._feeds.put_nowait((channel, over))
+            await over.wait()
+
+        return Upgrade(serve, 1 << 20)
+
+    @asynccontextmanager
+    async def feed(self) -> AsyncIterator[Channel]:
+        """The next feed that n2 asks for, its SYNCUP received.  On leaving it is closed."""
+        async with asyncio.timeout(WAIT_S):
+            channel, over = await self._feeds.get()
+            try:
+                syncup = decode_json(await channel.receive(), Syncup)
+                assert (syncup.first, syncup.last, syncup.last_sync) == (1, self.last, self.last)
+                yield channel
+            finally:
+                over.set()
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[Channel]:
+        """The same past its syncup, with a heartbeat that n2 has answered."""
+        async with self.feed() as channel:
+            await channel.send(encode(self.matchpoint))
+            assert decode_json(await channel.receive(), Start).from_vlsn == self.last + 1
+            assert decode_ack(await channel.receive()) == Ack(self.term, self.last, self.last)
+            await channel.send(heartbeat_message(self.position()))
+            assert decode_ack(await channel.receive()).synced == self.last
+            yield channel
+
+    def position(self, *, last: int = 0, dtvlsn: int = 0, term: int = 0) -> Position:
+        return Position(last or self.last, dtvlsn or self.last, 1, term or self.term)
+
+    def block(self, *, first: int = 0, term: int = 0) -> bytearray:
+        """One that might follow."""
+        sealed = seal(
+            [Values([b"forged"])],
+            term=term or self.term,
+            first_vlsn=first or self.last + 1,
+            dtvlsn=self.last - 1,
+            clock_us=1,
+        )
+        return bytearray(sealed[0].data)
+
+
+async def ended(channel: Channel) -> None:
+    """The other side has hung up; what it said before does not matter here."""
+    async with asyncio.timeout(WAIT_S):
+        with suppress(ChannelClosed):
+            while True:
+                await channel.receive()
+
+
+def last_block(group: Group) -> bytes:
+    """Of n1, which is stopped."""
+    *_, row = dump_rows(PosixDisk(), LmdbStores(), str(group.path("n1")))
+    data = (group.path("n1") / row.file).read_bytes()
+    start = row.offset + FRAME_BYTES
+    block: bytes = data[start : start + FRAME.unpack_from(data, row.offset)[3]]
+    return block
+
+
+@pytest.fixture
+async def stand_in(hurt: Group) -> AsyncIterator[StandIn]:
+    """In n1's place while n1 is stopped; afterwards n2 is the same process with the same log, and n1 is back."""
+    last = hurt.settle()
+    process = hurt.status("n2")["process"]
+    hurt.stop("n1")
+    made = StandIn(hurt)
+    assert made.last == last
+    parts = urlsplit(hurt.master)
+    network = AiohttpNetwork()
+    assert parts.hostname
+    assert parts.port
+    listener = await network.serve(parts.hostname, parts.port, made.handle)
+    try:
+        yield made
+        told = hurt.status("n2")
+    finally:
+        await listener.close()
+        await network.close()
+        if not hurt.running("n2"):
+            hurt.launch("n2")
+        hurt.start("n1")
+    if told:
+        assert (told["process"], told["range"]["last"]) == (process, last)
+    assert hurt.settle() == last + 1  # n1's new term
+    assert hurt.append(b"still here") == [last + 2]
+
+
+async def test_garbage_for_a_matchpoint_ends_that_feed_alone(stand_in: StandIn) -> None:
+    right = stand_in.matchpoint
+    for message in (
+        b"",
+        b"\0",
+        os.urandom(1000),
+        encode(Start(1)),
+        heartbeat_message(stand_in.position()),
+        bytes([MessageType.MATCHPOINT]) + b"{",
+        bytes([MessageType.MATCHPOINT]) + b'{"vlsn":' + b"[" * 100_000,
+        bytes([MessageType.MATCHPOINT]) + b'{"vlsn":"1","feed_term":1}',
+        bytes([MessageType.REFUSE]) + b"no JSON",
+        encode(Refuse("internal", "not today")),
+        encode(msgspec.structs.replace(right, vlsn=right.vlsn - 1)),
+        encode(msgspec.structs.replace(right, vlsn=right.vlsn + 1)),
+        encode(msgspec.structs.replace(right, vlsn=-1)),
+        encode(msgspec.structs.replace(right, vlsn=0)),
+        encode(msgspec.structs.replace(right, feed_term=right.feed_term - 1)),
+        encode(msgspec.structs.replace(right, feed_term=-1)),
+    ):
+        async with stand_in.feed() as channel:
+            await channel.send(message)
+            await ended(channel)
+        async with stand_in.stream():
+            pass
+
+
+async def test_garbage_in_a_stream_ends_that_feed_alone(stand_in: StandIn) -> None:
+    flipped_body, flipped_head, many = stand_in.block(), stand_in.block(), [stand_in.block() for _ in range(40)]
+    flipped_body[-1] ^= 1
+    flipped_head[20] ^= 1
+    for number, block in enumerate(many):
+        block[:] = stand_in.block(first=stand_in.last + 1 + number)
+    many[20][-1] ^= 1
+    right = blocks_message(stand_in.position(last=stand_in.last + 1), [stand_in.block()])
+    hole = [stand_in.block(), stand_in.block(first=stand_in.last + 3)]
+    for message in (
+        b"",
+        os.urandom(5000),
+        encode(stand_in.matchpoint),
+        ack_message(Ack(stand_in.term, 1, 1)),
+        right[:39],
+        right[:-8],
+        right + bytes(8),
+        right[: BLOCKS_HEADER.size],
+        bytes([right[0], 1]) + right[2:],
+        right[:4] + (2).to_bytes(4, "little") + right[8:],
+        right[:4] + (0xFFFF_FFFF).to_bytes(4, "little") + right[8:],
+        blocks_message(stand_in.position(), [flipped_body]),
+        blocks_message(stand_in.position(), [flipped_head]),
+        blocks_message(stand_in.position(), many),
+        blocks_message(stand_in.position(), hole),
+        blocks_message(stand_in.position(), [stand_in.block(first=stand_in.last)]),
+        blocks_message(stand_in.position(), [stand_in.block(first=stand_in.last + 2)]),
+        blocks_message(stand_in.position(), [stand_in.block(term=stand_in.term + 1)]),
+        blocks_message(stand_in.position(term=stand_in.term + 1), [stand_in.block()]),
+        heartbeat_message(stand_in.position(term=stand_in.term + 1)),
+        heartbeat_message(stand_in.position(dtvlsn=stand_in.last + 1)),
+        bytes(MESSAGE_BYTES_MAX + 1024),
+    ):
+        async with stand_in.stream() as channel:
+            with suppress(ChannelClosed):
+                await channel.send(message)
+            await ended(channel)
+    async with stand_in.stream():
+        pass
+
+
+async def test_garbage_for_a_hello_is_asked_again(hurt: Group, stand_in: StandIn) -> None:
+    right = stand_in.hello
+    answer = json.loads(bytes(right.body))
+    for garbage in (
+        Response(200, {}, b""),
+        Response(200, {}, b"[" * 100_000),
+        Response(200, {}, json.dumps({**answer, "group": "another"}).encode()),
+        Response(200, {}, json.dumps({**answer, "name": "n3"}).encode()),
+        Response(200, {}, json.dumps({**answer, "last": "many"}).encode()),
+        Response(500, {"Content-Type": "text/html"}, b"<html>"),
+        Response(307, {"Location": "http://127.0.0.1:9/"}),
+    ):
+        async with stand_in.stream():
+            stand_in.hello = garbage
+        await stand_in.asked(hurt)
+        stand_in.hello = right
+    async with stand_in.stream():
+        pass
+
+
+@pytest.mark.xfail(reason="a replica ends with a hello whose incarnation is no number (Following._follow: int())")
+async def test_a_hello_of_no_incarnation_is_asked_again(hurt: Group, stand_in: StandIn) -> None:
+    right = stand_in.hello
+    garbage = {**json.loads(bytes(right.body)), "incarnation": "xyz"}
+    async with stand_in.stream():
+        stand_in.hello = Response(200, {}, json.dumps(garbage).encode())
+    await stand_in.asked(hurt)
+    stand_in.hello = right
+    async with stand_in.stream():
+        pass
+
+
+@pytest.mark.xfail(reason="a replica ends with a matchpoint whose term is past 64 bits (ReplicaFeed._syncup)")
+async def test_a_term_that_no_record_holds_ends_that_feed_alone(hurt: Group, stand_in: StandIn) -> None:
+    async with stand_in.feed() as channel:
+        await channel.send(encode(msgspec.structs.replace(stand_in.matchpoint, feed_term=1 << 70)))
+        await ended(channel)
+    await stand_in.asked(hurt)
+    async with stand_in.stream():
+        pass

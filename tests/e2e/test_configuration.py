@@ -1,0 +1,134 @@
+"""A node that cannot be what it is told to be: status 2, one line that says why, nothing written."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+
+from tests.e2e.commands import Command, Ended, run_all
+from tests.e2e.group import Group
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def toml(directory: Path, **changed: str) -> Path:
+    """The config file of a right node n1 of three in ``directory``, some of its lines replaced."""
+    port = free_port()
+    lines = {
+        "name": 'name = "n1"',
+        "group": 'group = "e2e"',
+        "dir": 'dir = "."',
+        "listen": f'listen = "127.0.0.1:{port}"',
+        "more": "",
+        "table": "[members]",
+        "n1": f'n1 = "http://127.0.0.1:{port}"',
+        "n2": 'n2 = "http://127.0.0.1:9"',
+        "n3": 'n3 = "http://127.0.0.1:10"',
+    }
+    directory.mkdir(parents=True)
+    path = directory / "node.toml"
+    path.write_text("\n".join({**lines, **changed}.values()) + "\n")
+    return path
+
+
+BAD_FILES = {
+    "itself missing among the members": ({"n1": ""}, "'n1' is not among them"),
+    "no members": ({"n1": "", "n2": "", "n3": ""}, "members"),
+    "no table of members": ({"table": "", "n1": "", "n2": "", "n3": ""}, "members"),
+    "a member twice": ({"n3": 'n2 = "http://127.0.0.1:11"'}, "twice"),
+    "a URL twice": ({"n3": 'n3 = "http://127.0.0.1:9"'}, "n2 and n3"),
+    "a member without a port": ({"n3": 'n3 = "http://127.0.0.1"'}, "n3"),
+    "a member that is no URL": ({"n3": 'n3 = "over there"'}, "n3"),
+    "a member by https": ({"n3": 'n3 = "https://127.0.0.1:10"'}, "n3"),
+    "a member that is a number": ({"n3": "n3 = 3"}, "n3"),
+    "a name that is none": ({"name": 'name = "n 1"'}, "n 1"),
+    "no name": ({"name": ""}, "name"),
+    "no directory": ({"dir": ""}, "dir"),
+    "a listen that is none": ({"listen": 'listen = "here"'}, "listen"),
+    "an unknown key": ({"more": "segment_byte = 1"}, "segment_bytes"),
+    "a number out of range": ({"more": "segment_bytes = 5"}, "segment_bytes"),
+    "a size that is none": ({"more": 'segment_bytes = "much"'}, "segment_bytes"),
+    "no TOML": ({"more": "= ="}, "TOML"),
+}
+
+
+def test_a_config_that_cannot_be_is_refused_with_its_setting(tmp_path: Path) -> None:
+    made = [toml(tmp_path / str(number), **changed) for number, (changed, _) in enumerate(BAD_FILES.values())]
+    ended = run_all(*(("node", "--config", path) for path in made))
+    for (what, (_, word)), path, result in zip(BAD_FILES.items(), made, ended, strict=True):
+        line = result.refused()
+        assert line.startswith("vlsnlog: "), what
+        assert word in line, (what, line)
+        assert list(path.parent.iterdir()) == [path], what
+
+
+def test_flags_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    node = ("node", "--dir", tmp_path / "n", "--group", "g", "--listen", "127.0.0.1:9")
+    one, other = "n1=http://127.0.0.1:9", "n2=http://127.0.0.1:10"
+    missing, double, nameless, none, absent = run_all(
+        (*node, "--name", "n3", "--member", one, "--member", other),
+        (*node, "--name", "n1", "--member", one, "--member", one),
+        (*node, "--member", one),
+        (*node, "--name", "n1", "--member", "n1"),
+        ("node", "--config", tmp_path / "absent.toml"),
+    )
+    assert "'n3' is not among them" in missing.refused()
+    assert "n1 is given twice" in double.refused()
+    assert "--name" in nameless.refused()
+    assert "NAME=URL" in none.refused()
+    assert "absent.toml" in absent.refused()
+    assert not (tmp_path / "n").exists()
+
+
+def said(ended: Ended) -> str:
+    """The last line of a node that had begun to log before it gave up."""
+    assert ended.status == 2, ended
+    return ended.err.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        path = toml(tmp_path / "n1", listen=f'listen = "127.0.0.1:{port}"', n1=f'n1 = "http://127.0.0.1:{port}"')
+        with Command("node", "--config", path) as node:
+            line = node.ended().refused()
+    assert f"127.0.0.1:{port}" in line
+    assert list(path.parent.iterdir()) == [path]
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """What a directory holds, without what a start says (log and pid)."""
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name not in ("LOCK", "lock.mdb")
+    }
+
+
+def test_a_directory_in_use_or_of_another_group_or_node_is_refused(group: Group, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "node.id").write_bytes((group.path("n2") / "node.id").read_bytes())
+    before = digests(copy)
+    own = group.status("n2")["group"]
+    paths = [
+        toml(tmp_path / "in-use", name='name = "n2"', group=f'group = "{own}"', dir=f'dir = "{group.path("n2")}"'),
+        toml(tmp_path / "group", name='name = "n2"', dir=f'dir = "{copy}"'),
+        toml(tmp_path / "node", name='name = "n3"', group=f'group = "{own}"', dir=f'dir = "{copy}"'),
+    ]
+    with group.unharmed():
+        in_use, of_group, of_node = run_all(*(("node", "--config", path) for path in paths))
+    assert "another process has this directory open" in said(in_use)
+    assert own in said(of_group)
+    assert "e2e" in said(of_group)
+    assert "n2" in said(of_node)
+    assert digests(copy) == before
+    assert int((group.path("n2") / "node.pid").read_text()) == group.pid("n2")

@@ -1,0 +1,1 @@
+"""The fakes: the world in one process, from a seed."""

@@ -1,0 +1,218 @@
+"""One connection of the fake network: two wires, a channel at each end.
+
+A wire carries whole messages in their order, each after a drawn delay.
+
+1. Over a blocked way nothing moves.  When the way opens within ``stall_s``, all of it moves on, as TCP does;
+   stuck for longer, the connection is cut: both ends raise ``ChannelClosed``, and nothing of it arrives.
+2. A sender waits while ``window_bytes`` of its wire are not yet taken at the other end.  That they were
+   taken is told over the way back: where only that is blocked, the window fills, and stalls.
+3. ``close`` goes the way of the messages, behind them: what was sent before it is received before it.
+4. A message over the receiver's limit ends the connection in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from vlsn.errors import ChannelClosed
+from vlsn.seams import Buffer
+
+SAME_TIME_S = 1e-9
+
+
+class Ways(Protocol):
+    """What a connection asks of the network that it lies in."""
+
+    loop: asyncio.AbstractEventLoop
+    stall_s: float
+    window_bytes: int
+
+    def delay_s(self, source: str, target: str) -> float: ...
+
+    def blocked(self, source: str, target: str) -> bool: ...
+
+    def draws_cut(self) -> bool: ...
+
+
+class Connection:
+    def __init__(self, ways: Ways, client: str, server: str, *, client_bytes_max: int, server_bytes_max: int) -> None:
+        self.hosts = (client, server)
+        self.reason = ""
+        up = Wire(self, ways, client, server, server_bytes_max)
+        down = Wire(self, ways, server, client, client_bytes_max)
+        self.wires = (up, down)
+        self.client = FakeChannel(ways, out=up, come=down)
+        self.server = FakeChannel(ways, out=down, come=up)
+
+    @property
+    def over(self) -> bool:
+        return all(wire.over for wire in self.wires)
+
+    def cut(self, reason: str) -> None:
+        """Both ends raise ``ChannelClosed`` from now on, whatever was under way."""
+        self.reason = self.reason or reason
+        for wire in self.wires:
+            wire.drop()
+
+    def abandon(self, host: str) -> None:
+        """That end is gone without a word: nothing more leaves it, not even a close."""
+        (self.client, self.server)[self.hosts.index(host)].abandon()
+
+    def move(self) -> None:
+        """A way was opened or blocked."""
+        for wire in self.wires:
+            wire.move()
+
+    def refuse(self, wire: Wire) -> None:
+        """What came over ``wire`` ends the connection."""
+        self.reason = self.reason or "a message over the limit"
+        wire.end()
+        self.wires[wire is self.wires[0]].put(None)
+
+
+class Wire:
+    """One direction.  ``None`` among its messages is the sender's close."""
+
+    def __init__(self, connection: Connection, ways: Ways, source: str, target: str, bytes_max: int) -> None:
+        self._connection = connection
+        self._ways = ways
+        self._source, self._target = source, target
+        self._bytes_max = bytes_max
+        self._under_way: deque[tuple[float, bytes | None]] = deque()
+        self._last_due = 0.0
+        self._stuck_since: float | None = None
+        self._untold = 0
+        self.arrived: deque[bytes] = deque()
+        self.held = 0
+        """Bytes sent of which the sender does not know yet that they were taken."""
+        self.over = False
+        self.ignored = False
+        """The receiver has closed its end."""
+        self.readable = asyncio.Event()
+        self.writable = asyncio.Event()
+
+    def put(self, message: bytes | None) -> None:
+        if self.over:
+            return
+        now = self._ways.loop.time()
+        due = self._last_due = max(self._last_due, now + self._ways.delay_s(self._source, self._target))
+        self._under_way.append((due, message))
+        self.held += len(message or b"")
+        self._ways.loop.call_at(due, self.move)
+
+    def take(self) -> bytes:
+        message = self.arrived.popleft()
+        self._untold += len(message)
+        self.move()
+        return message
+
+    def move(self) -> None:
+        """Everything that can move now does."""
+        now = self._ways.loop.time() + SAME_TIME_S
+        forward = not self._ways.blocked(self._source, self._target)
+        if self._untold and not self._ways.blocked(self._target, self._source):
+            self.held -= self._untold
+            self._untold = 0
+            self.writable.set()
+        while forward and not self.over and self._under_way and self._under_way[0][0] <= now:
+            self._arrive(self._under_way.popleft()[1])
+        stuck = not self.over and (bool(self._under_way and self._under_way[0][0] <= now) or self._untold > 0)
+        if not stuck:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+            self._ways.loop.call_later(self._ways.stall_s, self._give_up, now)
+
+    def end(self) -> None:
+        """Nothing more arrives; what did arrive can still be taken."""
+        self.over = True
+        self._under_way.clear()
+        for wire in self._connection.wires:  # who sends the other way is to see it too
+            wire.readable.set()
+            wire.writable.set()
+
+    def forget(self) -> None:
+        """What is under way never arrives; the wire itself stays."""
+        self._under_way.clear()
+
+    def drop(self) -> None:
+        self.arrived.clear()
+        self.end()
+
+    def _arrive(self, message: bytes | None) -> None:
+        if message is None:
+            self.end()
+        elif len(message) > self._bytes_max:
+            self._connection.refuse(self)
+        elif self.ignored:
+            self._untold += len(message)
+        else:
+            self.arrived.append(message)
+            self.readable.set()
+
+    def _give_up(self, since: float) -> None:
+        if self._stuck_since == since and not self.over:
+            self._connection.cut(f"nothing moved from {self._source} to {self._target} for {self._ways.stall_s} s")
+
+
+class FakeChannel:
+    """``vlsn.seams.Channel`` at one end of a connection."""
+
+    def __init__(self, ways: Ways, *, out: Wire, come: Wire) -> None:
+        self._ways = ways
+        self._out, self._come = out, come
+        self._closed = False
+
+    async def send(self, message: Buffer) -> None:
+        data = bytes(message)
+        self._check()
+        if self._ways.draws_cut():
+            self._out._connection.cut("drawn from the seed")
+        while self._out.held and self._out.held + len(data) > self._ways.window_bytes:
+            self._check()
+            self._out.writable.clear()
+            await self._out.writable.wait()
+        self._check()
+        self._out.put(data)
+
+    def send_now(self, message: Buffer) -> bool:
+        if self._closed or self._come.over or self._out.over or self._out.held:
+            return False
+        if self._ways.draws_cut():
+            self._out._connection.cut("drawn from the seed")
+            return False
+        self._out.put(bytes(message))
+        return True
+
+    async def receive(self) -> bytes:
+        while not (self._come.arrived or self._closed or self._come.over):
+            self._come.readable.clear()
+            await self._come.readable.wait()
+        if self._closed or not self._come.arrived:
+            raise self._gone()
+        return self._come.take()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = self._come.ignored = True
+        self._out.put(None)
+        self._come.readable.set()
+        self._out.writable.set()
+
+    def abandon(self) -> None:
+        self._closed = self._come.ignored = True
+        self._out.forget()
+        self._come.readable.set()
+        self._out.writable.set()
+
+    def _check(self) -> None:
+        if self._closed or self._come.over or self._out.over:
+            raise self._gone()
+
+    def _gone(self) -> ChannelClosed:
+        if self._closed:
+            return ChannelClosed("this end was closed")
+        return ChannelClosed(self._out._connection.reason or "the other end was closed")

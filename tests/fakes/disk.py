@@ -1,0 +1,406 @@
+"""A disk in memory that remembers what was synced, counts its calls, and fails on demand.
+
+One ``FakeDisk`` is one machine's disk; it outlives the processes that use it:
+
+    disk.stop_at(17)                  the process dies at disk call 17 (``StopHere``), and stays dead
+    disk.power_cut(rng)               any subset of what was not synced is gone; nothing is open or locked
+    disk.process_kill()               nothing is gone; nothing is open or locked
+    disk.fail_at(9)                   call 9 raises EIO; a write then leaves a part, a sync loses pages
+    disk.calls[16]                    Call(number=17, name="sync", path="/n1/00000001.vlog", …)
+
+``StopHere`` is a ``BaseException``, as a kill is nothing that code could handle: after it every call on the
+disk raises it again until the power cut or kill is told.  What a test does to the disk itself (``flip_bit``,
+``content``, ``settle`` …) is no call.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import posixpath
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from tests.fakes.inodes import Directory, Inode, Node
+from vlsn.errors import LogInUse
+from vlsn.seams import Buffer
+
+Moment = Literal["before", "during", "after"]
+UNLIMITED_BYTES = 1 << 40
+CHANGES = frozenset(
+    "create write sync allocate drop_cache make_directory rename remove sync_directory lock".split()  # noqa: SIM905
+)
+
+
+class StopHere(BaseException):
+    """The process ends at this disk call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    number: int
+    name: str
+    path: str
+    offset: int = 0
+    size: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether a crash before and after it could leave different disks."""
+        return self.name in CHANGES
+
+
+@dataclass(slots=True)
+class _Rule:
+    when: Callable[[Call], bool]
+    code: int
+    """An errno, or 0 for the end of the process."""
+    moment: Moment
+    times: int
+
+
+class FakeDisk:
+    def __init__(self, *, rng: Random | None = None, capacity_bytes: int | None = None) -> None:
+        self.calls: list[Call] = []
+        self.capacity_bytes = capacity_bytes
+        self.hook: Callable[[Call], None] | None = None
+        """Called before each call, outside the disk's own latch: it may wait, or raise."""
+        self.latency: Callable[[Call], float] | None = None
+        """Seconds that a call takes; ``FakeThreads`` draws them through ``take_latency``."""
+        self.on_stop: Callable[[], None] | None = None
+        self.stopped = False
+        self._rng = rng or Random(0)
+        self._root = Directory()
+        self._rules: list[_Rule] = []
+        self._locks: dict[str, FakeLock] = {}
+        self.life = 0
+        self._owed_s = 0.0
+        self._latch = threading.RLock()
+
+    # The Disk seam.
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> FakeFile:
+        with self._call("create" if create else "open", path):
+            if create:
+                parent, name = self._parent(path)
+                if name in parent.names:
+                    raise _error(errno.EEXIST, path)
+                inode = Inode()
+                parent.step({name: inode})
+                return FakeFile(self, path, inode, write=True)
+            node = self._find(path)
+            if isinstance(node, Directory):
+                raise _error(errno.EISDIR, path)
+            return FakeFile(self, path, node, write=write)
+
+    def list(self, directory: str) -> list[str]:
+        with self._call("list", directory):
+            return sorted(self._directory(directory).names)
+
+    def exists(self, path: str) -> bool:
+        with self._call("exists", path):
+            try:
+                return self._look(path) is not None
+            except NotADirectoryError:
+                return False
+
+    def make_directory(self, path: str) -> None:
+        with self._call("make_directory", path):
+            at = self._root
+            for name in _parts(path):
+                if name not in at.names:
+                    at.step({name: Directory()})
+                below = at.names[name]
+                if not isinstance(below, Directory):
+                    raise _error(errno.EEXIST, path)
+                at = below
+
+    def rename(self, old: str, new: str) -> None:
+        with self._call("rename", old):
+            node = self._find(old)
+            (source, old_name), (target, new_name) = self._parent(old), self._parent(new)
+            if isinstance(target.names.get(new_name), Directory):
+                raise _error(errno.EISDIR, new)
+            if source is target:
+                source.step({old_name: None, new_name: node})
+            else:
+                target.step({new_name: node})
+                source.step({old_name: None})
+
+    def remove(self, path: str) -> None:
+        with self._call("remove", path):
+            if isinstance(self._find(path), Directory):
+                raise _error(errno.EISDIR, path)
+            parent, name = self._parent(path)
+            parent.step({name: None})
+
+    def sync_directory(self, directory: str) -> None:
+        with self._call("sync_directory", directory):
+            self._directory(directory).sync()
+
+    def free_bytes(self, directory: str) -> int:
+        with self._call("free_bytes", directory):
+            return self.free()
+
+    def lock(self, path: str) -> FakeLock:
+        with self._call("lock", path):
+            path = _normal(path)
+            if path in self._locks:
+                raise LogInUse(f"{path} is locked: another process has this directory open; stop it first")
+            if self._look(path) is None:
+                parent, name = self._parent(path)
+                parent.step({name: Inode()})
+            self._locks[path] = held = FakeLock(self, path)
+            return held
+
+    def is_locked(self, path: str) -> bool:
+        with self._call("is_locked", path):
+            return _normal(path) in self._locks
+
+    # What a test does to it.
+
+    def stop_at(self, when: int | Callable[[Call], bool], *, moment: Moment = "before") -> None:
+        """The process ends at call number ``when`` (or the first that it holds for): before the call has any
+        effect, after all of it, or ``during``: a write then leaves a part of its bytes."""
+        self._rules.append(_Rule(_when(when), 0, moment, 1))
+
+    def fail_at(self, when: int | Callable[[Call], bool], *, code: int = errno.EIO, times: int = 1) -> None:
+        """These calls raise ``OSError(code)``.  A write leaves a part of its bytes, a sync loses pages."""
+        self._rules.append(_Rule(_when(when), code, "during", times))
+
+    def mend(self) -> None:
+        """Forgets every rule of ``stop_at`` and ``fail_at``."""
+        self._rules.clear()
+
+    def process_kill(self) -> None:
+        """The process is gone, the machine is not: every byte and name stays as it was last seen."""
+        with self._latch:
+            self.life += 1
+            self._locks.clear()
+            self._rules.clear()
+            self._owed_s = 0.0
+            self.stopped = False
+
+    def power_cut(self, rng: Random, *, tear: bool = False) -> None:
+        """The machine is gone, and comes back with any subset of what was not synced."""
+        with self._latch:
+            self.process_kill()
+            self._root.power_cut(rng, tear=tear)
+
+    def clone(self) -> FakeDisk:
+        """The same bytes and names, synced or not, on another disk, where nothing is open or locked."""
+        other = FakeDisk(rng=Random(self._rng.random()), capacity_bytes=self.capacity_bytes)
+        with self._latch:
+            other._root = copy.deepcopy(self._root)
+        return other
+
+    def settle(self) -> None:
+        """Everything is synced, as after a long quiet time."""
+
+        def sync(node: Node) -> None:
+            node.sync()
+            if isinstance(node, Directory):
+                for below in node.names.values():
+                    sync(below)
+
+        with self._latch:
+            sync(self._root)
+
+    def content(self, path: str) -> bytes:
+        return bytes(self._inode(path).cached)
+
+    def durable_content(self, path: str) -> bytes:
+        """What the medium alone holds of a file, were its name there."""
+        return bytes(self._inode(path).durable)
+
+    def write_content(self, path: str, data: bytes) -> None:
+        """A file with exactly these bytes, synced; its directory must be there."""
+        parent, name = self._parent(path)
+        inode = Inode()
+        inode.put(0, data)
+        inode.sync()
+        parent.names[name] = parent.durable[name] = inode
+
+    def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
+        """One bit is wrong from now on, on the medium and in the cache."""
+        inode = self._inode(path)
+        for data in (inode.cached, inode.durable):
+            if offset < len(data):
+                data[offset] ^= 1 << bit
+        for version in inode.dirty.pop(offset // 512, [])[-1:]:  # it was to be written: so it is, flipped
+            at = offset // 512 * 512
+            inode.dirty[offset // 512] = [bytes(inode.cached[at : at + len(version)])]
+
+    def free(self) -> int:
+        if self.capacity_bytes is None:
+            return UNLIMITED_BYTES
+        return max(0, self.capacity_bytes - _used(self._root))
+
+    def take_latency(self) -> float:
+        """Seconds that the calls since the last ``take_latency`` would have taken."""
+        owed, self._owed_s = self._owed_s, 0.0
+        return owed
+
+    # Below the seam.
+
+    @contextmanager
+    def _call(self, name: str, path: str, offset: int = 0, size: int = 0) -> Iterator[_Rule | None]:
+        with self._latch:
+            self.check_life()
+            call = Call(len(self.calls) + 1, name, _normal(path), offset, size)
+            self.calls.append(call)
+        if self.hook is not None:
+            self.hook(call)
+        with self._latch:
+            self.check_life()
+            if self.latency is not None:
+                self._owed_s += self.latency(call)
+            rule = self._matching(call)
+            if rule is not None and (rule.moment == "before" or (rule.moment == "during" and name not in _PARTIAL)):
+                self._trip(rule, call)
+            yield rule
+            if rule is not None:
+                self._trip(rule, call)
+
+    def _matching(self, call: Call) -> _Rule | None:
+        for rule in self._rules:
+            if rule.times and rule.when(call):
+                rule.times -= 1
+                return rule
+        return None
+
+    def _trip(self, rule: _Rule, call: Call) -> None:
+        if rule.code:
+            raise _error(rule.code, call.path)
+        self.stopped = True
+        if self.on_stop is not None:
+            self.on_stop()
+        raise StopHere(f"{rule.moment} disk call {call.number}: {call.name} {call.path}")
+
+    def check_life(self, life: int | None = None) -> None:
+        if self.stopped or life not in (None, self.life):
+            raise StopHere("this process ended at an earlier disk call")
+
+    def _look(self, path: str) -> Node | None:
+        at: Node = self._root
+        for name in _parts(path):
+            if not isinstance(at, Directory):
+                raise _error(errno.ENOTDIR, path)
+            if name not in at.names:
+                return None
+            at = at.names[name]
+        return at
+
+    def _find(self, path: str) -> Node:
+        node = self._look(path)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        return node
+
+    def _inode(self, path: str) -> Inode:
+        node = self._find(path)
+        assert isinstance(node, Inode), path
+        return node
+
+    def _directory(self, path: str) -> Directory:
+        node = self._find(path)
+        if not isinstance(node, Directory):
+            raise _error(errno.ENOTDIR, path)
+        return node
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        above, name = posixpath.split(_normal(path))
+        return self._directory(above), name
+
+
+_PARTIAL = ("write", "sync")
+
+
+class FakeFile:
+    def __init__(self, disk: FakeDisk, path: str, inode: Inode, *, write: bool) -> None:
+        self._disk, self._path, self._inode, self._writes = disk, path, inode, write
+        self.life = disk.life
+        self._open = True
+
+    def size(self) -> int:
+        with self._call("size"):
+            return len(self._inode.cached)
+
+    def read(self, offset: int, size: int) -> bytes:
+        with self._call("read", offset, size):
+            return bytes(memoryview(self._inode.cached)[offset : offset + size])
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+        with self._call("write", offset, len(data), changes=True) as rule:
+            if rule is not None and rule.moment == "during":
+                data = data[: self._disk._rng.randrange(len(data) + 1)]
+            room = max(0, len(self._inode.cached) + self._disk.free() - offset)
+            self._inode.put(offset, data[:room])
+            if len(data) > room:
+                raise _error(errno.ENOSPC, self._path)
+
+    def sync(self) -> None:
+        with self._call("sync") as rule:
+            if rule is None or rule.moment == "after":
+                self._inode.sync()
+            elif rule.code:
+                self._inode.sync_failed(self._disk._rng)
+
+    def allocate(self, size: int) -> None:
+        with self._call("allocate", 0, size, changes=True):
+            if size - len(self._inode.cached) > self._disk.free():
+                raise _error(errno.ENOSPC, self._path)
+            self._inode.grow(size)
+
+    def drop_cache(self) -> None:
+        with self._call("drop_cache"):
+            self._inode.drop_cache()
+
+    def close(self) -> None:
+        """Nothing happens for a process that is gone: its files are closed."""
+        if self._open and not self._disk.stopped and self.life == self._disk.life:
+            with self._call("close"):
+                self._open = False
+
+    @contextmanager
+    def _call(self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False) -> Iterator[_Rule | None]:
+        self._disk.check_life(self.life)
+        if not self._open or (changes and not self._writes):
+            raise _error(errno.EBADF, self._path)
+        with self._disk._call(name, self._path, offset, size) as rule:
+            yield rule
+
+
+class FakeLock:
+    def __init__(self, disk: FakeDisk, path: str) -> None:
+        self._disk, self._path = disk, path
+
+    def release(self) -> None:
+        if self._disk._locks.get(self._path) is self:
+            del self._disk._locks[self._path]
+
+
+def _when(when: int | Callable[[Call], bool]) -> Callable[[Call], bool]:
+    return (lambda call: call.number == when) if isinstance(when, int) else when
+
+
+def _used(node: Node) -> int:
+    return len(node.cached) if isinstance(node, Inode) else sum(map(_used, node.names.values()))
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath(posixpath.join("/", path))
+
+
+def _parts(path: str) -> list[str]:
+    return [name for name in _normal(path).split("/") if name]
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)

@@ -1,0 +1,168 @@
+"""The key-value store as a model: sorted keys and a dict, all of a write or nothing.
+
+It knows no pages and no map, and keeps each value beside a crc32c as the seam says.  ``corrupt`` flips a
+bit of what is kept, ``snapshot`` and ``restore`` bring an older image back, ``fail_writes_after`` makes a
+write fail, ``abandon`` is what a killed process leaves: committed values and no open store.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from vlsn.errors import Damaged, LogFailed, LogInUse
+from vlsn.seams import KeyValue
+
+
+@dataclass(slots=True)
+class Contents:
+    """What is committed under one path."""
+
+    values: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    keys: list[bytes] = field(default_factory=list)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key not in self.values:
+            insort(self.keys, key)
+        self.values[key] = value, crc32(value, crc32(key))
+
+    def delete(self, key: bytes) -> None:
+        if self.values.pop(key, None) is not None:
+            del self.keys[bisect_left(self.keys, key)]
+
+    def copy(self) -> Contents:
+        return Contents(dict(self.values), list(self.keys))
+
+
+class FakeStores:
+    """Stores that live as long as this object."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, Contents] = {}
+        self.unreadable: set[str] = set()
+        self.fail_writes_after: int | None = None
+        self.writes = 0
+        self._open: set[str] = set()
+
+    def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:
+        if path in self._open:
+            raise LogInUse(f"{path} is already open in this process")
+        if path in self.unreadable:
+            raise Damaged(f"{path}: not a store", file=path)
+        if path not in self.contents:
+            if read_only:
+                raise FileNotFoundError(path)
+            self.contents[path] = Contents()
+        self._open.add(path)
+        return FakeStore(self, path, read_only=read_only)
+
+    def exists(self, path: str) -> bool:
+        return path in self.contents
+
+    def set_aside(self, path: str) -> str:
+        if path not in self.contents:
+            return ""
+        assert path not in self._open, f"{path} is open"
+        number = 1
+        while (aside := f"{path}.aside-{number}") in self.contents:
+            number += 1
+        self.contents[aside] = self.contents.pop(path)
+        self.unreadable.discard(path)
+        return aside
+
+    def release(self, path: str) -> None:
+        self._open.discard(path)
+
+    def abandon(self, prefix: str = "") -> None:
+        """The process that had the stores under ``prefix`` open is gone."""
+        self._open = {path for path in self._open if not path.startswith(prefix)}
+
+    def corrupt(self, path: str, key: bytes, *, bit: int = 0) -> None:
+        """Flips one bit of a committed value, its checksum left as it was."""
+        value, check = self.contents[path].values[key]
+        flipped = bytearray(value or b"\0")
+        flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
+        self.contents[path].values[key] = bytes(flipped), check
+
+    def snapshot(self, path: str) -> Contents:
+        return self.contents[path].copy()
+
+    def restore(self, path: str, image: Contents) -> None:
+        assert path not in self._open, f"{path} is open"
+        self.contents[path] = image.copy()
+
+    def count_write(self, path: str) -> None:
+        self.writes += 1
+        if self.fail_writes_after is not None and self.writes > self.fail_writes_after:
+            raise LogFailed(f"{path}: no write was to work any more")
+
+
+class FakeStore:
+    """One open store."""
+
+    def __init__(self, stores: FakeStores, path: str, *, read_only: bool) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._stores = stores
+        self._writer = 0
+        self._closed = False
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._value(key) if key in self._contents.values else None
+
+    def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
+        if key in self._contents.values:
+            return key, self._value(key)
+        at = bisect_left(self._contents.keys, key) - 1
+        return self._item(at) if at >= 0 else None
+
+    def at_or_after(self, key: bytes) -> tuple[bytes, bytes] | None:
+        at = bisect_left(self._contents.keys, key)
+        return self._item(at) if at < len(self._contents.keys) else None
+
+    def items(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        return [(key, self._value(key)) for key in self._contents.keys if start <= key < end]
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Sequence[bytes] = (),
+        delete_ranges: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        assert not self.read_only, f"{self.path} is open for reading only"
+        assert self._writer in (0, threading.get_ident()), f"{self.path} is written by two threads"
+        self._writer = threading.get_ident()
+        self._stores.count_write(self.path)
+        after = self._contents.copy()
+        for start, end in delete_ranges:
+            for key in [key for key in after.keys if start <= key < end]:
+                after.delete(key)
+        for key in deletes:
+            after.delete(key)
+        for key, value in puts:
+            assert 0 < len(key) <= 511
+            after.put(key, bytes(value))
+        self._stores.contents[self.path] = after
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._stores.release(self.path)
+
+    @property
+    def _contents(self) -> Contents:
+        assert not self._closed, f"{self.path} is closed"
+        return self._stores.contents[self.path]
+
+    def _item(self, at: int) -> tuple[bytes, bytes]:
+        key = self._contents.keys[at]
+        return key, self._value(key)
+
+    def _value(self, key: bytes) -> bytes:
+        value, check = self._contents.values[key]
+        if crc32(value, crc32(key)) != check:
+            raise Damaged(f"{self.path}: the value of key {key.hex()} does not match its checksum", file=self.path)
+        return value

@@ -1,0 +1,246 @@
+"""An asyncio loop of virtual time.
+
+1. Time moves only when nothing is ready, and then at once to the next timer: an hour costs nothing.
+2. Nothing ready, no timer, and the main future not done: ``Deadlock``, naming what each task waits for.
+3. The order of everything follows from the program alone.  Tasks and futures hash by their number, so that
+   asyncio's own sets of them iterate the same way in every process.
+4. What would leave the process or the thread (executors, sockets, other threads' calls) is refused.
+5. An exception that asyncio would only log fails the run.
+
+    result = run(main())                   a fresh loop, from time 1000.0 on; all tasks are ended after it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+from tests.fakes.disk import StopHere
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+START_S = 1_000.0
+LIMIT_S = 86_400.0
+TURNS_MAX = 500_000
+"""Turns of the loop without a step of time: more is a loop that never waits."""
+
+
+class Deadlock(AssertionError):
+    """Nothing is scheduled, and somebody still waits."""
+
+
+class OutOfTime(AssertionError):
+    """The run has used up its virtual time, or turns without any."""
+
+
+class Owner:
+    """The tasks of one simulated process: what it starts, what these start, and what its timers start."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def context(self) -> Context:
+        """To start a task in that belongs to this process."""
+        context = copy_context()
+        context.run(OWNER.set, self)
+        return context
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        if self.ended:
+            task.cancel()
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end(self) -> None:
+        self.ended = True
+        for task in sorted(self._tasks, key=hash):
+            task.cancel()
+
+
+OWNER: ContextVar[Owner | None] = ContextVar("OWNER", default=None)
+
+
+class VirtualTask(asyncio.Task[Any]):
+    _number = 0
+    owner: Owner | None = None
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class VirtualFuture(asyncio.Future[Any]):
+    _number = 0
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, *, limit_s: float = LIMIT_S) -> None:
+        super().__init__()
+        self.faults: list[dict[str, Any]] = []
+        """What asyncio reported and nobody handled."""
+        self._now = START_S
+        self._end = START_S + limit_s
+        self._turns = 0
+        self._numbers = itertools.count(1)
+        self._home = threading.get_ident()
+        self._selector = self  # BaseEventLoop asks it ``select``
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self._now
+
+    def select(self, timeout: float | None) -> list[object]:
+        """Moves time instead of waiting for it."""
+        if timeout == 0:
+            self._turns += 1
+            if self._turns > TURNS_MAX:
+                raise OutOfTime(f"{TURNS_MAX} turns at {self._now - START_S:.6f} s: {_waits(self)}")
+            return []
+        if timeout is None:
+            raise Deadlock(f"deadlock in virtual time at {self._now - START_S:.6f} s: {_waits(self)}")
+        self._turns = 0
+        self._now = max(self._now, self._scheduled[0].when())
+        if self._now > self._end:
+            raise OutOfTime(f"not done after {self._end - START_S:.0f} s of virtual time: {_waits(self)}")
+        return []
+
+    def extend(self, seconds: float = 60.0) -> None:
+        """The run may go on for so long from now: its limits may just have ended it."""
+        self._turns = 0
+        self._end = self._now + seconds
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = VirtualFuture(loop=self)
+        future._number = next(self._numbers)
+        return future
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        self._check_closed()
+        number = next(self._numbers)
+        task = VirtualTask(coro, loop=self, name=f"task-{number}" if name is None else str(name), context=context)
+        task._number = number
+        task.owner = OWNER.get() if context is None else context.get(OWNER)
+        if task.owner is not None:
+            task.owner.add(task)
+        return task
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Kept, but for the end of a simulated process and what comes of it: that is meant."""
+        error = context.get("exception")
+        if _ended(context):
+            return
+        if isinstance(error, BaseExceptionGroup):
+            error = error.split(StopHere)[1]
+            if error is None:
+                return
+        if not isinstance(error, StopHere):
+            self.faults.append(context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if threading.get_ident() != self._home:
+            raise RuntimeError("another thread has no place in virtual time")
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("virtual time knows no executor: threads come from FakeThreads")
+
+    def _no_sockets(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("virtual time knows no sockets: connections come from FakeNet")
+
+    create_connection = create_server = create_datagram_endpoint = _no_sockets
+    connect_accepted_socket = getaddrinfo = getnameinfo = _no_sockets
+
+    def _process_events(self, event_list: list[object]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        """There is no select to wake."""
+
+    def _check_closed(self) -> None:
+        if self.is_closed():
+            raise RuntimeError("the virtual loop is closed")
+
+
+def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
+    """What ``main`` returns, on a loop of its own.  Tasks that it leaves behind are cancelled."""
+    loop = VirtualLoop(limit_s=limit_s)
+    try:
+        result = loop.run_until_complete(main)
+    except BaseException as error:
+        for fault in loop.faults:
+            error.add_note(f"besides: {_told(fault)}")
+        raise
+    finally:
+        _end_tasks(loop)
+        loop.close()
+    if loop.faults:
+        first = loop.faults[0].get("exception")
+        raise AssertionError("; ".join(map(_told, loop.faults))) from first
+    return result
+
+
+def _end_tasks(loop: VirtualLoop) -> None:
+    for _ in range(10):  # a task's end may start another
+        loop.extend()
+        tasks = sorted(asyncio.all_tasks(loop), key=hash)
+        if not tasks:
+            break
+        for task in tasks:
+            task.cancel()
+        try:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        except (Deadlock, OutOfTime):
+            break
+    loop.extend()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def _ended(fault: dict[str, Any]) -> bool:
+    """Whether it happened to a task or callback of a process that is gone."""
+    task, handle = fault.get("task", fault.get("future")), fault.get("handle")
+    owner = task.owner if isinstance(task, VirtualTask) else None
+    if handle is not None:
+        owner = handle._context.get(OWNER)
+    return owner is not None and owner.ended
+
+
+def _told(fault: dict[str, Any]) -> str:
+    return f"{fault.get('message')}: {fault.get('exception')!r}"
+
+
+def _waits(loop: VirtualLoop) -> str:
+    tasks = sorted(asyncio.all_tasks(loop), key=hash)
+    return "; ".join(f"{task.get_name()} waits at {_place(task)}" for task in tasks) or "no task"
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    """File, line and function of the innermost coroutine."""
+    at: Any = task.get_coro()
+    frame = None
+    while at is not None:
+        frame = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None) or getattr(at, "ag_frame", None) or frame
+        at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None) or getattr(at, "ag_await", None)
+    if frame is None:
+        return "its start"
+    code = frame.f_code
+    return f"{'/'.join(code.co_filename.split('/')[-2:])}:{frame.f_lineno} ({code.co_qualname})"

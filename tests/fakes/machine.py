@@ -1,0 +1,145 @@
+"""A machine of a simulated cluster: a disk and stores that outlive its processes.
+
+    machine = Machine("n1", loop, net, Random("7/n1"))
+    process = machine.boot()                  a fresh process: its seams and its network
+    task = process.start(node_main(process))  ends quietly when the process is killed
+    machine.kill()                            SIGKILL: bytes stay, everything else is gone
+    machine.power_cut(tear=True)              and the machine with it: any subset of what was not synced
+
+What a killed process still had to say is not heard: its disk calls raise ``StopHere``, its jobs do not run,
+its connections are cut, its tasks, and all that they ever started, are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import FakeDisk, FakeFile, FakeLock
+from tests.fakes.kv import FakeStores
+from tests.fakes.loop import Owner
+from tests.fakes.net import FakeHost, FakeNet
+from tests.fakes.random import SeededRandom
+from tests.fakes.threads import FakeThreads
+from vlsn.seams import Seams
+
+
+class Machine:
+    def __init__(
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        net: FakeNet,
+        rng: Random,
+        *,
+        latency_s: tuple[float, float] = (0.0, 0.000_5),
+        capacity_bytes: int | None = None,
+    ) -> None:
+        self.name = name
+        self.loop = loop
+        self.net = net
+        self.rng = rng
+        self.latency_s = latency_s
+        self.disk = FakeDisk(rng=rng, capacity_bytes=capacity_bytes)
+        self.stores = FakeStores()
+        self.clock_offset_us = 0
+        self.process: Process | None = None
+        self.disk.on_stop = self.kill
+
+    def boot(self) -> Process:
+        assert self.process is None, f"{self.name} is up"
+        self.process = Process(self)
+        return self.process
+
+    def kill(self, *, silent: bool = False) -> None:
+        """``silent``: nobody resets its connections, as when the machine or its network is gone."""
+        process, self.process = self.process, None
+        self.disk.process_kill()
+        if process is not None:
+            process.threads.kill()
+            self.stores.abandon()
+            self.net.kill(self.name, silent=silent)
+            process.owner.end()
+
+    def power_cut(self, *, tear: bool = False) -> None:
+        self.kill(silent=True)
+        self.disk.power_cut(self.rng, tear=tear)
+
+
+class Process:
+    """One life of a node."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.threads = FakeThreads(machine.loop, rng=machine.rng, disk=machine.disk, latency_s=machine.latency_s)
+        self.clock = FakeClock(machine.loop.time, offset_us=machine.clock_offset_us)
+        self.owner = Owner()
+        self.network: FakeHost = machine.net.host(machine.name, self.owner)
+        self.seams = Seams(
+            disk=ProcessDisk(machine.disk),
+            clock=self.clock,
+            random=SeededRandom(machine.rng),
+            threads=self.threads,
+            stores=machine.stores,
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self.machine.process is self
+
+    def start(self, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task of this process, as are all that it starts."""
+        return self.machine.loop.create_task(self._live(main), context=self.owner.context())
+
+    async def _live(self, main: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await main
+        except BaseException:
+            if self.alive:
+                raise
+            return None  # whatever a killed process would have raised
+
+
+class ProcessDisk:
+    """The machine's disk as one process has it: of no use any more once that process is gone."""
+
+    def __init__(self, disk: FakeDisk) -> None:
+        self._disk, self._life = disk, disk.life
+
+    @property
+    def _mine(self) -> FakeDisk:
+        self._disk.check_life(self._life)
+        return self._disk
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> FakeFile:
+        return self._mine.open(path, write=write, create=create)
+
+    def list(self, directory: str) -> list[str]:
+        return self._mine.list(directory)
+
+    def exists(self, path: str) -> bool:
+        return self._mine.exists(path)
+
+    def make_directory(self, path: str) -> None:
+        self._mine.make_directory(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._mine.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._mine.remove(path)
+
+    def sync_directory(self, directory: str) -> None:
+        self._mine.sync_directory(directory)
+
+    def free_bytes(self, directory: str) -> int:
+        return self._mine.free_bytes(directory)
+
+    def lock(self, path: str) -> FakeLock:
+        return self._mine.lock(path)
+
+    def is_locked(self, path: str) -> bool:
+        return self._mine.is_locked(path)

@@ -1,0 +1,317 @@
+"""A network in one process: delays, partitions, cut connections and dead hosts, from a seed.
+
+    net = FakeNet(loop, Random(7))
+    n1, n2 = net.host("n1"), net.host("n2")      each is the ``Network`` of one process
+    await n1.serve("n1", 7701, handler)          await n2.connect("http://n1:7701/v1/feed", …)
+    net.split(["n1"], ["n2", "n3"])              both ways, between the groups
+    net.block("n1", "n2")                        one way only: n2 does not hear n1
+    net.heal()                                   net.cut("n1", "n2")      net.kill("n2")
+
+A request or connect waits while its way is blocked, until its timeout; what lies on a channel waits for
+``stall_s`` at most (``tests/fakes/channel.py``).  Refused at once: a host that is dead or does not listen.
+A host of the same name again is a new process: every connection of the old one is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import aclosing
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+from repl.http import problem
+from repl.http.types import BytesBody, Handler, Headers, Quick, Request, Response, Upgrade
+from tests.fakes.channel import Connection, FakeChannel
+from tests.fakes.disk import StopHere
+from tests.fakes.loop import Owner
+from vlsn.errors import ChannelClosed, Unreachable
+from vlsn.limits import MIB
+from vlsn.seams import Buffer
+
+CLOSE_S = 2.0
+"""How long a listener that closes lets requests under way run."""
+FIRST_PORT = 49_152
+
+
+class FakeNet:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        rng: Random,
+        *,
+        delay_s: tuple[float, float] = (0.000_2, 0.002),
+        stall_s: float = 2.0,
+        window_bytes: int = MIB,
+        cut_rate: float = 0.0,
+    ) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.default_delay_s = delay_s
+        self.delays_s: dict[tuple[str, str], tuple[float, float]] = {}
+        """By (source, target), where it is not the default: a slow link."""
+        self.stall_s = stall_s
+        self.window_bytes = window_bytes
+        self.cut_rate = cut_rate
+        """How likely the sending of a message cuts its connection instead."""
+        self.listeners: dict[tuple[str, int], FakeListener] = {}
+        self.connections: list[Connection] = []
+        self.owners: dict[tuple[str, int], str] = {}
+        """The host that listens there, or did."""
+        self.ports = itertools.count(FIRST_PORT)
+        self._hosts: dict[str, FakeHost] = {}
+        self._blocked: set[tuple[str, str]] = set()
+        self._dark: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def host(self, name: str, owner: Owner | None = None) -> FakeHost:
+        """The network of a new process on that host; ``owner`` is who its handlers' tasks belong to."""
+        self.kill(name)  # also what a silent death has left
+        self._dark.discard(name)
+        self._hosts[name] = host = FakeHost(self, name, owner or Owner())
+        self._change()
+        return host
+
+    # Faults.
+
+    def block(self, source: str, target: str) -> None:
+        """Nothing from ``source`` arrives at ``target``."""
+        self._blocked.add((source, target))
+
+    def split(self, *groups: Iterable[str]) -> None:
+        """Between the groups nothing arrives, either way; inside them all is well."""
+        sides = [list(group) for group in groups]
+        for one, other in itertools.permutations(sides, 2):
+            for source, target in itertools.product(one, other):
+                self.block(source, target)
+
+    def heal(self) -> None:
+        """Every way is open again; what is not cut by then moves on."""
+        self._blocked.clear()
+        self._change()
+
+    def cut(self, one: str, other: str) -> None:
+        """All channels between the two end, at both ends."""
+        for connection in self._between(one, other):
+            connection.cut("the connection was cut")
+
+    def kill(self, name: str, *, silent: bool = False) -> None:
+        """The process is gone: its tasks are cancelled, its connections reset.  ``silent``: so is its
+        machine, nobody resets anything, and its peers find out by what does not come."""
+        host = self._hosts.pop(name, None)
+        if host is not None:
+            host.end()
+        if silent:
+            self._dark.add(name)
+        for connection in self.connections:
+            if name in connection.hosts and silent:
+                connection.abandon(name)
+            elif name in connection.hosts:
+                connection.cut(f"{name} is gone")
+
+    # What a connection asks.
+
+    def delay_s(self, source: str, target: str) -> float:
+        return self.rng.uniform(*self.delays_s.get((source, target), self.default_delay_s))
+
+    def blocked(self, source: str, target: str) -> bool:
+        if source == target:
+            return source in self._dark
+        return (source, target) in self._blocked or source in self._dark or target in self._dark
+
+    def draws_cut(self) -> bool:
+        return self.cut_rate > 0 and self.rng.random() < self.cut_rate
+
+    async def passage(self, source: str, target: str) -> None:
+        """One packet's way, however long it is blocked."""
+        await asyncio.sleep(self.delay_s(source, target))
+        while self.blocked(source, target):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def open(self, client: str, server: str, *, client_bytes_max: int, server_bytes_max: int) -> Connection:
+        self.connections = [connection for connection in self.connections if not connection.over]
+        opened = Connection(self, client, server, client_bytes_max=client_bytes_max, server_bytes_max=server_bytes_max)
+        self.connections.append(opened)
+        return opened
+
+    def _between(self, one: str, other: str) -> list[Connection]:
+        return [connection for connection in self.connections if {*connection.hosts} == {one, other}]
+
+    def _change(self) -> None:
+        self._changed.set()
+        for connection in list(self.connections):
+            connection.move()
+
+
+class FakeHost:
+    """``repl.http.types.Network`` of one process."""
+
+    def __init__(self, net: FakeNet, name: str, owner: Owner) -> None:
+        self._net = net
+        self.name = name
+        self.alive = True
+        self._owner = owner
+        self._dialled: list[Connection] = []
+
+    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> FakeListener:
+        """``quick`` is a short way that a carrier may do without, and this one does."""
+        self._check()
+        port = port or next(self._net.ports)
+        if (host, port) in self._net.listeners:
+            raise OSError(errno.EADDRINUSE, f"{host}:{port} is in use")
+        self._net.owners[host, port] = self.name
+        listener = self._net.listeners[host, port] = FakeListener(self._net, self, (host, port), handler)
+        return listener
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+    ) -> Response:
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer, _ = await self._exchange(method, url, headers or {}, bytes(body))
+        except TimeoutError:
+            raise Unreachable(f"{method} {url}: no answer in {timeout_s} s") from None
+        assert isinstance(answer, Response), "an upgrade for a request that asked for none"
+        return answer
+
+    async def connect(
+        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+    ) -> FakeChannel:
+        asked = {"Connection": "Upgrade", "Upgrade": "websocket", **(headers or {})}
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer, connection = await self._exchange("GET", url, asked, b"", message_bytes_max)
+        except TimeoutError:
+            raise Unreachable(f"{url}: no answer in {timeout_s} s") from None
+        if connection is not None:
+            self._dialled.append(connection)
+            return connection.client
+        assert isinstance(answer, Response)
+        if answer.status >= 400:
+            raise problem.error_of(bytes(answer.body))
+        raise Unreachable(f"{url}: status {answer.status} instead of an upgrade")
+
+    async def close(self) -> None:
+        """Every channel that this process has dialled is closed."""
+        for connection in self._dialled:
+            await connection.client.close()
+        self._dialled.clear()
+
+    def end(self) -> None:
+        self.alive = False
+        self._owner.end()
+        for address, listener in list(self._net.listeners.items()):
+            if listener.host is self:
+                del self._net.listeners[address]
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task of this process, whoever's message it is that starts it."""
+        return self._net.loop.create_task(coroutine, context=self._owner.context())
+
+    async def _exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, message_bytes_max: int = 0
+    ) -> tuple[Response | Upgrade, Connection | None]:
+        self._check()
+        parts = urlsplit(url)
+        address = (parts.hostname or "", parts.port or 80)
+        target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        server = self._net.owners.get(address, address[0])  # one that is cut off cannot refuse either
+        await self._net.passage(self.name, server)
+        listener = self._net.listeners.get(address)
+        if listener is None:
+            await self._net.passage(server, self.name)
+            raise Unreachable(f"{url}: connection refused")
+        request = Request(method, target, Headers({"Host": parts.netloc, **headers}), BytesBody(body), self.name)
+        answer, connection = await self._served(listener, request, message_bytes_max, url)
+        try:
+            await self._net.passage(server, self.name)
+            self._check()
+        except BaseException:
+            if connection is not None:
+                connection.cut("the client gave up before the upgrade arrived")
+            raise
+        return answer, connection
+
+    async def _served(
+        self, listener: FakeListener, request: Request, message_bytes_max: int, url: str
+    ) -> tuple[Response | Upgrade, Connection | None]:
+        task = listener.host.start(listener.answer(request, self.name, message_bytes_max))
+        listener.serving.add(task)
+        task.add_done_callback(listener.serving.discard)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            if not self._net.blocked(self.name, listener.host.name):
+                task.cancel()  # a handler is cancelled when its client leaves
+            raise
+        if task.cancelled() or task.exception() is not None:  # the process has ended in the middle
+            raise Unreachable(f"{url}: the connection was reset")
+        result: tuple[Response | Upgrade, Connection | None] = task.result()
+        return result
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise Unreachable(f"the process on {self.name} is gone")
+
+
+class FakeListener:
+    def __init__(self, net: FakeNet, host: FakeHost, address: tuple[str, int], handler: Handler) -> None:
+        self._net = net
+        self._handler = handler
+        self._address = address
+        self._channels: set[asyncio.Task[Any]] = set()
+        self.host = host
+        self.serving: set[asyncio.Task[Any]] = set()
+        self.url = f"http://{address[0]}:{address[1]}"
+
+    async def close(self) -> None:
+        if self._net.listeners.get(self._address) is self:
+            del self._net.listeners[self._address]
+        for task in sorted(self._channels, key=hash):
+            task.cancel()
+        if self.serving:
+            _, late = await asyncio.wait(self.serving, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
+        if self._channels:
+            await asyncio.wait(self._channels)
+
+    async def answer(
+        self, request: Request, client: str, message_bytes_max: int
+    ) -> tuple[Response | Upgrade, Connection | None]:
+        try:
+            answer = await self._handler(request)
+            if isinstance(answer, Response) and answer.stream is not None:
+                async with aclosing(answer.stream) as stream:
+                    answer = Response(answer.status, answer.headers, b"".join([piece async for piece in stream]))
+        except Exception as fault:
+            context = {"message": f"the handler of {self.url} raised", "exception": fault}
+            self._net.loop.call_exception_handler(context)
+            answer = problem.response(problem.internal(fault, "a request"))
+        if isinstance(answer, Response):
+            return Response(answer.status, Headers(answer.headers), bytes(answer.body)), None
+        connection = self._net.open(
+            client,
+            self.host.name,
+            client_bytes_max=message_bytes_max,
+            server_bytes_max=answer.message_bytes_max,
+        )
+        task = self.host.start(self._run(answer, connection.server))
+        self._channels.add(task)
+        task.add_done_callback(self._channels.discard)
+        return answer, connection
+
+    async def _run(self, upgrade: Upgrade, channel: FakeChannel) -> None:
+        try:
+            await upgrade.run(channel)
+        except (ChannelClosed, StopHere):
+            pass
+        except Exception as fault:
+            context = {"message": f"a channel of {self.url} raised", "exception": fault}
+            self._net.loop.call_exception_handler(context)
+        finally:
+            await channel.close()

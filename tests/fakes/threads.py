@@ -1,0 +1,200 @@
+"""Threads without threads: in virtual time, or inside the caller.
+
+``FakeThreads`` runs each job at one moment of virtual time; how long the job takes before and after that
+moment, and how long its completion is on its way home, is drawn.  So a kill finds a job not begun, done and
+not yet told, or told; and a second job may have run before the first one's completion.
+
+``InlineThreads`` runs a job in ``submit`` itself and its completion right after it: a log on it makes the
+same disk calls in the same order every time, which is what a crash at call number N needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from random import Random
+from typing import Any, TypeVar
+
+from tests.fakes.disk import FakeDisk, StopHere
+from vlsn.errors import LogClosed
+
+T = TypeVar("T")
+Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
+Completion = tuple[Callable[[Any], None], object]
+
+
+class FakeThreads:
+    """The workers of one process.  ``latency_s`` is the range of a job's own time; what its disk calls take
+    (``FakeDisk.latency``) comes on top."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        rng: Random | None = None,
+        disk: FakeDisk | None = None,
+        latency_s: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self.loop = loop
+        self.rng = rng or Random(0)
+        self.disk = disk
+        self.latency_s = latency_s
+        self.killed = False
+
+    def worker(self, name: str) -> FakeWorker:
+        return FakeWorker(self, name)
+
+    def latch(self) -> AbstractContextManager[object]:
+        return threading.RLock()
+
+    def kill(self) -> None:
+        """The process is gone: no job runs and no completion is called any more."""
+        self.killed = True
+
+
+class FakeWorker:
+    def __init__(self, threads: FakeThreads, name: str) -> None:
+        self._threads, self._name = threads, name
+        self._jobs: deque[Job] = deque()
+        self._finished: deque[Completion] = deque()
+        self._pending = 0
+        self._busy = False
+        self._closed = False
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
+        if self._closed:
+            raise LogClosed(f"worker {self._name} is closed")
+        self._pending += 1
+        self._jobs.append((job, done, failed))
+        if not self._busy:
+            self._begin()
+
+    def pending(self) -> int:
+        return self._pending
+
+    def close(self) -> None:
+        """In no virtual time: what was submitted runs, and is told, inside this call."""
+        self._closed = True
+        while self._jobs and not self._threads.killed:
+            self._run_next()
+        while self._finished:
+            self._tell()
+
+    def _begin(self) -> None:
+        threads = self._threads
+        self._busy = True
+        takes_s = threads.rng.uniform(*threads.latency_s)
+        before_s = threads.rng.uniform(0.0, takes_s)
+        threads.loop.call_later(before_s, self._run, takes_s - before_s)
+
+    def _run(self, after_s: float) -> None:
+        threads = self._threads
+        if threads.disk is not None:
+            threads.disk.take_latency()  # what others did on this disk since is not this job's time
+        if self._jobs and not threads.killed:
+            self._run_next()
+        if threads.disk is not None:
+            after_s += threads.disk.take_latency()
+        threads.loop.call_later(after_s, self._free)
+        way_s = threads.rng.choice((0.0, threads.rng.uniform(*threads.latency_s)))
+        threads.loop.call_later(after_s + way_s, self._tell)  # the oldest one, whichever timer is first
+
+    def _free(self) -> None:
+        self._busy = False
+        if self._jobs and not self._threads.killed:
+            self._begin()
+
+    def _run_next(self) -> None:
+        job, done, failed = self._jobs.popleft()
+        try:
+            result = job()
+        except StopHere:
+            self._threads.kill()
+        except BaseException as error:
+            self._finished.append((failed, error))
+        else:
+            self._finished.append((done, result))
+
+    def _tell(self) -> None:
+        if not self._finished or self._threads.killed:
+            self._finished.clear()
+            return
+        call, argument = self._finished.popleft()
+        self._pending -= 1
+        try:
+            call(argument)
+        except StopHere:
+            self._threads.kill()
+        except BaseException as error:
+            message = f"completion of worker {self._name} raised"
+            self._threads.loop.call_exception_handler({"message": message, "exception": error})
+
+
+class InlineThreads:
+    """Every job and completion runs on the caller's thread before ``submit`` returns; what these submit
+    runs after them, still before the outermost ``submit`` returns.  ``StopHere`` comes out of ``submit``."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = False
+
+    def worker(self, name: str) -> InlineWorker:
+        return InlineWorker(self, name)
+
+    def latch(self) -> AbstractContextManager[object]:
+        return threading.RLock()
+
+    def run(self, step: Callable[[], None]) -> None:
+        self._waiting.append(step)
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._waiting:
+                self._waiting.popleft()()
+        finally:
+            self._running = False
+            self._waiting.clear()
+
+
+class InlineWorker:
+    def __init__(self, threads: InlineThreads, name: str) -> None:
+        self._threads, self._name = threads, name
+        self._pending = 0
+        self._closed = False
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
+        if self._closed:
+            raise LogClosed(f"worker {self._name} is closed")
+        self._pending += 1
+
+        def step() -> None:
+            try:
+                result = job()
+            except StopHere:
+                raise
+            except BaseException as error:
+                self._tell(failed, error)
+            else:
+                self._tell(done, result)
+
+        self._threads.run(step)
+
+    def pending(self) -> int:
+        return self._pending
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _tell(self, call: Callable[[Any], None], argument: object) -> None:
+        self._pending -= 1
+        try:
+            call(argument)
+        except StopHere:
+            raise
+        except BaseException as error:
+            thread = threading.current_thread()
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))

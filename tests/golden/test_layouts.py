@@ -1,0 +1,149 @@
+"""Every layout against its golden bytes, built and read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.golden.hex import GOLDEN, golden
+from vlsn import batch, block, frame, nodefile, records, seal, segment, sidecar
+from vlsn.block import EntryKind
+from vlsn.columns import Columns, offsets_of
+from vlsn.ids import Term, Vlsn
+
+CLOCK_US = 1_700_000_000_000_000
+SALT = 0xDEADBEEF
+SEGMENT = segment.SegmentHeader(
+    group="demo",
+    node="n1",
+    incarnation=0x0123456789ABCDEF,
+    number=3,
+    salt=SALT,
+    state=segment.SegmentState.ACTIVE,
+    size=64 << 20,
+    created_us=CLOCK_US,
+    prev_number=2,
+    prev_end=8192,
+    prev_last_vlsn=99,
+)
+STANDBY = segment.SegmentHeader(
+    group="demo",
+    node="n1",
+    incarnation=5,
+    number=4,
+    salt=1,
+    state=segment.SegmentState.PREPARED,
+    size=1 << 16,
+    created_us=CLOCK_US,
+)
+NODE = nodefile.NodeRecord(
+    group="demo",
+    node="n1",
+    incarnation=0xFEDCBA9876543210,
+    term=5,
+    voted_for="n2",
+    vote_term=4,
+    floor_term=3,
+    floor_vlsn=1000,
+    sequence=7,
+)
+GROUP = records.GroupEntry(
+    "demo",
+    [
+        records.Member("n1", "http://127.0.0.1:7701", "0123456789abcdef"),
+        records.Member("n2", "http://127.0.0.1:7702", "fedcba9876543210", electable=False),
+    ],
+    previous=2,
+)
+FIXED: dict[str, Any] = {
+    "segment.hex": SEGMENT,
+    "segment_standby.hex": STANDBY,
+    "nodefile_slot.hex": NODE,
+    "checkpoint_start.hex": records.CheckpointStart(4, 1, 9, 8, CLOCK_US),
+    "checkpoint_end.hex": records.CheckpointEnd(4, 3 << 32 | 4096, 1, 1, 9, 8, CLOCK_US),
+    "rollback_start.hex": records.RollbackStart(5, 3 << 32 | 4096, 3 << 32 | 4208, 3 << 32 | 4400, 9, CLOCK_US),
+    "rollback_end.hex": records.RollbackEnd(3 << 32 | 4400, CLOCK_US),
+    "term_entry.json": records.TermEntry(3, "n1", "0123456789abcdef"),
+    "group_entry.json": GROUP,
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_record_is_its_golden_bytes(name: str) -> None:
+    record = FIXED[name]
+    assert record.encode() == golden(name)
+    assert type(record).decode(golden(name)) == record
+
+
+def test_plain_block_is_its_golden_bytes() -> None:
+    submissions = [seal.Values([b"a", b"bc"]), seal.Values([b""])]
+    [sealed] = seal.seal(submissions, term=2, first_vlsn=7, dtvlsn=6, clock_us=CLOCK_US)
+    assert sealed == seal.Sealed(golden("block_plain.hex"), Vlsn(7), Vlsn(9), 2)
+    header = block.decode(sealed.data)
+    assert (header.name, header.last_vlsn, header.submissions) == ((2, 7), 9, 2)
+    assert [entry.value for entry in block.entries(sealed.data, header)] == [b"a", b"bc", b""]
+
+
+def test_block_of_every_column_is_its_golden_bytes() -> None:
+    columns = Columns(
+        2,
+        offsets_of([b"", b"value"]),
+        b"value",
+        offsets_of([b"key", b""]),
+        b"key",
+        txns=bytes(8) + (10).to_bytes(8, "little"),
+    )
+    data = block.build(
+        term=3,
+        first_vlsn=10,
+        dtvlsn=9,
+        clock_us=CLOCK_US + 1,
+        kind=[EntryKind.DATA, EntryKind.COMMIT],
+        columns=columns,
+        submissions=1,
+    )
+    assert data == golden("block_columns.hex")
+    one, two = block.entries(data, block.decode(data))
+    assert one == block.Entry(Vlsn(10), Term(3), CLOCK_US + 1, EntryKind.DATA, 0, b"key", b"")
+    assert two == block.Entry(Vlsn(11), Term(3), CLOCK_US + 1, EntryKind.COMMIT, 10, None, b"value")
+
+
+def test_batch_is_its_golden_bytes() -> None:
+    data = golden("batch.hex")
+    assert batch.encode([b"hi", b"the"], [None, b"k"]) == data
+    assert batch.decode_entries(batch.decode(data)) == [(None, b"hi"), (b"k", b"the")]
+
+
+@pytest.mark.parametrize("name", ["frame.hex", "frame_overmarked.hex"])
+def test_frame_is_its_golden_bytes(name: str) -> None:
+    data, payload = bytearray(golden(name)), golden("block_plain.hex")
+    header = frame.decode_header(data, 0, offset=4096, salt=SALT)
+    assert header is not None
+    assert (header.size, header.overmarked) == (len(data), name == "frame_overmarked.hex")
+    assert frame.check_frame(data, 0, header)
+    data[frame.FLAG_AT] = 0
+    built = frame.build_header(frame.FrameKind.BLOCK, payload, offset=4096, prev=0, synced=4096, salt=SALT)
+    assert built + payload + bytes(-len(payload) % 8) == data
+
+
+def test_sidecar_is_its_golden_bytes() -> None:
+    made = sidecar.Sidecar(
+        number=3,
+        salt=SALT,
+        first_vlsn=7,
+        last_vlsn=9,
+        end=4296,
+        entries=3,
+        crc=0x11223344,
+        offsets=np.array([4096, 4208], np.uint32),
+    )
+    assert made.encode() == golden("sidecar.hex")
+    read = sidecar.Sidecar.decode(golden("sidecar.hex"))
+    assert (read.end, read.crc, read.offsets.tolist()) == (4296, 0x11223344, [4096, 4208])
+
+
+def test_every_golden_file_is_compared() -> None:
+    compared = {"block_plain.hex", "block_columns.hex", "batch.hex", "frame.hex", "frame_overmarked.hex", "sidecar.hex"}
+    assert {path.name for path in GOLDEN.iterdir() if path.suffix in {".hex", ".json"}} == compared | set(FIXED)

@@ -1,0 +1,152 @@
+"""Live nodes as sources: a server of a copy's files as ``/v1/segments`` serves them, with its faults."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from repl.audit import live
+from repl.audit.source import Unreadable
+from tests.repl.audit.jobs import audited
+from tests.repl.audit.logs import Copy, numbered
+from vlsn.segment import segment_name
+
+STORY = numbered(400, 5, 60)
+LAST, DTVLSN = 2000, 1995
+
+
+class Server(ThreadingHTTPServer):
+    """Serves ``copy`` as a node would; ``faults`` are statuses (0: a cut connection) for the next segment reads."""
+
+    daemon_threads = True
+
+    def __init__(self, copy: Copy) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.copy = copy
+        self.faults: list[int] = []
+        self.requests: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.requests.append(self.path)
+        if self.path == "/v1/status":
+            span = {"first": 1, "last": LAST, "last_sync": LAST, "last_txn_end": 0}
+            self.answer(200, {"group": "g", "node": "n2", "range": span, "dtvlsn": DTVLSN})
+        elif self.path == "/v1/segments":
+            rows = [{"number": number, "end": end} for number, end in self.server.copy.ends.items()]
+            self.answer(200, {"group": "g", "node": "n2", "segments": rows})
+        elif self.server.faults:
+            if status := self.server.faults.pop(0):
+                self.answer(status, {"type": "damaged", "detail": "no such luck"})
+            else:
+                self.close_connection = True
+        else:
+            self.piece(int(self.path.rpartition("/")[2]))
+
+    def piece(self, number: int) -> None:
+        data = (self.server.copy.path / segment_name(number)).read_bytes()
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"])
+        assert match is not None
+        start, last = map(int, match.groups())
+        body = data[start : last + 1]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer(self, status: int, value: dict[str, object]) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def served(copy: Copy) -> Iterator[Server]:
+    server = Server(copy)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> list[Copy]:
+    return [Copy(tmp_path / node, node).add(*STORY).write() for node in ("n1", "n2")]
+
+
+def test_a_live_node_equals_a_directory(copies: list[Copy]) -> None:
+    copies[0].checkpoint(dtvlsn=LAST).write()
+    with served(copies[1]) as server:
+        report = audited(copies[0], server.url)
+    assert (report.exit_code, report.compared_from, report.compared_to) == (0, 1, DTVLSN)
+    assert [(source.node, source.live, source.last) for source in report.sources] == [
+        ("n1", False, LAST),
+        ("n2", True, LAST),
+    ]
+
+
+def test_damage_at_a_live_node_is_named(copies: list[Copy]) -> None:
+    file, offset = copies[1].flip(501, 100)
+    with served(copies[1]) as server:
+        report = audited(copies[0], server.url + "/")
+        (finding,) = report.findings
+        assert (finding.source, finding.file, finding.offset) == (server.url, file, offset)
+    assert (finding.vlsn, report.exit_code) == (501, 1)
+
+
+def test_a_damaged_header_of_a_live_node_hides_no_block(copies: list[Copy]) -> None:
+    copies[1].flip_at(2, 60)
+    with served(copies[1]) as server:
+        report = audited(copies[0], server.url)
+    assert [(finding.rule, finding.file) for finding in report.findings] == [("segment-header", segment_name(2))]
+    assert report.equal
+
+
+def test_what_fails_once_is_asked_again(copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PIECE_BYTES", 16 << 10)
+    with served(copies[1]) as server:
+        server.faults = [503, 0, 429, 500]
+        report = audited(copies[0], server.url)
+        assert report.exit_code == 0
+        assert server.faults == []
+        assert sum(path.startswith("/v1/segments/") for path in server.requests) > 4 * 4
+
+
+@pytest.mark.parametrize(("status", "message"), [(410, "answered 410"), (404, "no such luck")])
+def test_a_refusal_ends_the_audit(copies: list[Copy], status: int, message: str) -> None:
+    with served(copies[1]) as server:
+        server.faults = [status]
+        with pytest.raises(Unreadable, match=message):
+            audited(copies[0], server.url)
+
+
+def test_a_node_that_is_down_ends_the_audit(copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live._fetch.retry, "wait", lambda state: 0)
+    with served(copies[1]) as server:
+        url = server.url
+    with pytest.raises(Unreadable, match="is the node up"):
+        audited(copies[0], url)

@@ -1,0 +1,72 @@
+"""The audit on a real Spark: tasks, progress, the report's file.  What it finds is in ``test_audit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl.audit import run_audit
+from repl.audit.source import Unreadable
+from tests.repl.audit.logs import Copy, blocks, numbered
+from vlsn.errors import BadArgument
+
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("spark")]
+
+STORY = numbered(400, 5, 60)
+
+
+def copies(path: Path) -> list[Copy]:
+    sizes = {"n1": 64 << 10, "n2": 96 << 10, "n3": 1 << 20}
+    return [Copy(path / node, node, segment_bytes=size).add(*STORY).write() for node, size in sizes.items()]
+
+
+def paths(made: list[Copy]) -> list[str]:
+    return [str(copy.path) for copy in made]
+
+
+def test_equal_copies_are_proven_in_spark_tasks(tmp_path: Path, spark: Any) -> None:
+    told: list[tuple[str, int, int]] = []
+    out = tmp_path / "report.json"
+    tracker = spark.sparkContext.statusTracker()
+    report = run_audit(
+        paths(copies(tmp_path)), out=[str(out)], progress=lambda what, done, total: told.append((what, done, total))
+    )
+    assert (report.equal, report.exit_code, report.compared_to) == (True, 0, 1990)
+    surveyed, read = (max(total for what, _, total in told if what == name) for name in ("survey", "read"))
+    assert report.tasks == surveyed + read
+    assert surveyed == 3
+    assert read > 3
+    assert told[-1] == ("read", read, read)
+    assert json.loads(out.read_text()) == json.loads(report.to_json())
+    assert tracker.getActiveJobsIds() == []
+
+
+def test_damage_and_divergence_come_back_from_tasks(tmp_path: Path) -> None:
+    made = copies(tmp_path)
+    file, offset = made[0].flip(501, 120)
+    other = blocks([f"paid {n}" for n in range(5)], first_vlsn=1001)[0]
+    made[2] = Copy(tmp_path / "n3", "n3").add(*STORY[:200], other, *STORY[201:]).write()
+    tasks: dict[str, int] = {}
+    report = run_audit(paths(made), progress=lambda what, done, total: tasks.update({what: total}))
+    damage, divergence = report.findings
+    assert (damage.rule, damage.file, damage.offset, damage.vlsn) == ("frame-crc", file, offset, 501)
+    assert (divergence.rule, divergence.source, divergence.vlsn) == ("divergence", str(made[2].path), 1001)
+    assert (divergence.more["value"], divergence.more["other"]["value"][:10]) == ("paid 0", "value 1001")
+    assert tasks["differences"] == 1
+    assert (report.equal, report.exit_code, report.tasks) == (False, 1, sum(tasks.values()))
+
+
+def test_what_cannot_run_is_refused_before_spark_is_asked(tmp_path: Path) -> None:
+    made = paths(copies(tmp_path))
+    for sources, out, message in (
+        (made[:1], [], "at least two"),
+        ([made[0], made[0] + "/."], [], "named twice"),
+        (made, ["report.html"], "json only"),
+    ):
+        with pytest.raises(BadArgument, match=message):
+            run_audit(sources, out=out)
+    with pytest.raises(Unreadable, match="gone"):
+        run_audit([made[0], str(tmp_path / "gone")])

@@ -1,0 +1,383 @@
+"""The commands against nodes in memory: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl.cli.append import bodies
+from repl.cli.main import main
+from repl.cli.status import degraded
+from tests.repl.client.group import GroupNode, ServedNode
+from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def told(name: str, state: str, *, fed: list[str] | None = None, reason: str = "") -> dict[str, Any]:
+    more = {"reason": reason} if reason else {}
+    return {"node": name, "state": state, "feeders": [{"replica": each} for each in fed or []], **more}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    status: int
+    out: bytes
+    err: str
+
+
+class Shell:
+    """Runs a command in this process, with the node's URL in the environment."""
+
+    def __init__(self, capture: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+        self._capture = capture
+        self._monkeypatch = monkeypatch
+        for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("VLSNLOG_URL", url)
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Result:
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        self._capture.readouterr()
+        status = main(arguments)
+        out, err = self._capture.readouterr()
+        return Result(status, out, err.decode())
+
+
+@pytest.fixture
+def served() -> Iterator[ServedNode]:
+    with ServedNode() as one:
+        yield one
+
+
+@pytest.fixture
+def node(served: ServedNode) -> GroupNode:
+    return served.node
+
+
+@pytest.fixture
+def shell(served: ServedNode, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(capsysbinary, monkeypatch, served.url)
+
+
+def test_append_prints_first_and_last(shell: Shell, node: GroupNode) -> None:
+    assert shell("append", "hello", "--key", "k") == Result(0, b"2 2\n", "")
+    assert shell("append", "") == Result(0, b"3 3\n", "")
+    assert shell("append", "-", stdin=b"a\nb\n") == Result(0, b"4 5\n", "")
+    assert shell("append", "two\nlines", "--json") == Result(0, b'{"first":6,"last":6}\n', "")
+    assert shell("append", "--acks", "none", "--", "-dash") == Result(0, b"7 7\n", "")
+    assert node.values == [b"hello", b"", b"a", b"b", b"two\nlines", b"-dash"]
+    assert node.entries[1].key == b"k"
+
+
+def test_append_splits_a_file_at_newlines_only(shell: Shell, node: GroupNode, tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(b" a \r\n\n\x00\xff\xe2\x80\xa8\x0b\n\nlast")
+    assert shell("append", "--file", str(path)) == Result(0, b"2 6\n", "")
+    assert node.values == [b" a \r", b"", b"\x00\xff\xe2\x80\xa8\x0b", b"", b"last"]
+    assert shell("append", "--file", str(path), "--skip-lines", "4").out == b"7 7\n"
+    assert shell("append", "--file", str(path), "--skip-lines", "9").out == b"0 0\n"
+    path.write_bytes(b"")
+    assert shell("append", "--file", str(path)) == Result(0, b"0 0\n", "")
+    path.write_bytes(b"\n")
+    assert shell("append", "--file", str(path)).out == b"8 8\n"
+    assert node.values[5:] == [b"last", b""]
+
+
+def test_a_large_file_goes_as_several_bodies_in_order(shell: Shell, node: GroupNode, tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(b"".join(b"%d\n" % number for number in range(40_000)))
+    assert shell("append", "--file", str(path)) == Result(0, b"2 40001\n", "")
+    assert node.values == [b"%d" % number for number in range(40_000)]
+    assert node.submissions >= 5
+
+
+class Dripping(io.RawIOBase):
+    """A pipe that gives a few bytes at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        piece, self._data = self._data[:7], self._data[7:]
+        return piece
+
+
+def test_lines_of_a_slow_pipe_do_not_wait_for_more() -> None:
+    source = Dripping(b"one\ntwo\nthree\n\nlast")
+    found = list(bodies(source, 1))  # type: ignore[arg-type]
+    assert found == [[b"two", b"three"], [b""], [b"last"]]
+
+
+def test_a_line_that_is_too_long_is_named_behind_what_comes_before_it() -> None:
+    source = io.BytesIO(b"one\ntwo\n" + b"y" * 2_000_000 + b"\nafter\n")
+    found = bodies(source, 1)
+    assert next(found) == [b"two"]
+    with pytest.raises(TooLarge, match="line 3 "):
+        next(found)
+    source.seek(0)
+    assert list(bodies(source, 3)) == [[b"after"]]
+
+
+def test_bodies_keep_to_their_limits_whatever_the_chunks() -> None:
+    lines = [b"x" * (number % 7 * 50_000) for number in range(200)]
+    found = list(bodies(io.BytesIO(b"\n".join(lines)), 3))
+    assert [line for body in found for line in body] == lines[3:]
+    assert all(sum(map(len, body)) <= 1 << 20 for body in found)
+    with pytest.raises(TooLarge):
+        list(bodies(io.BytesIO(b"y" * 4_000_000)))
+
+
+def test_append_tells_how_far_it_came(shell: Shell, node: GroupNode, tmp_path: Path) -> None:
+    def refuse_third(values: list[bytes]) -> VlsnLogError | None:
+        return Halted("this node needs a person") if node.submissions == 2 else None
+
+    node.refusals = refuse_third
+    path = tmp_path / "input"
+    path.write_bytes(b"".join(b"%d\n" % number for number in range(100, 30_100)))
+    result = shell("append", "--file", str(path), "--skip-lines", "100")
+    assert result.status == 2
+    assert result.out == b""
+    done = len(node.values)
+    assert done == 2 * 8192
+    assert f"needs a person; {done} lines are acknowledged (VLSN 2 to {done + 1})" in result.err
+    assert f"--skip-lines {done + 100}\n" in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [(InsufficientReplicas("too few"), 2), (OutcomeUnknown("who knows"), 1), (Halted("stuck"), 2)],
+)
+def test_a_failed_append_has_its_exit_status(shell: Shell, node: GroupNode, refusal: VlsnLogError, status: int) -> None:
+    node.refuse = refusal
+    result = shell("append", "x", "--timeout", "0.3")
+    assert (result.status, result.out) == (status, b"")
+    assert str(refusal) in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_usage_errors_are_one_line_and_status_2(shell: Shell, tmp_path: Path) -> None:
+    for arguments in (
+        ("append",),
+        ("append", "a", "b"),
+        ("append", "a", "--file", "f"),
+        ("append", "a", "--skip-lines", "1"),
+        ("append", "--file", str(tmp_path / "absent")),
+        ("append", "a", "--acks", "most"),
+        ("append", "a", "--timeout", "0"),
+        ("append", "a", "--url", "nonsense"),
+        ("read", "--from", "0"),
+        ("read", "--from", "5", "--to", "4"),
+        ("read", "--format", "xml"),
+        ("nonsense",),
+        ("status", "--nonsense"),
+        ("node", "--name", "n1"),
+        ("node", "--config", str(tmp_path / "absent.toml")),
+        ("dump", str(tmp_path / "absent")),
+        ("dump", str(tmp_path)),
+        ("verify", str(tmp_path)),
+        ("audit", str(tmp_path)),
+        ("audit", "a", "b", "--history", "h"),
+        ("bench", "nonsense"),
+        ("cluster",),
+        ("cluster", "--dir", str(tmp_path), "--nodes", "0"),
+        ("demo", "--input", str(tmp_path / "absent")),
+        ("config", "--config", str(tmp_path / "absent.toml")),
+    ):
+        result = shell(*arguments)
+        assert (result.status, result.out) == (2, b""), arguments
+        assert result.err.count("\n") == 1, (arguments, result.err)
+        assert result.err.startswith("vlsnlog")
+
+
+def test_a_node_that_is_not_there_is_said_at_once(shell: Shell) -> None:
+    for arguments in (("append", "x"), ("read",), ("read", "--follow"), ("checkpoint",)):
+        result = shell(*arguments, "--url", NOWHERE)
+        assert result.status == 2, arguments
+        assert NOWHERE in result.err
+
+
+def test_read_prints_raw_values_or_objects(shell: Shell, node: GroupNode) -> None:
+    shell("append", "-", stdin=b"a\n\n\xff\n")
+    shell("append", "b", "--key", "k")
+    assert shell("read") == Result(0, b"a\n\n\xff\nb\n", "")
+    assert shell("read", "--from", "3", "--to", "4").out == b"\n\xff\n"
+    rows = [json.loads(line) for line in shell("read", "--format", "json").out.splitlines()]
+    assert [row["vlsn"] for row in rows] == [2, 3, 4, 5]
+    assert [row.get("value") for row in rows] == ["a", "", None, "b"]
+    assert (rows[2]["value_b64"], rows[3]["key"]) == ("/w==", "k")
+    assert shell("read", "--json").out == shell("read", "--format", "json").out
+    everything = [json.loads(line) for line in shell("read", "--json", "--all-kinds").out.splitlines()]
+    assert {row["kind"] for row in everything} <= {"DATA", "TERM"}
+    assert len(everything) >= 4
+
+
+def test_read_follow_ends_at_to(shell: Shell) -> None:
+    shell("append", "-", stdin=b"a\nb\nc\n")
+    assert shell("read", "--follow", "--to", "3").out == b"a\nb\n"
+
+
+def test_read_of_an_empty_log_prints_nothing(shell: Shell) -> None:
+    assert shell("read") == Result(0, b"", "")
+    assert shell("read", "--from", "100").out == b""
+
+
+def test_trimmed_is_refused_with_the_first_left(shell: Shell, node: GroupNode) -> None:
+    shell("append", "-", stdin=b"a\nb\nc\n")
+    node.first = 3
+    result = shell("read", "--from", "2")
+    assert result.status == 2
+    assert "gone" in result.err
+
+
+def test_status_prints_a_table_or_one_object(shell: Shell, served: ServedNode, node: GroupNode) -> None:
+    node.members = {"n1": served.url}
+    result = shell("status")
+    assert result.status == 0
+    assert b"group g, master n1, term 7" in result.out
+    assert b"MASTER" in result.out
+    document = json.loads(shell("status", "--json").out)
+    assert (document["group"], document["master"], document["term"]) == ("g", "n1", 7)
+    assert [each["node"] for each in document["nodes"]] == ["n1"]
+
+
+def test_status_asks_every_member_and_shows_the_silent(shell: Shell, served: ServedNode, node: GroupNode) -> None:
+    node.members = {"n1": served.url, "n2": NOWHERE}
+    result = shell("status", "--json")
+    assert result.status == 1
+    nodes = {each["node"]: each for each in json.loads(result.out)["nodes"]}
+    assert nodes["n2"]["state"] == "UNREACHABLE"
+    assert nodes["n1"]["state"] == "MASTER"
+    table = shell("status")
+    assert table.status == 1
+    assert b"degraded: n2 is UNREACHABLE" in table.out
+
+
+def test_status_without_any_node_is_degraded(shell: Shell) -> None:
+    result = shell("status", "--url", NOWHERE, "--json")
+    assert result.status == 1
+    assert json.loads(result.out)["nodes"][0]["state"] == "UNREACHABLE"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([told("n1", "MASTER", fed=["n2"]), told("n2", "REPLICA")], []),
+        ([told("n1", "MASTER"), told("n2", "REPLICA")], ["n2 has no feed from n1"]),
+        ([told("n1", "MASTER", fed=["n2"]), told("n2", "MASTER")], ["there are several masters: n1, n2"]),
+        ([told("n1", "UNKNOWN", reason="not-listed")], ["n1 is UNKNOWN (not-listed)", "there is no master"]),
+        ([told("n1", "MASTER"), told("n2", "DAMAGED")], ["n2 is DAMAGED"]),
+    ],
+)
+def test_degraded_names_every_reason(nodes: list[dict[str, Any]], words: list[str]) -> None:
+    assert degraded(nodes) == words
+
+
+def test_checkpoint_and_rotate_go_to_every_url(shell: Shell, served: ServedNode, node: GroupNode) -> None:
+    assert shell("checkpoint") == Result(0, f"{served.url} id=1\n".encode(), "")
+    assert shell("rotate", "--json").out == f'{{"nodes":[{{"url":"{served.url}","segment":2}}]}}\n'.encode()
+    assert node.calls == ["checkpoint", "rotate"]
+    result = shell("rotate", "--url", f"{NOWHERE},{served.url}")
+    assert result.status == 2
+    assert result.out == f"{served.url} segment=2\n".encode()
+    assert NOWHERE in result.err
+
+
+def test_options_come_from_the_config_file_too(
+    shell: Shell, served: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLSNLOG_URL")
+    path = tmp_path / "client.toml"
+    path.write_text(f'url = "{served.url}"\nformat = "json"\n')
+    assert shell("append", "x", "--config", str(path)).status == 0
+    assert shell("--config", str(path), "read").out.startswith(b'{"vlsn":2')
+    assert shell("--config", str(path), "read", "--format", "raw").out == b"x\n"
+    monkeypatch.setenv("VLSNLOG_CONFIG", str(path))
+    monkeypatch.setenv("VLSNLOG_FORMAT", "raw")
+    assert shell("read").out == b"x\n"
+    path.write_text("urll = 1\n")
+    result = shell("read")
+    assert result.status == 2
+    assert "did you mean 'url'" in result.err
+
+
+def test_config_prints_every_setting_with_its_source(shell: Shell, served: ServedNode, tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text('name = "n1"\ndir = "."\n[members]\nn1 = "http://h:1"\n')
+    document = json.loads(shell("config", "--config", str(path), "--json").out)
+    assert (document["url"], document["sources"]["url"]) == (served.url, "environment")
+    assert (document["name"], document["sources"]["name"]) == ("n1", "node.toml")
+    assert (document["acks"], document["sources"]["acks"]) == ("majority", "default")
+    assert document["members"] == {"n1": "http://h:1"}
+    again = tmp_path / "again.toml"
+    again.write_bytes(shell("config", "--config", str(path)).out)
+    assert json.loads(shell("config", "--config", str(again), "--json").out)["members"] == {"n1": "http://h:1"}
+
+
+def test_version_help_and_completion(shell: Shell) -> None:
+    assert shell("--version").out.startswith(b"vlsnlog ")
+    assert b"append" in shell("--help").out
+    assert shell("read", "--help").status == 0
+    assert b"_VLSNLOG_COMPLETE" in shell("--show-completion", "bash").out
+
+
+def command(served: ServedNode, *arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "repl.cli.main", *arguments, "--url", served.url], **pipes)
+
+
+def test_a_closed_pipe_ends_quietly(served: ServedNode, shell: Shell) -> None:
+    shell("append", "-", stdin=b"x" * 900 + b"\n" + b"y\n" * 3000)
+    with command(served, "read", "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        reading.stdout.read(10)
+        reading.stdout.close()
+        shell("append", "more")
+        assert reading.wait(60) == 0
+        assert reading.stderr.read() == b""
+
+
+def test_ctrl_c_ends_a_follow_quietly(served: ServedNode, shell: Shell) -> None:
+    shell("append", "x")
+    with command(served, "read", "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        assert reading.stdout.readline() == b"x\n"
+        reading.send_signal(signal.SIGINT)
+        assert reading.wait(60) == 0
+        assert reading.stderr.read() == b""
+
+
+def test_ctrl_c_ends_a_waiting_append_quietly(served: ServedNode, node: GroupNode) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with command(served, "append", "-", **pipes) as appending:
+        assert appending.stdin is not None
+        assert appending.stderr is not None
+        appending.stdin.write(b"first\n")
+        appending.stdin.flush()
+        wait_until(lambda: node.values == [b"first"])
+        appending.send_signal(signal.SIGINT)
+        assert appending.wait(60) == 130
+        assert appending.stderr.read().strip() == b""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

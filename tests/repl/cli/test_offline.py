@@ -1,0 +1,121 @@
+"""The commands that look at a directory: dump, verify, and the audit's report."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from repl.audit.findings import AuditReport, Finding, SourceReport
+from repl.cli.audit import print_report
+from repl.cli.main import main
+from vlsn import Log
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with Log.open(str(tmp_path / "log")) as log:
+        for number in range(5):
+            log.append([b"entry %d" % number, b"x" * 100])
+    return tmp_path / "log"
+
+
+def flip(directory: Path, text: bytes) -> None:
+    path = next(path for path in sorted(directory.glob("*.vlog")) if text in path.read_bytes())
+    data = bytearray(path.read_bytes())
+    data[data.index(text)] ^= 1
+    path.write_bytes(data)
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+def test_a_whole_directory_verifies(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(directory)
+    assert main(["verify", str(directory)]) == 0
+    assert ": ok: VLSN 1 to " in capsys.readouterr().out
+    assert main(["verify", str(directory), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["torn_tail"], report["findings"]) == (True, False, [])
+    assert snapshot(directory) == before
+
+
+def test_a_flipped_bit_is_found_with_its_place(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump", str(directory), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    flip(directory, b"entry 3")
+    damaged = next(row for row in rows if row["first"] <= rows[-1]["last"] - 3 <= row["last"])
+    assert main(["verify", str(directory), "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert (damaged["file"], damaged["offset"], damaged["first"]) in [
+        (each["file"], each["offset"], each["vlsn"]) for each in findings
+    ]
+    assert main(["verify", str(directory)]) == 1
+    assert "NOT OK" in capsys.readouterr().out
+    assert main(["dump", str(directory)]) == 1
+    assert "DAMAGED" in capsys.readouterr().out
+
+
+def test_dump_shows_one_object_a_frame_in_the_documented_fields(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dump", str(directory), "--json", "--all"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    fields = ["file", "offset", "lsn", "kind", "term", "first", "last", "count", "overmarked", "damaged"]
+    assert all(list(row) == fields for row in rows)
+    blocks = [row for row in rows if row["kind"] == "BLOCK"]
+    assert blocks[0]["first"] == 1
+    assert all(one["last"] + 1 == two["first"] for one, two in pairwise(blocks))
+    assert len(rows) > len(blocks)
+    last = blocks[-1]["last"]
+    assert main(["dump", str(directory), "--json", "--from", str(last), "--to", str(last)]) == 0
+    assert [json.loads(line)["last"] for line in capsys.readouterr().out.splitlines()] == [last]
+
+
+def test_verify_of_an_open_log_asks_for_live(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Log.open(str(directory)) as log:
+        log.append([b"while open"])
+        assert main(["verify", str(directory)]) == 2
+        assert "--live" in capsys.readouterr().err
+        assert main(["verify", str(directory), "--live"]) == 0
+        assert main(["dump", str(directory)]) == 0
+
+
+def report(**changes: object) -> AuditReport:
+    source = SourceReport(
+        source="DIR/n1", node="n1", first=1, last=90, dtvlsn=80, bytes=5000, blocks=9, entries=90, live=False,
+        torn_tail=False,
+    )  # fmt: skip
+    fields: dict[str, object] = {
+        "equal": True, "compared_from": 1, "compared_to": 80, "sources": [source], "findings": [],
+        "ranges_differing": 0, "tasks": 7, "seconds": 1.5,
+    }  # fmt: skip
+    return AuditReport(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_the_audits_report_says_verdict_sources_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(report())
+    said = capsys.readouterr().out
+    assert said.startswith("equal from VLSN 1 to 80\n")
+    assert "DIR/n1" in said
+    assert "7 Spark tasks" in said
+    finding = Finding(
+        rule="divergence", source="DIR/n3", file="00000002.vlog", offset=8192, vlsn=31, more={"value": "x"}
+    )
+    print_report(report(equal=False, findings=[finding] * 30))
+    said = capsys.readouterr().out
+    assert said.startswith("NOT EQUAL")
+    assert "finding: divergence: DIR/n3 00000002.vlog offset 8192 VLSN 31: value x" in said
+    assert "and 10 more findings" in said
+    print_report(report(compared_from=0, compared_to=0))
+    assert "nothing was compared" in capsys.readouterr().out

@@ -1,0 +1,125 @@
+"""Nodes in memory behind real sockets, and one that follows a script, for tests of the client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from repl.api import Acks, Done
+from repl.http.routes import Gateway
+from repl.http.types import Handler, Listener, Request, Response, Upgrade
+from repl.net.network import AiohttpNetwork
+from repl.produce import REQUEST_MESSAGE_BYTES_MAX
+from tests.repl.http.memory_node import TERM, MemoryNode, MemoryPending
+from vlsn.batch import Batch, decode_entries
+from vlsn.errors import VlsnLogError
+from vlsn.seal import Submission
+from vlsn.seams import Channel
+
+
+@dataclass(eq=False)
+class GroupNode(MemoryNode):
+    """A node in memory that knows its group: names and URLs."""
+
+    members: dict[str, str] | None = None
+    leader: str = ""
+    refusals: Callable[[list[bytes]], VlsnLogError | None] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.leads and not self.leader:
+            self.leader = self.name
+
+    def status(self) -> dict[str, Any]:
+        members = [{"name": name, "url": url} for name, url in (self.members or {}).items()]
+        return {
+            **super().status(),
+            "state": "MASTER" if self.leads else "REPLICA",
+            "master": self.leader or None,
+            "term": int(TERM),
+            "members": members,
+        }
+
+    def submit(self, submission: Submission, acks: Acks, done: Done) -> MemoryPending:
+        if self.refusals is not None:
+            assert isinstance(submission, Batch)
+            refusal = self.refusals([value for _, value in decode_entries(submission)])
+            if refusal is not None:
+                raise refusal
+        return super().submit(submission, acks, done)
+
+    @property
+    def values(self) -> list[bytes]:
+        return [entry.value for entry in self.entries[1:]]
+
+
+@asynccontextmanager
+async def served(handler: Handler, *, port: int = 0) -> AsyncIterator[Listener]:
+    network = AiohttpNetwork()
+    listener = await network.serve("127.0.0.1", port, handler)
+    try:
+        yield listener
+    finally:
+        await listener.close()
+        await network.close()
+
+
+@asynccontextmanager
+async def serving(node: GroupNode, *, port: int = 0) -> AsyncIterator[str]:
+    """The node's URL; it is its own master unless it says otherwise."""
+    async with served(Gateway(node).handle, port=port) as listener:
+        if node.leads:
+            node.master = listener.url
+        yield listener.url
+
+
+class ServedNode:
+    """A node served from a thread of its own, for tests without a loop."""
+
+    def __init__(self, node: GroupNode | None = None) -> None:
+        self.node = node or GroupNode()
+        self.url = ""
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        async with serving(self.node) as self.url:
+            self._up.set()
+            await self._end.wait()
+
+    def __enter__(self) -> ServedNode:
+        self._thread.start()
+        assert self._up.wait(30)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+
+def scripted(produce: Callable[[Channel], Awaitable[None]]) -> Handler:
+    """A master whose ``/v1/produce`` does what the test says."""
+
+    async def handle(request: Request) -> Response | Upgrade:
+        if request.path == "/v1/status":
+            document = {"node": "n1", "master": "n1", "state": "MASTER", "term": 1, "members": []}
+            return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(document))
+        return Upgrade(produce, REQUEST_MESSAGE_BYTES_MAX)
+
+    return handle
+
+
+async def until(condition: Callable[[], bool], *, seconds: float = 10) -> None:
+    """Lets the loop run until ``condition`` holds."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.002)

@@ -1,0 +1,373 @@
+"""Appends through the client: batches, order, what is sent again and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from repl import connect
+from repl.api import Acks, Appended
+from repl.client import produce, queue
+from repl.produce import decode_request, done_answer
+from tests.repl.client.group import GroupNode, scripted, served, serving, until
+from vlsn.errors import (
+    BadArgument,
+    BadBody,
+    Halted,
+    InsufficientReplicas,
+    LogClosed,
+    NotMaster,
+    OutcomeUnknown,
+    QueueFull,
+    TooLarge,
+    Unreachable,
+    VlsnLogError,
+)
+from vlsn.ids import Term, Vlsn
+from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX
+from vlsn.seams import Channel
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+async def test_append_returns_the_vlsn_and_keeps_value_and_key() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        assert await log.append(b"value", key=b"k") == 2
+        assert await log.append(b"") == 3
+        assert await log.append(b"no key", key=b"") == 4
+    assert [(entry.key, entry.value) for entry in node.entries[1:]] == [
+        (b"k", b"value"),
+        (None, b""),
+        (None, b"no key"),
+    ]
+
+
+async def test_appends_of_one_turn_share_a_batch_in_the_order_of_the_calls() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        await log.append(b"first")
+        before = node.submissions
+        values = [b"%d" % number for number in range(500)]
+        vlsns = await asyncio.gather(*(log.append(value) for value in values))
+        assert vlsns == list(range(3, 503))
+        assert node.submissions - before == 1
+    assert node.values == [b"first", *values]
+
+
+async def test_keys_stay_with_their_values_in_a_mixed_batch() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        keys = [None, b"a", None, b"b", b""]
+        await asyncio.gather(*(log.append(b"%d" % at, key=key) for at, key in enumerate(keys)))
+    assert [(entry.key, entry.value) for entry in node.entries[1:]] == [
+        (None, b"0"), (b"a", b"1"), (None, b"2"), (b"b", b"3"), (None, b"4"),
+    ]  # fmt: skip
+
+
+async def test_append_many_is_one_submission_and_calls_keep_their_order() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        ranges: list[object] = list(
+            await asyncio.gather(
+                log.append_many([b"a", b"b"]),
+                log.append_many([b"c"], keys=[b"k"]),
+                log.append(b"d"),
+                log.append_many(value for value in (b"e", b"f", b"g")),
+            )
+        )
+        assert ranges == [(2, 3), (4, 4), 5, (6, 8)]
+        assert node.submissions == 4
+    assert node.values == [b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
+
+
+async def test_bytes_like_values_are_taken_and_text_is_not() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        assert await log.append(bytearray(b"array")) == 2  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="encode"):
+            await log.append("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="int"):
+            await log.append_many([b"a", 7])  # type: ignore[list-item]
+        assert await log.append(b"after") == 3
+    assert node.values == [b"array", b"after"]
+
+
+async def test_what_is_over_a_limit_is_refused_here_and_harms_nobody() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        with pytest.raises(TooLarge):
+            await log.append(bytes(ENTRY_BYTES_MAX + 1))
+        with pytest.raises(TooLarge):
+            await log.append(b"", key=bytes(KEY_BYTES_MAX + 1))
+        with pytest.raises(TooLarge):
+            await log.append_many([b""] * 65_537)
+        with pytest.raises(TooLarge):
+            await log.append_many([bytes(ENTRY_BYTES_MAX)] * 17)
+        with pytest.raises(BadBody):
+            await log.append_many([])
+        with pytest.raises(BadBody):
+            await log.append_many([b"a"], keys=[])
+        assert await log.append(bytes(ENTRY_BYTES_MAX), key=bytes(KEY_BYTES_MAX)) == 2
+    assert node.submissions == 1
+
+
+async def test_large_appends_of_one_turn_are_split_into_batches() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        vlsns = await asyncio.gather(*(log.append(bytes(300_000)) for _ in range(10)))
+        assert vlsns == list(range(2, 12))
+        assert 2 <= node.submissions <= 10
+
+
+async def test_an_append_that_the_node_finds_too_large_does_not_fail_its_neighbours() -> None:
+    def refuse_big(values: list[bytes]) -> VlsnLogError | None:
+        return TooLarge("over this node's limit") if any(len(value) > 1000 for value in values) else None
+
+    node = GroupNode(refusals=refuse_big)
+    async with serving(node) as url, connect(url) as log:
+        values = [b"a", bytes(1001), b"b", b"c"]
+        outcomes = await asyncio.gather(*(log.append(value) for value in values), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [int, TooLarge, int, int]
+    assert node.values == [b"a", b"b", b"c"]
+
+
+async def test_a_refusal_is_sent_again_in_order_with_all_that_followed_it() -> None:
+    turn = 0
+
+    def refuse_some(values: list[bytes]) -> VlsnLogError | None:
+        nonlocal turn
+        turn += 1
+        return QueueFull("full") if turn in (2, 4, 5) else None
+
+    node = GroupNode(refusals=refuse_some)
+    async with serving(node) as url, connect(url) as log:
+        ranges = await asyncio.gather(*(log.append_many([b"%d" % number]) for number in range(20)))
+        assert [first for first, _ in ranges] == list(range(2, 22))
+    assert node.values == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("refusal", [NotMaster, InsufficientReplicas, QueueFull])
+async def test_a_safe_refusal_that_lasts_is_raised_at_the_deadline(refusal: type[VlsnLogError]) -> None:
+    node = GroupNode(refuse=refusal("for ever"))
+    async with serving(node) as url, connect(url, timeout_s=0.4) as log:
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(refusal) as caught:
+            await log.append(b"x")
+        assert 0.35 < asyncio.get_running_loop().time() - started < 8
+        assert caught.value.retry_safe
+        node.refuse = None
+        assert await log.append(b"y") == 2
+    assert node.values == [b"y"]
+
+
+async def test_an_unsafe_refusal_is_raised_at_once_and_the_client_goes_on() -> None:
+    node = GroupNode(refuse=Halted("needs a person"))
+    async with serving(node) as url, connect(url) as log:
+        with pytest.raises(Halted, match="person"):
+            await log.append(b"x")
+        node.refuse = None
+        assert await log.append(b"y") == 2
+
+
+async def test_without_any_node_the_deadline_raises_unreachable() -> None:
+    async with connect(NOWHERE, timeout_s=0.3) as log:
+        with pytest.raises(Unreachable) as caught:
+            await log.append(b"x")
+    assert caught.value.retry_safe
+
+
+async def test_an_append_waits_for_a_node_that_is_late() -> None:
+    node = GroupNode()
+    async with serving(node) as url:
+        port = int(url.rpartition(":")[2])
+    async with connect(url) as log:
+        waiting = asyncio.create_task(log.append(b"early"))
+        await asyncio.sleep(0)
+        async with serving(node, port=port):
+            assert await waiting == 2
+
+
+async def test_a_logged_append_without_its_majority_is_outcome_unknown() -> None:
+    node = GroupNode(hold=True)
+    async with serving(node) as url, connect(url, timeout_s=0.3) as log:
+        with pytest.raises(OutcomeUnknown):
+            await log.append(b"x")
+    assert node.values == [b"x"]
+
+
+async def test_a_connection_lost_after_sending_is_outcome_unknown_and_what_was_not_sent_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(produce, "IN_FLIGHT_GROUPS_MAX", 1)
+    received: list[int] = []
+
+    async def lose_first(channel: Channel) -> None:
+        while True:
+            id, acks, _ = decode_request(await channel.receive())
+            received.append(id)
+            if len(received) == 1:
+                return
+            at = Vlsn(len(received))
+            await channel.send(done_answer(id, Appended(at, at, Term(1), True, 2, acks)))
+
+    async with served(scripted(lose_first)) as listener, connect(listener.url) as log:
+        outcomes = await asyncio.gather(log.append_many([b"a"]), log.append_many([b"b"]), return_exceptions=True)
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    assert outcomes[1] == (2, 2)
+    assert len(received) == 2
+
+
+async def test_a_node_that_never_answers_is_outcome_unknown_soon_after_the_deadline() -> None:
+    async def keep_silent(channel: Channel) -> None:
+        while True:
+            await channel.receive()
+
+    async with served(scripted(keep_silent)) as listener, connect(listener.url, timeout_s=0.3) as log:
+        async with asyncio.timeout(5):
+            with pytest.raises(OutcomeUnknown):
+                await log.append(b"x")
+
+
+async def test_a_node_that_answers_out_of_turn_is_not_believed() -> None:
+    async def answer_wrongly(channel: Channel) -> None:
+        id, acks, _ = decode_request(await channel.receive())
+        await channel.send(done_answer(id + 1, Appended(Vlsn(5), Vlsn(5), Term(1), True, 2, acks)))
+        await channel.receive()
+
+    async with served(scripted(answer_wrongly)) as listener, connect(listener.url) as log:
+        with pytest.raises(OutcomeUnknown):
+            await log.append(b"x")
+
+
+async def test_a_silent_master_gets_no_more_than_was_sent_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "SILENCE_S", 0.2)
+    received: list[bytes] = []
+
+    async def keep_silent(channel: Channel) -> None:
+        while True:
+            received.append(await channel.receive())
+
+    async with served(scripted(keep_silent)) as listener, connect(listener.url, timeout_s=1) as log:
+        first = asyncio.create_task(log.append(b"sent"))
+        await until(lambda: bool(received))
+        await asyncio.sleep(0.25)
+        second = asyncio.create_task(log.append(b"kept back"))
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    assert not any(b"kept back" in message for message in received[:1])
+    assert isinstance(outcomes[1], VlsnLogError)
+
+
+async def test_any_node_leads_to_the_master() -> None:
+    master, replica = GroupNode(name="n2", leader="n2"), GroupNode(name="n1", leads=False, leader="n2")
+    async with serving(master) as master_url, serving(replica) as replica_url:
+        replica.master = master_url
+        replica.members = {"n1": replica_url, "n2": master_url}
+        async with connect(replica_url) as log:
+            assert await log.append(b"x") == 2
+    assert master.values == [b"x"]
+    assert replica.values == []
+
+
+async def test_appends_follow_a_change_of_the_master() -> None:
+    one, two = GroupNode(name="n1"), GroupNode(name="n2", leads=False)
+    async with serving(one) as url_one, serving(two) as url_two:
+        one.members = two.members = {"n1": url_one, "n2": url_two}
+        async with connect(url_one) as log:
+            assert await log.append(b"at n1") == 2
+            one.leads, one.leader, one.refuse, one.master = False, "n2", NotMaster("no longer"), url_two
+            two.leads, two.leader = True, "n2"
+            assert await log.append(b"at n2") == 2
+    assert (one.values, two.values) == ([b"at n1"], [b"at n2"])
+
+
+async def test_leaving_the_client_flushes_what_is_under_way() -> None:
+    node = GroupNode()
+    async with serving(node) as url:
+        async with connect(url) as log:
+            tasks = [asyncio.create_task(log.append(b"%d" % number)) for number in range(50)]
+            await asyncio.sleep(0)
+        assert [await task for task in tasks] == list(range(2, 52))
+
+
+async def test_closing_without_flush_fails_what_waits() -> None:
+    node = GroupNode(hold=True)
+    async with serving(node) as url:
+        log = connect(url)
+        await log.__aenter__()
+        sent = asyncio.create_task(log.append(b"sent"))
+        await until(lambda: node.unanswered == 1)
+        queued = asyncio.create_task(log.append(b"queued"))
+        await asyncio.sleep(0)
+        await log.close(flush=False)
+        outcomes = await asyncio.gather(sent, queued, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [OutcomeUnknown, LogClosed]
+        with pytest.raises(LogClosed):
+            await log.append(b"too late")
+
+
+async def test_a_cancelled_append_leaves_its_neighbours_alone() -> None:
+    node = GroupNode(hold=True)
+    async with serving(node) as url, connect(url) as log:
+        tasks = [asyncio.create_task(log.append(b"%d" % number)) for number in range(3)]
+        await until(lambda: node.unanswered == 1)
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        node.hold = False
+        node.release()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [int, asyncio.CancelledError, int]
+        assert outcomes[::2] == [2, 4]
+
+
+async def test_every_acknowledged_append_of_a_large_batch_returns_though_the_client_is_closed() -> None:
+    node = GroupNode(hold=True)
+    async with serving(node) as url:
+        log = connect(url)
+        await log.__aenter__()
+        tasks = [asyncio.create_task(log.append(b"%d" % number)) for number in range(3000)]
+        await until(lambda: node.unanswered == 1)
+        node.hold = False
+        node.release()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await log.close(flush=False)
+        assert await asyncio.gather(*tasks) == list(range(2, 3002))
+
+
+async def test_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "QUEUED_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(produce, "IN_FLIGHT_BYTES_MAX", 1_000_000)
+    node = GroupNode(hold=True)
+    async with serving(node) as url, connect(url) as log:
+        tasks = [asyncio.create_task(log.append_many([bytes(100_000)])) for _ in range(60)]
+        await until(lambda: node.unanswered >= 10)
+        producer = log._producer
+        assert producer is not None
+        assert producer.queue.queued_bytes <= 1_200_000
+        assert node.unanswered <= 12
+        node.hold = False
+        node.release()
+        firsts = [first for first, _ in await asyncio.gather(*tasks)]
+        assert sorted(firsts) == list(range(2, 62))
+
+
+async def test_acks_none_is_asked_for_and_a_wrong_policy_is_refused() -> None:
+    asked: list[Acks] = []
+
+    async def answer(channel: Channel) -> None:
+        while True:
+            id, acks, _ = decode_request(await channel.receive())
+            asked.append(acks)
+            await channel.send(done_answer(id, Appended(Vlsn(9), Vlsn(9), Term(1), False, 1, acks)))
+
+    async with served(scripted(answer)) as listener, connect(listener.url, acks="none") as log:
+        assert await log.append(b"x") == 9
+    assert asked == [Acks.NONE]
+    with pytest.raises(BadArgument, match="majority"):
+        connect(NOWHERE, acks="most")
+    with pytest.raises(BadArgument, match="timeout_s"):
+        connect(NOWHERE, timeout_s=0)
+    with pytest.raises(BadArgument, match="url"):
+        connect("ftp://host:1")

@@ -1,0 +1,88 @@
+"""Calls on a gateway over a node in memory, without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from repl.http.routes import Gateway
+from repl.http.types import BytesBody, Headers, Request, Response
+from tests.repl.http.memory_node import MemoryNode
+
+OCTETS = {"Content-Type": "application/octet-stream"}
+NDJSON = {"Content-Type": "application/x-ndjson"}
+BATCH = {"Content-Type": "application/x-vlsnlog-batch"}
+
+
+class ChunkedBody:
+    """A body of unknown length; counts what was asked of it."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self.length: int | None = None
+        self.read_count = 0
+
+    async def read(self) -> bytes:
+        self.read_count += 1
+        return next(self._pieces, b"")
+
+
+class UnreadableBody:
+    """A body that only says how long it is."""
+
+    def __init__(self, length: int) -> None:
+        self.length: int | None = length
+
+    async def read(self) -> bytes:
+        pytest.fail("the body was read")
+
+
+def request(
+    method: str,
+    target: str,
+    headers: dict[str, str] | None = None,
+    body: bytes | ChunkedBody | UnreadableBody = b"",
+) -> Request:
+    carried = BytesBody(body) if isinstance(body, bytes) else body
+    return Request(method, target, Headers(headers or {}), carried)
+
+
+async def call(
+    node: MemoryNode | Gateway,
+    method: str,
+    target: str,
+    headers: dict[str, str] | None = None,
+    body: bytes | ChunkedBody | UnreadableBody = b"",
+) -> Response:
+    gateway = node if isinstance(node, Gateway) else Gateway(node)
+    response = await gateway.handle(request(method, target, headers, body))
+    assert isinstance(response, Response)
+    return response
+
+
+async def whole_body(response: Response) -> bytes:
+    if response.stream is None:
+        return bytes(response.body)
+    try:
+        return b"".join([piece async for piece in response.stream])
+    finally:
+        await response.stream.aclose()
+
+
+def json(response: Response) -> Any:
+    return msgspec.json.decode(response.body)
+
+
+def refused(response: Response, status: int, slug: str) -> dict[str, Any]:
+    """The problem document of a response that must be that refusal."""
+    assert (response.status, response.headers["Content-Type"]) == (status, "application/problem+json")
+    document: dict[str, Any] = json(response)
+    assert (document["type"], document["status"]) == (slug, status)
+    assert document["title"]
+    assert document["detail"]
+    if status in (429, 503):
+        assert int(response.headers["Retry-After"]) >= 1
+    return document

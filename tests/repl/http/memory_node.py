@@ -1,0 +1,264 @@
+"""A node in memory: a list of entries and the promises of ``NodeApi``, for tests of what lies before it.
+
+It gives VLSNs in order from a TERM entry at 1, makes appends durable one loop turn later (or when a test says
+so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``refuse``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello
+from vlsn.batch import Batch, decode_entries
+from vlsn.block import Entry, EntryKind
+from vlsn.errors import (
+    BadBody,
+    ChannelClosed,
+    Damaged,
+    NotData,
+    NotFound,
+    NotYet,
+    OutcomeUnknown,
+    Trimmed,
+    VlsnLogError,
+    WaitEnded,
+    WrongGroup,
+)
+from vlsn.ids import Term, Vlsn
+from vlsn.seal import Submission, seal
+from vlsn.seams import Channel
+
+TERM = Term(7)
+CLOCK_US = 1_700_000_000_000_000
+
+
+@dataclass(eq=False)
+class MemoryPending:
+    node: MemoryNode
+    appended: Appended
+    done: Done
+    answered: bool = False
+
+    def finish(self, result: Appended | VlsnLogError) -> None:
+        if not self.answered:
+            self.answered = True
+            self.node.unanswered -= 1
+            self.done(result)
+
+    def expire(self) -> None:
+        self.finish(OutcomeUnknown("not acknowledged in time"))
+
+
+@dataclass(eq=False)
+class MemoryNode:
+    name: str = "n1"
+    group: str = "g"
+    incarnation: int = 0xABCD
+    master: str | None = "http://127.0.0.1:1"
+    leads: bool = True
+    refuse: VlsnLogError | None = None
+    refuse_feed: VlsnLogError | None = None
+    hold: bool = False
+    entries: list[Entry] = field(default_factory=list)
+    blocks: list[bytes] = field(default_factory=list)
+    first: int = 1
+    durable: int = 1
+    pending: list[MemoryPending] = field(default_factory=list)
+    unanswered: int = 0
+    submissions: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    reasons: list[str] = field(default_factory=list)
+    files: dict[int, bytes] = field(default_factory=dict)
+    trimmed_files: int = 0
+    feeds: list[tuple[FeedHello, list[bytes]]] = field(default_factory=list)
+    waits: set[asyncio.Future[None]] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
+
+    # what a node is asked
+
+    def status(self) -> dict[str, Any]:
+        return {"group": self.group, "node": self.name, "state": "MASTER", "master": self.name, "dtvlsn": self.durable}
+
+    def readiness(self) -> list[str]:
+        return self.reasons
+
+    def is_master(self) -> bool:
+        return self.leads
+
+    def master_url(self) -> str | None:
+        return self.master
+
+    def dtvlsn(self) -> int:
+        return self.durable
+
+    def submit(self, submission: Submission, acks: Acks, done: Done) -> MemoryPending:
+        self.submissions += 1
+        if self.refuse is not None:
+            raise self.refuse
+        pairs = (
+            decode_entries(submission) if isinstance(submission, Batch) else _pairs(submission.values, submission.keys)
+        )
+        first = len(self.entries) + 1
+        for vlsn, (key, value) in enumerate(pairs, first):
+            self.entries.append(Entry(Vlsn(vlsn), TERM, CLOCK_US + vlsn, EntryKind.DATA, 0, key, value))
+        sealed = seal([submission], term=TERM, first_vlsn=first, dtvlsn=self.durable, clock_us=CLOCK_US)
+        self.blocks += [block.data for block in sealed]
+        last = Vlsn(len(self.entries))
+        durable = acks is not Acks.NONE
+        appended = Appended(Vlsn(first), last, TERM, durable, 2 if durable else 1, acks)
+        one = MemoryPending(self, appended, done)
+        self.unanswered += 1
+        self.changed.set()
+        self.pending.append(one)
+        if not self.hold:
+            asyncio.get_running_loop().call_soon(self.release)
+        return one
+
+    def release(self, count: int | None = None) -> None:
+        """Makes the next ``count`` appends (all) durable and answers them."""
+        for one in self.pending[:count]:
+            self.durable = max(self.durable, one.appended.last)
+            one.finish(one.appended)
+        del self.pending[:count]
+        self.wake()
+
+    async def until_unanswered(self, count: int) -> None:
+        """Returns once ``count`` appends wait for their answers."""
+        while self.unanswered < count:
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def until_waits(self, count: int = 1) -> None:
+        """Returns once ``count`` reads wait."""
+        while len(self.waits) < count:
+            self.changed.clear()
+            await self.changed.wait()
+
+    def append(self, *values: bytes) -> None:
+        """Entries from elsewhere, durable at once."""
+        first = len(self.entries) + 1
+        for vlsn, value in enumerate(values, first):
+            self.entries.append(Entry(Vlsn(vlsn), TERM, CLOCK_US + vlsn, EntryKind.DATA, 0, None, value))
+        self.durable = len(self.entries)
+        self.wake()
+
+    def wake(self, error: VlsnLogError | None = None) -> None:
+        for wait in self.waits:
+            if not wait.done():
+                if error is None:
+                    wait.set_result(None)
+                else:
+                    wait.set_exception(error)
+
+    def end_waits(self) -> None:
+        self.wake(WaitEnded("the role changed"))
+
+    async def read(
+        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+    ) -> EntryPage:
+        start = self.first if from_vlsn is None else from_vlsn
+        self._check(start)
+        if start > self.durable:
+            await self._wait(wait_s)
+        page: list[Entry] = []
+        size, next_vlsn = 0, start
+        for entry in self.entries[start - 1 : self.durable]:
+            if entry.kind == EntryKind.DATA or all_kinds:
+                size += len(entry.value)
+                if len(page) == limit or (page and size > bytes_max):
+                    break
+                page.append(entry)
+            next_vlsn = entry.vlsn + 1
+        return EntryPage(page, next_vlsn, self.durable)
+
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        start = self.first if from_vlsn is None else from_vlsn
+        self._check(start)
+        if start > self.durable:
+            await self._wait(wait_s)
+        return BlockPage([b + bytes(-len(b) % 8) for b in self.blocks], self.durable + 1, self.durable)
+
+    async def _wait(self, wait_s: float) -> None:
+        if wait_s <= 0:
+            return
+        wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waits.add(wait)
+        self.changed.set()
+        try:
+            async with asyncio.timeout(wait_s):
+                await wait
+        except TimeoutError:
+            pass
+        finally:
+            self.waits.discard(wait)
+
+    def _check(self, vlsn: int) -> None:
+        if vlsn < self.first:
+            raise Trimmed(f"VLSN {vlsn} is gone", first=self.first)
+
+    async def read_one(self, vlsn: int) -> Entry:
+        self._check(vlsn)
+        if vlsn > self.durable:
+            raise NotYet(f"VLSN {vlsn} is above {self.durable}")
+        entry = self.entries[vlsn - 1]
+        if entry.kind != EntryKind.DATA:
+            raise NotData(f"VLSN {vlsn} is a {EntryKind(entry.kind).name}")
+        return entry
+
+    def check_feed(self, hello: FeedHello) -> None:
+        if hello.group != self.group:
+            raise WrongGroup(f"this is {self.group}, not {hello.group}")
+        if self.refuse_feed is not None:
+            raise self.refuse_feed
+
+    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        """Sends each message back, and keeps it."""
+        messages: list[bytes] = []
+        self.feeds.append((hello, messages))
+        try:
+            while True:
+                message = await channel.receive()
+                messages.append(message)
+                await channel.send(message)
+        except ChannelClosed:
+            self.calls.append("feed ended")
+
+    async def segments(self) -> list[dict[str, Any]]:
+        return [{"number": number, "end": len(data)} for number, data in self.files.items()]
+
+    def segment_end(self, number: int) -> int:
+        if number <= self.trimmed_files:
+            raise Trimmed(f"segment {number} was cleaned away", first=self.first)
+        if number not in self.files:
+            raise NotFound(f"there is no segment {number}")
+        return len(self.files[number])
+
+    async def read_segment(self, number: int, start: int, end: int) -> bytes:
+        if number not in self.files:
+            raise Damaged("gone meanwhile")
+        return self.files[number][start:end]
+
+    async def checkpoint(self) -> dict[str, Any]:
+        self.calls.append("checkpoint")
+        return {"id": 1}
+
+    async def rotate(self) -> dict[str, Any]:
+        self.calls.append("rotate")
+        return {"segment": 2}
+
+    async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        if "group" not in body:
+            raise BadBody("no group")
+        return {"heard": body["group"]}
+
+    def metrics_text(self) -> bytes:
+        return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % len(self.entries)
+
+
+def _pairs(values: list[bytes], keys: list[bytes] | None) -> list[tuple[bytes | None, bytes]]:
+    return [(key or None, value) for key, value in zip(keys or [b""] * len(values), values, strict=True)]

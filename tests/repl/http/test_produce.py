@@ -1,0 +1,281 @@
+"""``WS /v1/produce`` against a node in memory, over a channel in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from repl import produce
+from repl.api import Acks
+from repl.http import limits, problem
+from repl.http.routes import Gateway
+from repl.http.types import Upgrade
+from repl.produce import Answer, decode_answers, request_header
+from tests.repl.http.calls import call, json, refused, request
+from tests.repl.http.channels import MemoryChannel, pair
+from tests.repl.http.memory_node import MemoryNode
+from vlsn import batch
+from vlsn.errors import BadBody, ChannelClosed, NotMaster, OutcomeUnknown, QueueFull
+
+UPGRADE = {"Upgrade": "websocket"}
+
+
+@asynccontextmanager
+async def producing(node: MemoryNode | Gateway) -> AsyncIterator[MemoryChannel]:
+    """The producer's end of a connection; on leaving, the server's side has ended too."""
+    gateway = node if isinstance(node, Gateway) else Gateway(node)
+    upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
+    assert isinstance(upgrade, Upgrade)
+    ours, theirs = pair()
+    serving = asyncio.ensure_future(upgrade.run(theirs))
+    try:
+        yield ours
+    finally:
+        await ours.close()
+        await asyncio.wait_for(serving, 5)
+
+
+def message(id: int, *values: bytes, acks: Acks = Acks.MAJORITY, timeout_ms: int = 10_000) -> bytes:
+    return request_header(id, acks, timeout_ms) + batch.encode(values)
+
+
+async def answers(channel: MemoryChannel, count: int) -> list[Answer]:
+    found: list[Answer] = []
+    while len(found) < count:
+        found += decode_answers(await channel.receive())
+    assert len(found) == count
+    return found
+
+
+async def test_produce_answers_each_request_in_order() -> None:
+    node = MemoryNode()
+    async with producing(node) as channel:
+        for id in range(5, 15):
+            await channel.send(message(id, b"a", b"b"))
+        found = await answers(channel, 10)
+    assert [(one.id, one.first, one.last, one.term, one.durable, one.synced) for one in found] == [
+        (5 + n, 2 + 2 * n, 3 + 2 * n, 7, True, 2) for n in range(10)
+    ]
+
+
+async def test_produce_answers_of_one_wake_up_share_one_message() -> None:
+    node = MemoryNode(hold=True)
+    async with producing(node) as channel:
+        for id in range(20):
+            await channel.send(message(id, b"v"))
+        await node.until_unanswered(20)
+        node.release()
+        assert len(decode_answers(await channel.receive())) == 20
+
+
+async def test_produce_keeps_the_order_when_a_later_request_is_done_first() -> None:
+    node = MemoryNode(hold=True)
+    async with producing(node) as channel:
+        for id in (1, 2, 3):
+            await channel.send(message(id, b"v", acks=Acks.NONE if id == 2 else Acks.ALL))
+        await node.until_unanswered(3)
+        second = node.pending.pop(1)
+        second.finish(second.appended)
+        await asyncio.sleep(0.01)
+        assert channel.unread == 0
+        node.release()
+        assert [(one.id, one.durable) for one in await answers(channel, 3)] == [(1, True), (2, False), (3, True)]
+
+
+async def test_produce_after_a_refusal_later_requests_are_refused_and_not_submitted() -> None:
+    node = MemoryNode()
+    async with producing(node) as channel:
+        await channel.send(message(1, b"a"))
+        assert (await answers(channel, 1))[0].done
+        node.refuse = QueueFull("full")
+        await channel.send(message(2, b"b"))
+        (second,) = await answers(channel, 1)
+        node.refuse = None
+        await channel.send(message(3, b"c"))
+        await channel.send(message(4, b"d"))
+        later = await answers(channel, 2)
+    assert isinstance(problem.error_of(second.problem), QueueFull)
+    assert [type(problem.error_of(one.problem)) for one in later] == [QueueFull, QueueFull]
+    assert [entry.value for entry in node.entries[1:]] == [b"a"]
+
+
+async def test_produce_what_was_submitted_before_a_refusal_keeps_its_own_answer() -> None:
+    node = MemoryNode(hold=True)
+    async with producing(node) as channel:
+        for id in (1, 2, 3):
+            await channel.send(message(id, b"v"))
+        await node.until_unanswered(3)
+        node.pending.pop(0).finish(OutcomeUnknown("stepped down"))
+        node.release()
+        await channel.send(message(4, b"v"))
+        first, second, third, fourth = await answers(channel, 4)
+    assert [first.done, second.done, third.done, fourth.done] == [False, True, True, False]
+    assert b'"after":1' in fourth.problem
+    assert b"after" not in first.problem
+    assert node.submissions == 3
+
+
+async def test_produce_bad_batch_is_refused_and_the_next_ones_too() -> None:
+    node = MemoryNode()
+    async with producing(node) as channel:
+        await channel.send(request_header(1, Acks.ALL, 1000) + b"no batch")
+        await channel.send(message(2, b"v"))
+        found = await answers(channel, 2)
+    assert [type(problem.error_of(one.problem)) for one in found] == [BadBody, BadBody]
+    assert node.submissions == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"x",
+        bytes(15),
+        bytes(16) + batch.encode([b"v"]),
+        message(1, b"v")[:4] + bytes(4) + message(1, b"v")[8:],
+        b"\x01\x03" + message(1, b"v")[2:],
+        b"\x01\x01\x01" + message(1, b"v")[3:],
+        message(3, b"v"),
+        message(1, b"v", timeout_ms=600_001),
+    ],
+)
+async def test_produce_garbage_ends_the_connection_and_harms_nothing(garbage: bytes) -> None:
+    node = MemoryNode()
+    gateway = Gateway(node)
+    async with producing(gateway) as channel:
+        await channel.send(message(1, b"v"))
+        await answers(channel, 1)
+        await channel.send(garbage)
+    async with producing(gateway) as channel:
+        await channel.send(message(1, b"w"))
+        assert (await answers(channel, 1))[0].done
+
+
+async def test_produce_each_request_has_its_own_deadline() -> None:
+    node = MemoryNode(hold=True)
+    async with producing(node) as channel:
+        await channel.send(message(1, b"a", timeout_ms=40))
+        await channel.send(message(2, b"b", timeout_ms=20))
+        await channel.send(message(3, b"c", timeout_ms=60))
+        found = await answers(channel, 3)
+    assert [type(problem.error_of(one.problem)) for one in found] == [OutcomeUnknown] * 3
+    assert b"after" not in b"".join(one.problem for one in found)
+
+
+async def test_produce_stops_reading_when_too_many_requests_have_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repl.http.produce.REQUESTS_IN_FLIGHT_MAX", 10)
+    node = MemoryNode(hold=True)
+    async with producing(node) as channel:
+        for id in range(30):
+            await channel.send(message(id, b"v"))
+        await node.until_unanswered(10)
+        await asyncio.sleep(0.01)
+        assert node.submissions == 10
+        node.hold = False
+        node.release()
+        assert [one.id for one in await answers(channel, 30)] == list(range(30))
+
+
+async def test_produce_stops_reading_when_too_many_bytes_have_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repl.http.produce.PRODUCER_BYTES_IN_FLIGHT_MAX", 10_000)
+    node = MemoryNode(hold=True)
+    async with producing(node) as channel:
+        for id in range(10):
+            await channel.send(message(id, bytes(4_000)))
+        await node.until_unanswered(3)
+        await asyncio.sleep(0.01)
+        assert node.submissions == 3
+        node.hold = False
+        node.release()
+        await answers(channel, 10)
+
+
+async def test_produce_that_leaves_gives_all_its_places_back() -> None:
+    node = MemoryNode(hold=True)
+    gateway = Gateway(node)
+    for _ in range(limits.PRODUCERS_MAX // 16 + 1):
+        async with producing(gateway) as channel:
+            for id in range(20):
+                await channel.send(message(id, bytes(100_000)))
+            await node.until_unanswered(20)
+    assert node.unanswered == 0
+    node.hold = False
+    async with producing(gateway) as channel:
+        await channel.send(message(1, b"v"))
+        assert (await answers(channel, 1))[0].done
+
+
+async def test_produce_producer_that_stops_receiving_ends_with_its_connection() -> None:
+    node = MemoryNode()
+    async with producing(node) as channel:
+        for id in range(50):
+            await channel.send(message(id, b"v"))
+    with pytest.raises(ChannelClosed):
+        await channel.send(b"")
+
+
+async def test_produce_places_are_limited() -> None:
+    gateway = Gateway(MemoryNode())
+    gateway_limits = limits.PRODUCERS_MAX
+    channels = []
+    runs = []
+    for _ in range(gateway_limits):
+        upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
+        assert isinstance(upgrade, Upgrade)
+        ours, theirs = pair()
+        channels.append(ours)
+        runs.append(asyncio.ensure_future(upgrade.run(theirs)))
+    await asyncio.sleep(0)
+    refused(await call(gateway, "GET", "/v1/produce", UPGRADE), 429, "queue-full")
+    for channel in channels:
+        await channel.close()
+    await asyncio.gather(*runs)
+    assert isinstance(await gateway.handle(request("GET", "/v1/produce", UPGRADE)), Upgrade)
+
+
+async def test_produce_refusals_come_before_the_upgrade() -> None:
+    refused(await call(MemoryNode(), "GET", "/v1/produce"), 400, "bad-argument")
+    node = MemoryNode(leads=False, master=None)
+    refused(await call(node, "GET", "/v1/produce", UPGRADE), 503, "no-master")
+    node.master = "http://127.0.0.1:9"
+    response = await call(node, "GET", "/v1/produce", UPGRADE)
+    assert (response.status, response.headers["Location"]) == (307, "http://127.0.0.1:9/v1/produce")
+    assert json(response)["type"] == "no-master"
+
+
+def test_answers_round_trip_with_and_without_problems() -> None:
+    document = problem.document(NotMaster("gone"))
+    ok = produce.ANSWER.pack(1, 0, 1, 3, 0, 7, 10, 19)
+    found = decode_answers(ok + produce.refused_answer(2, document) + ok)
+    assert found[0] == found[2] == Answer(1, True, 3, found[0].term, found[0].first, found[0].last, b"")
+    assert (found[0].first, found[0].last, found[0].term) == (10, 19, 7)
+    assert (found[1].id, found[1].done, found[1].problem) == (2, False, document)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        bytes(39),
+        produce.ANSWER.pack(1, 2, 0, 0, 0, 0, 0, 0),
+        produce.ANSWER.pack(1, 0, 2, 0, 0, 0, 0, 0),
+        produce.ANSWER.pack(1, 1, 0, 0, 0, 0, 0, 0),
+        produce.ANSWER.pack(1, 0, 0, 0, 5, 0, 0, 0) + bytes(8),
+        produce.ANSWER.pack(1, 1, 0, 0, 5, 0, 0, 0) + bytes(5),
+        produce.ANSWER.pack(1, 1, 0, 0, 0xFFFF_FFFF, 0, 0, 0) + bytes(64),
+        produce.refused_answer(1, b"problem") + bytes(8),
+    ],
+)
+def test_answers_that_are_not_their_format_are_refused(message: bytes) -> None:
+    with pytest.raises(BadBody):
+        decode_answers(message)
+
+
+def test_layouts_are_these_bytes() -> None:
+    assert request_header(0x0102030405060708, Acks.ALL, 0x0A0B).hex() == "010200000b0a00000807060504030201"
+    assert produce.refused_answer(1, b"abc").hex() == (
+        "01000000000000000100000003000000" + "00" * 24 + "6162630000000000"
+    )

@@ -1,0 +1,213 @@
+"""``GET /v1/entries`` and ``/v1/entries/{vlsn}`` against a node in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json as stdlib_json
+from typing import Any
+
+import pytest
+
+from repl.http.limits import PAGES_IN_FLIGHT_BYTES_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, READS_MAX
+from repl.http.routes import Gateway
+from repl.http.types import Response
+from tests.repl.http.calls import call, refused, whole_body
+from tests.repl.http.memory_node import MemoryNode
+from vlsn import block
+from vlsn.errors import Damaged
+from vlsn.limits import MIB
+
+BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
+
+
+async def rows(response: Response) -> list[dict[str, Any]]:
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "application/x-ndjson"
+    return [stdlib_json.loads(line) for line in (await whole_body(response)).splitlines()]
+
+
+def node_with(*values: bytes) -> MemoryNode:
+    node = MemoryNode()
+    node.append(*values)
+    return node
+
+
+async def test_read_gives_data_from_the_first_there_is() -> None:
+    response = await call(node_with(b"a", b"\xff"), "GET", "/v1/entries")
+    found = await rows(response)
+    assert [(row["vlsn"], row["term"], row.get("value"), row.get("value_b64")) for row in found] == [
+        (2, 7, "a", None),
+        (3, 7, None, "/w=="),
+    ]
+    assert (response.headers["Vlsnlog-Next"], response.headers["Vlsnlog-Durable"]) == ("4", "3")
+
+
+async def test_read_from_and_limit_page_through_without_gap_or_double() -> None:
+    node = node_with(*[b"%d" % n for n in range(25)])
+    seen: list[str] = []
+    next_vlsn = "1"
+    while True:
+        response = await call(node, "GET", f"/v1/entries?from={next_vlsn}&limit=7")
+        page = await rows(response)
+        if not page:
+            break
+        assert len(page) <= 7
+        seen += [row["value"] for row in page]
+        next_vlsn = response.headers["Vlsnlog-Next"]
+    assert seen == [str(n) for n in range(25)]
+
+
+async def test_read_all_kinds_shows_each_kind() -> None:
+    found = await rows(await call(node_with(b"a"), "GET", "/v1/entries?kinds=all"))
+    assert [(row["vlsn"], row["kind"]) for row in found] == [(1, "TERM"), (2, "DATA")]
+
+
+async def test_read_past_the_durable_end_is_empty_not_an_error() -> None:
+    response = await call(node_with(b"a"), "GET", "/v1/entries?from=100")
+    assert (await rows(response), response.headers["Vlsnlog-Next"]) == ([], "100")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from=0",
+        "from=-1",
+        "from=x",
+        "from=",
+        "from=1.0",
+        "from=+1",
+        "from=%D9%A1",
+        "from=18446744073709551616",
+        "from=99999999999999999999999",
+        "limit=0",
+        "limit=10001",
+        "limit=ten",
+        "wait=61",
+        "wait=-1",
+        "wait=nan",
+        "kinds=some",
+        "form=1",
+        "from=1&from=2",
+    ],
+)
+async def test_read_bad_parameter_is_refused(query: str) -> None:
+    refused(await call(node_with(b"a"), "GET", f"/v1/entries?{query}"), 400, "bad-argument")
+
+
+async def test_read_waits_for_the_first_entry() -> None:
+    node = node_with(b"a")
+    waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=3&wait=60"))
+    await node.until_waits()
+    node.append(b"b", b"c")
+    assert [row["vlsn"] for row in await rows(await waiting)] == [3, 4]
+
+
+async def test_read_wait_that_brings_nothing_is_empty() -> None:
+    assert await rows(await call(node_with(b"a"), "GET", "/v1/entries?from=3&wait=0.01")) == []
+
+
+async def test_read_wait_ended_by_a_change_of_role_is_empty() -> None:
+    node = node_with(b"a")
+    for accept in ({}, BLOCKS):
+        waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=3&wait=60", accept))
+        await node.until_waits()
+        node.end_waits()
+        response = await waiting
+        assert (response.status, response.headers["Vlsnlog-Next"]) == (200, "3")
+
+
+async def test_read_trimmed_tells_the_first_there_is() -> None:
+    node = node_with(b"a", b"b")
+    node.first = 3
+    assert refused(await call(node, "GET", "/v1/entries?from=2"), 410, "trimmed")["first"] == 3
+    assert refused(await call(node, "GET", "/v1/entries/2"), 410, "trimmed")["first"] == 3
+    assert [row["vlsn"] for row in await rows(await call(node, "GET", "/v1/entries"))] == [3]
+
+
+async def test_read_damage_names_the_place() -> None:
+    class DamagedNode(MemoryNode):
+        async def read_one(self, vlsn: int) -> block.Entry:
+            raise Damaged("rotten", file="00000001.vlog", offset=4096, vlsn=vlsn)
+
+    document = refused(await call(DamagedNode(), "GET", "/v1/entries/5"), 500, "damaged")
+    assert (document["file"], document["offset"], document["vlsn"]) == ("00000001.vlog", 4096, 5)
+
+
+async def test_read_blocks_gives_them_whole() -> None:
+    node = MemoryNode()
+    await call(node, "POST", "/v1/entries", {"Content-Type": "application/octet-stream"}, b"abc")
+    await call(node, "POST", "/v1/entries", {"Content-Type": "application/octet-stream"}, b"d")
+    response = await call(node, "GET", "/v1/entries?from=1", BLOCKS)
+    body = await whole_body(response)
+    values, at = [], 0
+    while at < len(body):
+        header = block.decode_header(body, at)
+        values += [entry.value for entry in block.entries(body[at : at + header.size], header)]
+        at += header.size + -header.size % 8
+    assert values == [b"abc", b"d"]
+    assert response.headers["Content-Type"] == BLOCKS["Accept"]
+    assert response.headers["Vlsnlog-Next"] == "4"
+
+
+async def test_read_large_page_is_whole_and_counted_until_it_is_taken() -> None:
+    values = [bytes([65 + n]) * (MIB - 100) for n in range(4)]
+    gateway = Gateway(node_with(*values))
+    held: list[Response] = []
+    while True:
+        response = await call(gateway, "GET", "/v1/entries")
+        if response.status != 200:
+            break
+        held.append(response)
+    refused(response, 429, "queue-full")
+    assert READ_BYTES_MAX * len(held) <= PAGES_IN_FLIGHT_BYTES_MAX < READ_BYTES_MAX * (len(held) + 2)
+    found = await rows(held[0])
+    assert [row["value"].encode() for row in found] == values
+    assert int(held[0].headers["Content-Length"]) == sum(
+        len(stdlib_json.dumps(row, separators=(",", ":"))) + 1 for row in found
+    )
+    for response in held[1:]:
+        assert response.stream is not None
+        await response.stream.aclose()
+        await response.stream.aclose()
+    assert (await call(gateway, "GET", "/v1/entries")).status == 200
+
+
+async def test_read_waits_have_a_limit_and_take_no_place_of_those_that_do_not() -> None:
+    node = node_with(b"a")
+    gateway = Gateway(node)
+    waiting = [asyncio.create_task(call(gateway, "GET", "/v1/entries?from=3&wait=60")) for _ in range(READS_MAX)]
+    await node.until_waits(READS_MAX)
+    refused(await call(gateway, "GET", "/v1/entries"), 429, "queue-full")
+    for task in waiting[: READS_AT_ONCE_MAX * 2]:
+        task.cancel()
+    await asyncio.wait(waiting[: READS_AT_ONCE_MAX * 2])
+    assert len(await rows(await call(gateway, "GET", "/v1/entries"))) == 1
+    node.append(b"b")
+    for response in await asyncio.gather(*waiting[READS_AT_ONCE_MAX * 2 :]):
+        assert len(await rows(response)) == 1
+
+
+async def test_read_one_gives_the_value_as_the_body() -> None:
+    response = await call(node_with(b"\xff\0"), "GET", "/v1/entries/2")
+    assert (response.status, response.body) == (200, b"\xff\0")
+    assert response.headers["Content-Type"] == "application/octet-stream"
+    assert response.headers["Vlsnlog-Term"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("item", "status", "slug"),
+    [
+        ("1", 404, "not-data"),
+        ("3", 404, "not-yet"),
+        ("0", 400, "bad-argument"),
+        ("-1", 400, "bad-argument"),
+        ("x", 400, "bad-argument"),
+        ("2.", 400, "bad-argument"),
+        ("2?from=1", 400, "bad-argument"),
+        ("", 404, "not-found"),
+        ("2/", 404, "not-found"),
+        ("2/3", 404, "not-found"),
+    ],
+)
+async def test_read_one_refusals(item: str, status: int, slug: str) -> None:
+    refused(await call(node_with(b"a"), "GET", f"/v1/entries/{item}"), status, slug)

@@ -1,0 +1,213 @@
+"""Routing, segments, status pages, admin and the founding question."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl.http import problem
+from repl.http.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX
+from repl.http.routes import Gateway
+from repl.http.segments import byte_range
+from tests.repl.http.calls import UnreadableBody, call, json, refused, whole_body
+from tests.repl.http.memory_node import MemoryNode
+from vlsn.errors import BadArgument, Damaged, Trimmed, VlsnLogError, by_slug
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v2/entries", "/v1/entries/", "/favicon.ico", "/v1/status/", "//", "/%"]
+)
+async def test_routes_unknown_path_is_not_found(path: str) -> None:
+    refused(await call(MemoryNode(), "GET", path), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("PUT", "/v1/entries", "GET, HEAD, POST"),
+        ("DELETE", "/v1/entries/5", "GET, HEAD"),
+        ("POST", "/v1/status", "GET, HEAD"),
+        ("GET", "/v1/admin/rotate", "POST"),
+        ("HEAD", "/v1/peer/hello", "POST"),
+        ("POST", "/v1/segments/1", "GET, HEAD"),
+        ("OPTIONS", "/", "GET, HEAD"),
+        ("BREW", "/v1/tail", "GET, HEAD"),
+    ],
+)
+async def test_routes_other_method_is_not_allowed(method: str, path: str, allow: str) -> None:
+    response = await call(MemoryNode(), method, path)
+    refused(response, 405, "not-allowed")
+    assert response.headers["Allow"] == allow
+
+
+async def test_routes_percent_encoded_path_is_the_same_path() -> None:
+    assert (await call(MemoryNode(), "GET", "/v1/%73tatus")).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/status?x=1", "/v1/segments?x=1", "/v1/segments/1?x=1", "/v1/produce?x=1", "/v1/feed?x=1"]
+)
+async def test_routes_unknown_parameter_is_a_bad_argument(path: str) -> None:
+    node = MemoryNode(files={1: b"x"})
+    refused(await call(node, "GET", path), 400, "bad-argument")
+
+
+def test_problem_every_slug_has_a_status_and_comes_back_as_its_class() -> None:
+    for slug, kind in by_slug().items():
+        error = kind("why", first=3) if kind is Trimmed else kind("why")
+        assert 400 <= problem.status_of(slug) <= 599
+        back = problem.error_of(problem.document(error))
+        assert type(back).slug == slug
+        assert str(back) == "why"
+
+
+def test_problem_keeps_the_facts_of_its_error() -> None:
+    trimmed = problem.error_of(problem.document(Trimmed("gone", first=9)))
+    damaged = problem.error_of(problem.document(Damaged("rot", file="f", offset=8, vlsn=7)))
+    assert isinstance(trimmed, Trimmed)
+    assert isinstance(damaged, Damaged)
+    assert (trimmed.first, damaged.file, damaged.offset, damaged.vlsn) == (9, "f", 8, 7)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"type":5}', b'{"type":"new-kind","detail":"d"}', b"\xff"])
+def test_problem_of_another_make_is_the_root_class(body: bytes) -> None:
+    assert type(problem.error_of(body)) is VlsnLogError
+
+
+def test_problem_detail_is_cut_and_always_utf8() -> None:
+    document = problem.document(BadArgument("\ud800" + "ü" * 100_000))
+    assert len(document) <= problem.DOCUMENT_BYTES_MAX
+    document.decode("utf-8")
+
+
+SEGMENT = bytes(range(256)) * 40
+
+
+async def test_segments_list_them() -> None:
+    response = await call(MemoryNode(files={1: SEGMENT, 2: b""}), "GET", "/v1/segments")
+    document = json(response)
+    assert document["segments"] == [{"number": 1, "end": len(SEGMENT)}, {"number": 2, "end": 0}]
+    assert (document["group"], document["node"]) == ("g", "n1")
+
+
+async def test_segments_whole_file() -> None:
+    data = SEGMENT * (2 * SEGMENT_PIECE_BYTES // len(SEGMENT) + 1)
+    response = await call(MemoryNode(files={3: data}), "GET", "/v1/segments/3")
+    assert (response.status, response.headers["Content-Length"]) == (200, str(len(data)))
+    assert "Content-Range" not in response.headers
+    assert await whole_body(response) == data
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "end"),
+    [
+        ("bytes=0-0", 0, 1),
+        ("bytes=100-199", 100, 200),
+        ("bytes=100-", 100, 10240),
+        ("bytes=-24", 10216, 10240),
+        ("bytes=-99999", 0, 10240),
+        ("bytes=10239-99999", 10239, 10240),
+        ("bytes= 5 - 6 ", 5, 7),
+    ],
+)
+async def test_segments_range(asked: str, start: int, end: int) -> None:
+    response = await call(MemoryNode(files={1: SEGMENT}), "GET", "/v1/segments/1", {"Range": asked})
+    assert response.status == 206
+    assert response.headers["Content-Range"] == f"bytes {start}-{end - 1}/10240"
+    assert response.headers["Content-Length"] == str(end - start)
+    assert await whole_body(response) == SEGMENT[start:end]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "bytes=",
+        "bytes=-",
+        "bytes=5-4",
+        "bytes=10240-",
+        "bytes=-0",
+        "bytes=0-1,3-4",
+        "lines=0-1",
+        "bytes=a-b",
+        "x",
+        "bytes=-" + "9" * 30,
+    ],
+)
+async def test_segments_bad_range_is_a_bad_argument(asked: str) -> None:
+    node = MemoryNode(files={1: SEGMENT})
+    refused(await call(node, "GET", "/v1/segments/1", {"Range": asked}), 400, "bad-argument")
+
+
+def test_byte_range_of_an_empty_file_is_all_of_it_or_refused() -> None:
+    assert byte_range("", 0) == (0, 0)
+    with pytest.raises(BadArgument):
+        byte_range("bytes=0-", 0)
+
+
+async def test_segments_absent_and_trimmed_ones() -> None:
+    node = MemoryNode(files={5: SEGMENT}, trimmed_files=4)
+    refused(await call(node, "GET", "/v1/segments/4"), 410, "trimmed")
+    for number in ("6", "x", "-1", "99999999999999999999999", "1.0"):
+        refused(await call(node, "GET", f"/v1/segments/{number}"), 404, "not-found")
+
+
+async def test_segments_head_reads_nothing_and_takes_no_place() -> None:
+    gateway = Gateway(MemoryNode(files={1: SEGMENT}))
+    for _ in range(SEGMENT_STREAMS_MAX + 1):
+        response = await call(gateway, "HEAD", "/v1/segments/1")
+        assert (response.status, response.headers["Content-Length"], response.stream) == (200, "10240", None)
+
+
+async def test_segments_streams_are_few_and_given_back() -> None:
+    gateway = Gateway(MemoryNode(files={1: SEGMENT}))
+    open_ones = [await call(gateway, "GET", "/v1/segments/1") for _ in range(SEGMENT_STREAMS_MAX)]
+    refused(await call(gateway, "GET", "/v1/segments/1"), 429, "queue-full")
+    for response in open_ones:
+        assert await whole_body(response) == SEGMENT
+    assert (await call(gateway, "GET", "/v1/segments/1")).status == 200
+
+
+async def test_segments_cleaned_in_the_middle_fail_the_stream() -> None:
+    node = MemoryNode(files={1: bytes(2 * SEGMENT_PIECE_BYTES)})
+    response = await call(node, "GET", "/v1/segments/1")
+    assert response.stream is not None
+    await anext(response.stream)
+    node.files.clear()
+    with pytest.raises(Damaged):
+        await anext(response.stream)
+    await response.stream.aclose()
+
+
+async def test_status_health_metrics_and_page() -> None:
+    node = MemoryNode()
+    assert json(await call(node, "GET", "/v1/status"))["state"] == "MASTER"
+    assert json(await call(node, "GET", "/healthz"))["alive"] is True
+    assert b"vlsnlog_last_vlsn 1\n" in (await call(node, "GET", "/metrics")).body
+    page = await call(node, "GET", "/")
+    assert page.headers["Content-Type"].startswith("text/html")
+    html = bytes(page.body)
+    assert html.lower().startswith(b"<!doctype html>")
+    assert b"http://" not in html.replace(b"http://www.w3.org/", b"")
+    assert b"https://" not in html
+
+
+async def test_readyz_says_why_not() -> None:
+    node = MemoryNode()
+    assert (await call(node, "GET", "/readyz")).status == 200
+    node.reasons = ["no master is known", "lags 5 s"]
+    document = refused(await call(node, "GET", "/readyz"), 503, "not-ready")
+    assert document["reasons"] == node.reasons
+
+
+async def test_admin_calls_the_node() -> None:
+    node = MemoryNode()
+    assert json(await call(node, "POST", "/v1/admin/checkpoint")) == {"id": 1}
+    assert json(await call(node, "POST", "/v1/admin/rotate")) == {"segment": 2}
+    assert node.calls == ["checkpoint", "rotate"]
+
+
+async def test_peer_hello_is_an_object_of_bounded_size() -> None:
+    node = MemoryNode()
+    assert json(await call(node, "POST", "/v1/peer/hello", body=b'{"group":"g"}')) == {"heard": "g"}
+    for body in (b"", b"[]", b"{", b"\xff", b"{}", b'{"group":' + b"[" * 60_000):
+        refused(await call(node, "POST", "/v1/peer/hello", body=body), 400, "bad-body")
+    refused(await call(node, "POST", "/v1/peer/hello", body=UnreadableBody(64 * 1024 + 1)), 413, "too-large")

@@ -1,0 +1,165 @@
+"""``GET /v1/tail`` against a node in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json as stdlib_json
+
+import pytest
+
+from repl.http import limits, tail
+from repl.http.routes import Gateway
+from repl.http.types import Response, Stream
+from tests.repl.http.calls import call, refused, whole_body
+from tests.repl.http.memory_node import MemoryNode
+from vlsn.errors import Halted
+from vlsn.limits import MIB
+
+
+def stream_of(response: Response) -> Stream:
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.stream is not None
+    return response.stream
+
+
+def events(piece: bytes) -> list[tuple[int, str]]:
+    """(id, value) of each event; checks the framing on the way."""
+    found = []
+    assert piece.endswith(b"\n\n")
+    for event in piece[:-2].split(b"\n\n"):
+        head, _, data = event.partition(b"\ndata: ")
+        row = stdlib_json.loads(data)
+        assert head == b"id: %d" % row["vlsn"]
+        found.append((row["vlsn"], row["value"]))
+    return found
+
+
+async def test_tail_gives_what_is_there_then_what_comes() -> None:
+    node = MemoryNode()
+    node.append(b"a", b"two\nlines")
+    stream = stream_of(await call(node, "GET", "/v1/tail?from=1"))
+    assert events(await anext(stream)) == [(2, "a"), (3, "two\nlines")]
+    coming = asyncio.ensure_future(anext(stream))
+    await node.until_waits()
+    node.append(b"c")
+    assert events(await coming) == [(4, "c")]
+    await stream.aclose()
+
+
+async def test_tail_resumes_after_the_last_event_id() -> None:
+    node = MemoryNode()
+    node.append(b"a", b"b", b"c")
+    stream = stream_of(await call(node, "GET", "/v1/tail?from=1", {"Last-Event-ID": "3"}))
+    assert events(await anext(stream)) == [(4, "c")]
+    await stream.aclose()
+
+
+async def test_tail_comments_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "TAIL_COMMENT_S", 0.01)
+    node = MemoryNode()
+    stream = stream_of(await call(node, "GET", "/v1/tail"))
+    for _ in range(3):
+        assert (await anext(stream)).startswith(b":")
+    node.append(b"a")
+    assert events(await anext(stream)) == [(2, "a")]
+    await stream.aclose()
+
+
+async def test_tail_outlives_a_change_of_role() -> None:
+    node = MemoryNode()
+    stream = stream_of(await call(node, "GET", "/v1/tail?from=2"))
+    await anext(stream)
+    coming = asyncio.ensure_future(anext(stream))
+    await node.until_waits()
+    node.end_waits()
+    assert (await coming).startswith(b":")
+    node.append(b"a")
+    assert events(await anext(stream)) == [(2, "a")]
+    await stream.aclose()
+
+
+@pytest.mark.parametrize(
+    ("target", "headers"),
+    [
+        ("/v1/tail?from=0", {}),
+        ("/v1/tail?limit=1", {}),
+        ("/v1/tail", {"Last-Event-ID": "x"}),
+        ("/v1/tail", {"Last-Event-ID": "-1"}),
+    ],
+)
+async def test_tail_bad_parameter_is_refused(target: str, headers: dict[str, str]) -> None:
+    refused(await call(MemoryNode(), "GET", target, headers), 400, "bad-argument")
+
+
+async def test_tail_trimmed_start_is_refused_before_the_stream() -> None:
+    node = MemoryNode()
+    node.append(b"a", b"b")
+    node.first = 3
+    assert refused(await call(node, "GET", "/v1/tail?from=1"), 410, "trimmed")["first"] == 3
+
+
+async def test_tail_that_fails_later_says_why_and_ends() -> None:
+    node = MemoryNode()
+    node.append(b"a")
+    stream = stream_of(await call(node, "GET", "/v1/tail"))
+    await anext(stream)
+    coming = asyncio.ensure_future(anext(stream))
+    await node.until_waits()
+    node.wake(Halted("a person is needed"))
+    event, _, data = (await coming).partition(b"\ndata: ")
+    assert event == b"event: error"
+    assert stdlib_json.loads(data)["type"] == "halted"
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    await stream.aclose()
+
+
+async def test_tail_places_are_few_and_given_back() -> None:
+    gateway = Gateway(MemoryNode())
+    streams = [stream_of(await call(gateway, "GET", "/v1/tail")) for _ in range(limits.TAILS_MAX)]
+    refused(await call(gateway, "GET", "/v1/tail"), 429, "queue-full")
+    await streams[0].aclose()
+    await streams[0].aclose()
+    last = stream_of(await call(gateway, "GET", "/v1/tail"))
+    refused(await call(gateway, "GET", "/v1/tail"), 429, "queue-full")
+    for stream in [*streams, last]:
+        await stream.aclose()
+
+
+async def test_tail_events_that_nobody_takes_are_counted_and_end_the_next_tail() -> None:
+    node = MemoryNode()
+    node.append(bytes(MIB), b"after")  # six bytes of JSON for each of the first entry's
+    gateway = Gateway(node)
+    held: list[Stream] = []
+    while True:
+        stream = stream_of(await call(gateway, "GET", "/v1/tail?from=2"))
+        piece = await anext(stream)
+        if piece.startswith(b"event: error\n"):
+            break
+        held.append(stream)
+    assert b'"type":"queue-full"' in piece
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    assert 6 * MIB * len(held) <= limits.TAILS_IN_FLIGHT_BYTES_MAX < 6 * MIB * (len(held) + 1)
+    other = stream_of(await call(gateway, "GET", "/v1/tail?from=3"))
+    assert events(await anext(other)) == [(3, "after")]
+    assert events(await anext(held[0])) == [(3, "after")]  # it has taken what it had
+    stream = stream_of(await call(gateway, "GET", "/v1/tail?from=2"))
+    assert (await anext(stream)).startswith(b"id: 2\n")
+    for each in (*held, other, stream):
+        await each.aclose()
+        await each.aclose()
+
+
+async def test_one_large_entry_is_counted_until_it_is_taken() -> None:
+    node = MemoryNode()
+    node.append(b"x" * MIB)
+    gateway = Gateway(node)
+    held: list[Response] = []
+    while (response := await call(gateway, "GET", "/v1/entries/2")).status == 200:
+        held.append(response)
+    refused(response, 429, "queue-full")
+    assert len(held) == limits.PAGES_IN_FLIGHT_BYTES_MAX // MIB
+    assert await whole_body(held[0]) == b"x" * MIB
+    assert (await call(gateway, "GET", "/v1/entries/2")).status == 200

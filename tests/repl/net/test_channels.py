@@ -1,0 +1,206 @@
+"""Channels and calls over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from repl import produce
+from repl.api import Acks
+from repl.http.feed import encode_hello
+from repl.http.routes import Gateway
+from repl.net import AiohttpNetwork
+from repl.net.server import HttpListener
+from tests.repl.http.memory_node import MemoryNode
+from tests.repl.http.test_feed import HELLO
+from tests.repl.net.test_net import Wire
+from vlsn import batch
+from vlsn.errors import ChannelClosed, DuplicateFeed, NotMaster, Unreachable, WrongGroup, WrongVersion
+from vlsn.limits import MIB
+
+ASK = b"GET /v1/feed HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+
+
+@pytest.fixture
+def node() -> MemoryNode:
+    return MemoryNode()
+
+
+@pytest.fixture
+async def network() -> AsyncIterator[AiohttpNetwork]:
+    opened = AiohttpNetwork()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def listener(network: AiohttpNetwork, node: MemoryNode) -> AsyncIterator[HttpListener]:
+    gateway = Gateway(node)
+    listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
+    yield listening
+    await listening.close()
+
+
+async def test_channel_carries_messages_of_any_size_both_ways(
+    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+) -> None:
+    url = listener.url + "/v1/feed"
+    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=5)
+    sizes = [0, 1, 125, 126, 65_535, 65_536, MIB]
+    for size in sizes:
+        message = bytes([size % 251]) * size
+        await channel.send(memoryview(message))
+        received = await channel.receive()
+        assert (type(received), received) == (bytes, message)
+    await channel.close()
+    with pytest.raises(ChannelClosed):
+        await channel.receive()
+    with pytest.raises(ChannelClosed):
+        await channel.send(b"x")
+
+
+async def test_channel_message_over_the_limit_ends_it(
+    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+) -> None:
+    url = listener.url + "/v1/feed"
+    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=5)
+    await channel.send(bytes(MIB + 1))
+    with pytest.raises(ChannelClosed):
+        await asyncio.wait_for(channel.receive(), 5)
+    await channel.close()
+    assert node.feeds[0][1] == []
+
+
+async def test_channel_ends_when_either_side_leaves(
+    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+) -> None:
+    url = listener.url + "/v1/feed"
+    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=5)
+    await channel.send(b"a")
+    await channel.receive()
+    receiving = asyncio.ensure_future(channel.receive())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(listener.close(), 5)
+    with pytest.raises(ChannelClosed):
+        await asyncio.wait_for(receiving, 5)
+    await channel.close()
+
+
+@pytest.mark.parametrize("error", [WrongGroup("g"), WrongVersion("2"), DuplicateFeed("n2"), NotMaster("no")])
+async def test_connect_refused_raises_the_class_of_the_problem(
+    network: AiohttpNetwork,
+    listener: HttpListener,
+    node: MemoryNode,
+    error: WrongGroup | WrongVersion | DuplicateFeed | NotMaster,
+) -> None:
+    node.refuse_feed = error
+    with pytest.raises(type(error), match=str(error)):
+        await network.connect(
+            listener.url + "/v1/feed", headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=5
+        )
+
+
+async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork) -> None:
+    listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode()).handle)
+    await listening.close()
+    with pytest.raises(Unreachable):
+        await network.connect(listening.url + "/v1/feed", headers={}, message_bytes_max=MIB, timeout_s=5)
+    with pytest.raises(Unreachable):
+        await network.request("GET", listening.url + "/v1/status", timeout_s=5)
+
+
+async def test_connect_to_one_that_says_nothing_is_unreachable_in_time(network: AiohttpNetwork) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1/feed"
+    with pytest.raises(Unreachable):
+        await network.connect(url, headers={}, message_bytes_max=MIB, timeout_s=0.05)
+    with pytest.raises(Unreachable):
+        await network.request("GET", url, timeout_s=0.05)
+    await network.close()
+    silent.close()
+    await silent.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "handshake",
+    [b"", b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n", b"Sec-WebSocket-Version: 1\r\n"],
+)
+async def test_upgrade_with_a_bad_handshake_is_a_problem_document(listener: HttpListener, handshake: bytes) -> None:
+    hello = "".join(f"{name}: {value}\r\n" for name, value in encode_hello(HELLO).items()).encode()
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(ASK + handshake + hello + b"\r\n")
+        status, fields, _ = await wire.answer()
+        assert (status, fields["Content-Type"]) == (400, "application/problem+json")
+
+
+async def test_feed_of_garbage_frames_ends_and_harms_nothing(
+    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+) -> None:
+    hello = "".join(f"{name}: {value}\r\n" for name, value in encode_hello(HELLO).items()).encode()
+    key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    text = b"\x81\x85\0\0\0\0hello"
+    for garbage in (b"\xff" * 100, b"\x8b\x80\0\0\0\0", text, b"\x82\xff" + b"\xff" * 8 + bytes(4)):
+        async with await Wire.open(listener.url) as wire:
+            await wire.send(ASK + key + hello + b"\r\n")
+            assert (await wire.head())[0] == 101
+            await wire.send(garbage)
+            await wire.ended()
+    assert (await network.request("GET", listener.url + "/healthz", timeout_s=5)).status == 200
+
+
+async def test_request_gives_status_headers_and_body(
+    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+) -> None:
+    headers = {"Content-Type": "application/octet-stream"}
+    url = listener.url + "/v1/entries"
+    response = await network.request("POST", url, headers=headers, body=b"v", timeout_s=5)
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/json"
+    node.leads = False
+    response = await network.request("POST", url, headers=headers, body=b"", timeout_s=5)
+    assert (response.status, response.headers["location"]) == (307, "http://127.0.0.1:1/v1/entries")
+    assert [entry.value for entry in node.entries[1:]] == [b"v"]
+
+
+async def test_request_large_answers_come_whole(
+    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+) -> None:
+    node.files[1] = bytes(range(256)) * (20 * MIB // 256)
+    response = await network.request("GET", listener.url + "/v1/segments/1", timeout_s=20)
+    assert response.body == node.files[1]
+    values = [bytes([65 + n]) * (MIB - 200) for n in range(4)]
+    node.append(*values)
+    response = await network.request("GET", listener.url + "/v1/entries", timeout_s=20)
+    assert bytes(response.body).count(b"\n") == 4
+
+
+async def test_produce_over_a_socket_with_the_largest_batch(
+    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+) -> None:
+    channel = await network.connect(
+        listener.url + "/v1/produce", message_bytes_max=produce.ANSWERS_MESSAGE_BYTES_MAX, timeout_s=5
+    )
+    many = [bytes(MIB - 100)] * 16
+    for id, values in enumerate([[b"a"], many, [b"b"]]):
+        await channel.send(produce.request_header(id, Acks.MAJORITY, 10_000) + batch.encode(values))
+    answers: list[produce.Answer] = []
+    while len(answers) < 3:
+        answers += produce.decode_answers(await channel.receive())
+    assert [(one.id, one.first, one.last) for one in answers] == [(0, 2, 2), (1, 3, 18), (2, 19, 19)]
+    await channel.close()
+
+
+async def test_produce_on_another_node_follows_to_the_master(network: AiohttpNetwork, listener: HttpListener) -> None:
+    elsewhere = MemoryNode(leads=False, master=listener.url)
+    replica = await network.serve("127.0.0.1", 0, Gateway(elsewhere).handle)
+    channel = await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=5)
+    await channel.send(produce.request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"v"]))
+    assert produce.decode_answers(await channel.receive())[0].done
+    await channel.close()
+    await replica.close()

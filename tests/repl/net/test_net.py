@@ -1,0 +1,425 @@
+"""The gateway over real sockets, by a raw client: what is on the wire, byte for byte where it matters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from repl.http.routes import Gateway
+from repl.http.types import Response
+from repl.net import AiohttpNetwork, connection
+from repl.net.server import HttpListener
+from tests.repl.http.memory_node import MemoryNode
+from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, KEY_BYTES_MAX, MIB
+
+POST = b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n%b"
+
+
+class Wire:
+    """A raw client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, url: str) -> Wire:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port), limit=8 * MIB))
+
+    async def __aenter__(self) -> Wire:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        await asyncio.wait([asyncio.ensure_future(self.writer.wait_closed())])
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        lines = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode().split("\r\n")
+        fields = dict(line.split(": ", 1) for line in lines[1:] if line)
+        return int(lines[0].split(" ")[1]), fields
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status, fields = await self.head()
+        return status, fields, await self.reader.readexactly(int(fields.get("Content-Length", "0")))
+
+    async def ended(self) -> bytes:
+        """What still comes until the server closes."""
+        return await asyncio.wait_for(self.reader.read(), 10)
+
+
+def post(body: bytes) -> bytes:
+    return POST % (len(body), body)
+
+
+@pytest.fixture
+def node() -> MemoryNode:
+    return MemoryNode()
+
+
+@pytest.fixture(params=["short way", "long way"])
+async def listener(request: pytest.FixtureRequest, node: MemoryNode) -> AsyncIterator[HttpListener]:
+    """A node's listener, with and without the short way for repeated heads."""
+    gateway = Gateway(node)
+    network = AiohttpNetwork()
+    quick = gateway.quick if request.param == "short way" else None
+    listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=quick)
+    yield listening
+    await listening.close()
+    await network.close()
+
+
+def values(node: MemoryNode) -> list[bytes]:
+    return [entry.value for entry in node.entries[1:]]
+
+
+async def test_net_one_connection_serves_many_requests(listener: HttpListener, node: MemoryNode) -> None:
+    async with await Wire.open(listener.url) as wire:
+        for n in range(20):
+            await wire.send(post(b"%03d" % n))
+            status, fields, body = await wire.answer()
+            assert (status, json.loads(body)["first"]) == (200, n + 2)
+            assert fields["Content-Type"] == "application/json"
+            assert "Connection" not in fields
+    assert values(node) == [b"%03d" % n for n in range(20)]
+
+
+async def test_net_requests_cut_anywhere_are_the_same_requests(listener: HttpListener, node: MemoryNode) -> None:
+    whole = post(b"abc")
+    expected = []
+    for cut in range(1, len(whole), 7):
+        async with await Wire.open(listener.url) as wire:
+            for piece in (whole, whole[:cut], whole[cut:], whole):
+                await wire.send(piece)
+                await asyncio.sleep(0.001)
+            for _ in range(3):
+                assert (await wire.answer())[0] == 200
+        expected += [b"abc"] * 3
+    assert values(node) == expected
+
+
+async def test_net_pipelined_requests_are_answered_in_order(listener: HttpListener, node: MemoryNode) -> None:
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"000"))
+        await wire.answer()
+        await wire.send(post(b"001"))
+        for n in range(2, 40):
+            await wire.send(
+                post(b"%03d" % n) if n % 5 else post(b"%03d" % n) + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+            )
+        for n in range(1, 40):
+            status, _, body = await wire.answer()
+            assert (status, json.loads(body)["first"]) == (200, n + 2)
+            if n > 1 and n % 5 == 0:
+                assert json.loads((await wire.answer())[2]) == {"alive": True}
+    assert values(node) == [b"%03d" % n for n in range(40)]
+
+
+async def test_net_what_comes_while_an_answer_is_due_waits_for_it(listener: HttpListener, node: MemoryNode) -> None:
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"a"))
+        await wire.answer()
+        node.hold = True
+        await wire.send(post(b"b"))
+        await node.until_unanswered(1)
+        large = bytes(MIB // 2)
+        sending = asyncio.ensure_future(wire.send(post(large) * 3))
+        await asyncio.sleep(0.02)
+        assert node.submissions == 2
+        node.hold = False
+        node.release()
+        await sending
+        for _ in range(4):
+            assert (await wire.answer())[0] == 200
+    assert values(node) == [b"a", b"b", large, large, large]
+
+
+async def test_net_client_that_leaves_before_its_answer_loses_only_that(
+    listener: HttpListener, node: MemoryNode
+) -> None:
+    node.hold = True
+    for n in range(3):
+        async with await Wire.open(listener.url) as wire:
+            await wire.send(post(b"v"))
+            await node.until_unanswered(1)
+        for _ in range(500):
+            if node.unanswered == 0:
+                break
+            await asyncio.sleep(0.01)
+        assert (node.unanswered, node.submissions) == (0, n + 1)
+    node.hold = False
+    node.pending.clear()
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"w"))
+        assert (await wire.answer())[0] == 200
+
+
+async def test_net_body_announced_too_large_is_refused_at_once(listener: HttpListener, node: MemoryNode) -> None:
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(POST % (10**12, b""))
+        status, fields, body = await wire.answer()
+        assert (status, fields["Content-Type"], fields["Connection"]) == (413, "application/problem+json", "close")
+        assert json.loads(body)["type"] == "too-large"
+
+
+async def test_net_chunked_body_is_cut_at_its_limit(listener: HttpListener, node: MemoryNode) -> None:
+    head = POST.replace(b"Content-Length: %d\r\n\r\n%b", b"Transfer-Encoding: chunked\r\n\r\n")
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        assert (await wire.answer())[0] == 200
+        await wire.send(head)
+        sending = asyncio.ensure_future(wire.send((b"10000\r\n" + bytes(65536) + b"\r\n") * 24))
+        status, _, body = await wire.answer()
+        assert (status, json.loads(body)["type"]) == (413, "too-large")
+        sending.cancel()
+    assert values(node) == [b"abcde"]
+
+
+async def test_net_expect_continue_is_told_to_go_on_only_when_the_body_is_wanted(
+    listener: HttpListener, node: MemoryNode
+) -> None:
+    ask = POST.replace(b"Host: x", b"Host: x\r\nExpect: 100-continue")
+    async with await Wire.open(listener.url) as wire:
+        for _ in range(2):
+            await wire.send(ask % (3, b""))
+            assert (await wire.head())[0] == 100
+            await wire.send(b"abc")
+            assert (await wire.answer())[0] == 200
+        await wire.send(ask % (MIB + 1, b""))
+        assert (await wire.answer())[0] == 413
+    assert values(node) == [b"abc"] * 2
+
+
+async def test_net_head_has_the_length_and_no_body(listener: HttpListener) -> None:
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(b"HEAD /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, fields = await wire.head()
+        assert (status, int(fields["Content-Length"]) > 10) == (200, True)
+        await wire.send(b"HEAD /v1/tail HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await wire.head())[0] == 200
+        assert json.loads((await wire.answer())[2]) == {"alive": True}
+
+
+async def test_net_http_1_0_gets_its_keep_alive_or_a_close(listener: HttpListener) -> None:
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert (await wire.answer())[1]["Connection"] == "keep-alive"
+        await wire.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert (await wire.answer())[1]["Connection"] == "close"
+        assert await wire.ended() == b""
+
+
+async def test_net_connection_close_is_answered_and_closed(listener: HttpListener, node: MemoryNode) -> None:
+    closing = POST.replace(b"Host: x", b"Host: x\r\nConnection: close")
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"a"))
+        await wire.answer()
+        await wire.send(closing % (1, b"b"))
+        status, fields, _ = await wire.answer()
+        assert (status, fields["Connection"]) == (200, "close")
+        assert await wire.ended() == b""
+    assert values(node) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 20_000 + b"\r\n\r\n",
+        b"GET /" + b"y" * 300_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_net_what_is_no_http_gets_a_problem_document_and_the_end(
+    listener: HttpListener, node: MemoryNode, garbage: bytes
+) -> None:
+    async with await Wire.open(listener.url) as wire:
+        wire.writer.write(garbage)
+        status, fields, body = await wire.answer()
+        assert (status, fields["Content-Type"], json.loads(body)["type"]) == (
+            400,
+            "application/problem+json",
+            "bad-argument",
+        )
+        await wire.ended()
+    assert node.submissions == 0
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"v"))
+        assert (await wire.answer())[0] == 200
+
+
+async def test_net_router_errors_are_problem_documents(listener: HttpListener) -> None:
+    async with await Wire.open(listener.url) as wire:
+        for line, status in ((b"GET /nothing", 404), (b"PUT /v1/entries", 405), (b"POST /v1/entries", 415)):
+            await wire.send(line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+            got, fields, _ = await wire.answer()
+            assert (got, fields["Content-Type"]) == (status, "application/problem+json")
+
+
+async def test_net_longest_key_fits_its_request_line(listener: HttpListener, node: MemoryNode) -> None:
+    target = b"/v1/entries?key=" + b"%00" * KEY_BYTES_MAX
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"v").replace(b"/v1/entries", target, 1))
+        assert (await wire.answer())[0] == 200
+    assert node.entries[1].key == bytes(KEY_BYTES_MAX)
+
+
+async def test_net_redirect_names_the_same_target(listener: HttpListener, node: MemoryNode) -> None:
+    node.leads, node.master = False, "http://127.0.0.1:5"
+    async with await Wire.open(listener.url) as wire:
+        for target in (b"/v1/entries?acks=all&key=%41%FF", b"http://other/v1/entries?acks=all"):
+            await wire.send(post(b"v").replace(b"/v1/entries", target, 1))
+            status, fields, _ = await wire.answer()
+            path = target.removeprefix(b"http://other").decode()
+            assert (status, fields["Location"]) == (307, "http://127.0.0.1:5" + path)
+
+
+async def test_net_tail_streams_and_ends_with_its_client(listener: HttpListener, node: MemoryNode) -> None:
+    for _ in range(3):
+        async with await Wire.open(listener.url) as wire:
+            await wire.send(b"GET /v1/tail HTTP/1.1\r\nHost: x\r\n\r\n")
+            status, fields = await wire.head()
+            assert (status, fields["Transfer-Encoding"]) == (200, "chunked")
+            await node.until_waits()
+            node.append(b"hello")
+            seen = await asyncio.wait_for(wire.reader.readuntil(b"hello"), 5)
+            assert b"data: {" in seen
+        for _ in range(500):
+            if not node.waits:
+                break
+            await asyncio.sleep(0.01)
+        assert not node.waits
+
+
+async def test_net_segment_that_fails_half_way_breaks_off(listener: HttpListener, node: MemoryNode) -> None:
+    node.files[1] = bytes(8 * MIB)
+
+    async def fail_later(number: int, start: int, end: int) -> bytes:
+        if start:
+            node.files.clear()
+            raise OSError(5, "a read failed")
+        return bytes(end - start)
+
+    node.read_segment = fail_later  # type: ignore[method-assign]
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(b"GET /v1/segments/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, fields = await wire.head()
+        assert (status, fields["Content-Length"]) == (200, str(8 * MIB))
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await asyncio.wait_for(wire.reader.readexactly(8 * MIB), 10)
+
+
+async def test_net_reader_that_takes_nothing_holds_a_bounded_number_of_bytes(
+    listener: HttpListener, node: MemoryNode
+) -> None:
+    """Past the budget of bodies in flight a request is refused, also when a thousand connections try."""
+    node.hold = True
+    wires = [await Wire.open(listener.url) for _ in range(70)]
+    sends = [asyncio.ensure_future(wire.send(post(bytes(MIB)))) for wire in wires]
+    await node.until_unanswered(BODIES_IN_FLIGHT_BYTES_MAX // MIB)
+    statuses = [asyncio.ensure_future(wire.answer()) for wire in wires]
+    done, _ = await asyncio.wait(statuses, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    assert {task.result()[0] for task in done} == {429}
+    node.hold = False
+    node.release()
+    answered = await asyncio.gather(*statuses)
+    assert sorted({status for status, _, _ in answered}) == [200, 429]
+    assert [status for status, _, _ in answered].count(200) == BODIES_IN_FLIGHT_BYTES_MAX // MIB
+    await asyncio.gather(*sends)
+    for wire in wires:
+        wire.writer.close()
+
+
+async def test_net_connections_over_the_limit_are_closed(
+    listener: HttpListener, node: MemoryNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 3)
+    wires = [await Wire.open(listener.url) for _ in range(3)]
+    for wire in wires:
+        await wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await wire.answer())[0] == 200
+    async with await Wire.open(listener.url) as wire:
+        assert await wire.ended() == b""
+    for wire in wires:
+        wire.writer.close()
+
+
+async def test_net_port_taken_is_an_os_error(listener: HttpListener) -> None:
+    port = int(listener.url.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use"):
+        await AiohttpNetwork().serve("127.0.0.1", port, Gateway(MemoryNode()).handle)
+
+
+async def test_net_close_answers_what_is_under_way_and_ends_streams() -> None:
+    for quick in (False, True):
+        node = MemoryNode()
+        gateway = Gateway(node)
+        listening = await AiohttpNetwork().serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick if quick else None)
+        async with await Wire.open(listening.url) as wire, await Wire.open(listening.url) as tail:
+            await wire.send(post(b"a"))
+            await wire.answer()
+            node.hold = True
+            await wire.send(post(b"b"))
+            await tail.send(b"GET /v1/tail HTTP/1.1\r\nHost: x\r\n\r\n")
+            await tail.head()
+            await node.until_unanswered(1)
+            await node.until_waits()
+            closing = asyncio.ensure_future(listening.close())
+            await asyncio.sleep(0.01)
+            node.release()
+            assert (await wire.answer())[0] == 200
+            await asyncio.wait_for(closing, 5)
+            with pytest.raises(ConnectionRefusedError):
+                await Wire.open(listening.url)
+
+
+async def test_net_reset_in_the_middle_of_a_request_harms_nothing(listener: HttpListener, node: MemoryNode) -> None:
+    host, _, port = listener.url.removeprefix("http://").rpartition(":")
+    node.hold = True
+    for data in (post(bytes(1000))[:-10], post(b"v"), b"GET /v1/tail HTTP/1.1\r\nHost: x\r\n\r\n", b"GET"):
+        with socket.create_connection((host, int(port))) as end:
+            end.sendall(data)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0.02)
+    node.hold = False
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"w"))
+        assert (await wire.answer())[0] == 200
+
+
+async def test_net_short_way_is_taken_for_heads_seen_before(node: MemoryNode) -> None:
+    """The two ways give equal answers; this shows that there are two."""
+    gateway = Gateway(node)
+    handled = []
+
+    async def handle(request: object) -> Response:
+        handled.append(request)
+        answer = await gateway.handle(request)  # type: ignore[arg-type]
+        assert isinstance(answer, Response)
+        return answer
+
+    listening = await AiohttpNetwork().serve("127.0.0.1", 0, handle, quick=gateway.quick)
+    for _ in range(2):
+        async with await Wire.open(listening.url) as wire:
+            for _ in range(10):
+                await wire.send(post(b"v"))
+                assert (await wire.answer())[0] == 200
+            await wire.send(post(b"of another length"))
+            assert (await wire.answer())[0] == 200
+    await listening.close()
+    assert len(handled) == 2
+    assert len(values(node)) == 22

@@ -1,0 +1,98 @@
+"""The demonstration: its records, its verdict, and one whole run."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl.audit.findings import AuditReport, Finding
+from repl.demo import Outcome, digest_of, installed_records, records_of
+from vlsn.errors import BadArgument
+
+
+def test_installed_records_are_many_and_irregular() -> None:
+    records = installed_records()
+    assert len(records) > 2000
+    assert b"" in records
+    assert any(record.startswith(b"Metadata-Version: ") for record in records)
+    assert any(b",sha256=" in record for record in records)
+    assert records == installed_records()
+
+
+def test_records_of_a_file_are_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(b"a\r\n\n\xff\nlast\n")
+    assert records_of(path, None) == [b"a\r", b"", b"\xff", b"last"]
+    path.write_bytes(b"1\n2\n3\n4\n5\n")
+    assert records_of(path, 4) == [b"1", b"2", b"3", b"4"]
+    path.write_bytes(b"one\n")
+    with pytest.raises(BadArgument, match="at least 4"):
+        records_of(path, None)
+
+
+def test_the_digest_is_that_of_the_printed_lines() -> None:
+    assert digest_of([b"a", b"", b"b"]) == hashlib.sha256(b"a\n\nb\n").hexdigest()
+
+
+def outcome() -> Outcome:
+    report = AuditReport(
+        equal=True,
+        compared_from=1,
+        compared_to=102,
+        sources=[],
+        findings=[],
+        ranges_differing=0,
+        tasks=6,
+        seconds=1.0,
+    )
+    return Outcome(
+        records=100, sha256="d", first=3, last=102, killed="n3", reads={"n1": "d", "n2": "d", "n3": "d"}, audit=report
+    )
+
+
+def test_the_verdict_asks_for_every_promise() -> None:
+    assert outcome().holds
+    audit = outcome().audit
+    assert audit is not None
+    finding = Finding(rule="block-crc", source="n1", file="f", offset=0, vlsn=5)
+    changes: tuple[dict[str, Any], ...] = (
+        {"last": 103},
+        {"first": 4},
+        {"reads": {"n1": "d", "n2": "d", "n3": "other"}},
+        {"reads": {}},
+        {"killed": ""},
+        {"audit": None},
+        {"audit": replace(audit, equal=False)},
+        {"audit": replace(audit, compared_to=101)},
+        {"audit": replace(audit, findings=[finding])},
+    )
+    for change in changes:
+        broken = outcome()
+        for name, value in change.items():
+            setattr(broken, name, value)
+        assert not broken.holds, change
+
+
+@pytest.mark.real
+def test_the_demonstration_holds(tmp_path: Path) -> None:
+    source = tmp_path / "input"
+    source.write_bytes(b"".join(b"line %d\n" % number for number in range(2000)))
+    done = subprocess.run(
+        [sys.executable, "-m", "repl.cli.main", "demo", "--input", str(source), "--dir", str(tmp_path / "nodes")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIGKILL to n3" in done.stdout
+    assert done.stdout.count("ok ") == 5
+    assert done.stdout.rstrip().endswith("all of it holds")
+    for name in ("n1", "n2", "n3"):
+        assert (tmp_path / "nodes" / name / "node.id").exists()

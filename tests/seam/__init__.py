@@ -1,0 +1,1 @@
+"""One suite for a seam: the real adapter and its fake both pass it."""

@@ -1,0 +1,120 @@
+"""A group of real nodes in one process: fake disks, stores, clocks, threads and network, virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from repl.config import NodeConfig
+from repl.node import Node
+from tests.fakes.machine import Machine
+from tests.fakes.net import FakeNet
+from vlsn.ids import NodeName
+
+PORT = 7701
+
+
+class Group:
+    """Machines n1 … and whatever node runs on each."""
+
+    def __init__(self, seed: int, size: int = 3, **settings: Any) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.rng = Random(seed)
+        self.net = FakeNet(self.loop, Random(f"net/{seed}"))
+        self.names = [f"n{number}" for number in range(1, size + 1)]
+        self.machines = {name: Machine(name, self.loop, self.net, Random(f"{name}/{seed}")) for name in self.names}
+        self.client = self.net.host("client")
+        self.nodes: dict[str, Node] = {}
+        self.fatal: list[tuple[str, BaseException]] = []
+        self.settings: dict[str, Any] = {"segment_bytes": 64 << 10, "checkpoint_period_s": 5.0, **settings}
+
+    def url(self, name: str) -> str:
+        return f"http://{name}:{PORT}"
+
+    def config(self, name: str) -> NodeConfig:
+        return NodeConfig(
+            name=NodeName(name),
+            dir=Path(f"/{name}"),
+            listen=f"{name}:{PORT}",
+            members={NodeName(each): self.url(each) for each in self.names},
+            group="sim",
+            **self.settings,
+        )
+
+    async def start(self, *names: str) -> None:
+        for name in names or self.names:
+            process = self.machines[name].boot()
+            node = Node(
+                self.config(name),
+                process.seams,
+                process.network,
+                on_fatal=lambda error, name=name: self.fatal.append((name, error)),  # type: ignore[misc]
+            )
+            self.nodes[name] = node
+            process.start(node.start())
+        await asyncio.sleep(0)
+
+    def kill(self, *names: str, power: bool = False) -> None:
+        for name in names:
+            node = self.nodes.pop(name)
+            for task in node._tasks:
+                task.cancel()
+            if power:
+                self.machines[name].power_cut(tear=True)
+            else:
+                self.machines[name].kill()
+
+    async def until(self, holds: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
+        """Waits in virtual time; fails with what every node says of itself."""
+        deadline = self.loop.time() + limit_s
+        while not holds():
+            if self.loop.time() > deadline:
+                states = {name: (node.state, node.reason) for name, node in self.nodes.items()}
+                raise AssertionError(f"not within {limit_s} s: {what}; {states}; fatal {self.fatal}")
+            await asyncio.sleep(0.01)
+
+    async def serving(self, master: str = "n1") -> None:
+        def ready() -> bool:
+            node = self.nodes[master]
+            return node.is_master() and node.dtvlsn() >= node.opened().range.last > 0
+
+        await self.until(ready, f"{master} serves")
+
+    def state(self, name: str) -> str:
+        return self.nodes[name].state
+
+    async def append(self, value: bytes, *, to: str = "n1", acks: str = "majority") -> tuple[int, dict[str, Any]]:
+        response = await self.client.request(
+            "POST",
+            f"{self.url(to)}/v1/entries?acks={acks}",
+            headers={"Content-Type": "application/octet-stream"},
+            body=value,
+            timeout_s=12.0,
+        )
+        return response.status, msgspec.json.decode(bytes(response.body))
+
+    async def read(self, name: str) -> dict[int, bytes]:
+        """What a client reads from one node, from the first VLSN to its durable end."""
+        found: dict[int, bytes] = {}
+        at = 1
+        while True:
+            response = await self.client.request("GET", f"{self.url(name)}/v1/entries?from={at}", timeout_s=10.0)
+            assert response.status == 200, bytes(response.body)
+            lines = bytes(response.body).splitlines()
+            if not lines:
+                return found
+            for line in lines:
+                entry = msgspec.json.decode(line)
+                found[entry["vlsn"]] = entry["value"].encode()
+            at = int(response.headers["Vlsnlog-Next"])
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+
+
+Main = Callable[[], Awaitable[None]]

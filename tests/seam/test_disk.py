@@ -1,0 +1,251 @@
+"""The disk seam: ``PosixDisk`` and ``FakeDisk`` do the same."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.disk import FakeDisk
+from vlsn.disk import IOV_MAX, PosixDisk
+from vlsn.errors import LogInUse
+from vlsn.seams import Buffer, Disk
+
+
+@pytest.fixture(params=["posix", "fake"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    return PosixDisk() if request.param == "posix" else FakeDisk()
+
+
+@pytest.fixture
+def at(disk: Disk, tmp_path: Path) -> Callable[[str], str]:
+    """A path in a directory of the test's own."""
+    disk.make_directory(str(tmp_path))
+    return lambda name: posixpath.join(str(tmp_path), name)
+
+
+At = Callable[[str], str]
+
+
+def test_what_is_written_is_read_back_by_another_handle(disk: Disk, at: At) -> None:
+    file = disk.open(at("a"), create=True)
+    file.write(5, [b"one", bytearray(b"two"), memoryview(b"xthreex")[1:6], b""])
+    file.sync()
+    file.close()
+    again = disk.open(at("a"))
+    assert again.size() == 16
+    assert again.read(0, 100) == b"\0" * 5 + b"onetwothree"
+    assert again.read(8, 3) == b"two"
+    assert again.read(16, 10) == b""
+    assert again.read(500, 10) == b""
+    again.close()
+
+
+def test_a_write_of_more_buffers_than_one_call_takes_is_whole(disk: Disk, at: At) -> None:
+    file = disk.open(at("a"), create=True)
+    buffers = [bytes([i % 251]) * (i % 5) for i in range(2 * IOV_MAX + 7)]
+    file.write(3, buffers)
+    assert file.read(3, 1 << 20) == b"".join(buffers)
+    file.close()
+
+
+def test_a_write_in_the_middle_changes_only_its_own_bytes(disk: Disk, at: At) -> None:
+    file = disk.open(at("a"), create=True)
+    file.write(0, [b"0123456789" * 200])
+    file.write(1000, [b"abc"])
+    assert file.read(998, 7) == b"89abc34"
+    assert file.size() == 2000
+    file.close()
+
+
+def test_allocate_gives_zeros_and_never_shortens(disk: Disk, at: At) -> None:
+    file = disk.open(at("a"), create=True)
+    file.write(0, [b"data"])
+    file.allocate(8192)
+    assert file.size() == 8192
+    assert file.read(0, 8192) == b"data" + bytes(8188)
+    file.allocate(100)
+    assert file.size() == 8192
+    file.allocate(0)
+    file.close()
+
+
+def test_synced_bytes_survive_a_dropped_cache(disk: Disk, at: At) -> None:
+    file = disk.open(at("a"), create=True)
+    file.write(0, [b"x" * 10_000])
+    file.sync()
+    file.drop_cache()
+    assert file.read(0, 10_000) == b"x" * 10_000
+    file.close()
+
+
+def test_open_says_what_is_wrong(disk: Disk, at: At) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.open(at("a"))
+    with pytest.raises(FileNotFoundError):
+        disk.open(at("a"), write=True)
+    with pytest.raises(FileNotFoundError):
+        disk.open(at("no/a"), create=True)
+    disk.open(at("a"), create=True).close()
+    with pytest.raises(FileExistsError):
+        disk.open(at("a"), create=True)
+
+
+def test_a_file_opened_to_read_takes_no_write(disk: Disk, at: At) -> None:
+    disk.open(at("a"), create=True).close()
+    file = disk.open(at("a"))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.write(0, [b"x"])
+    file.close()
+
+
+def test_a_closed_file_is_of_no_use_and_closes_again(disk: Disk, at: At) -> None:
+    file = disk.open(at("a"), create=True)
+    file.close()
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.size()
+
+
+def test_list_is_sorted_names(disk: Disk, at: At) -> None:
+    for name in ("b", "c", "a"):
+        disk.open(at(name), create=True).close()
+    disk.make_directory(at("aa/below"))
+    assert disk.list(at(".")) == ["a", "aa", "b", "c"]
+    assert disk.list(at("aa")) == ["below"]
+    with pytest.raises(FileNotFoundError):
+        disk.list(at("nothing"))
+    with pytest.raises(NotADirectoryError):
+        disk.list(at("a"))
+
+
+def test_make_directory_twice_is_no_error(disk: Disk, at: At) -> None:
+    disk.make_directory(at("d/e"))
+    disk.make_directory(at("d/e"))
+    assert disk.exists(at("d/e"))
+
+
+def test_rename_replaces_and_an_open_file_goes_on(disk: Disk, at: At) -> None:
+    old = disk.open(at("old"), create=True)
+    old.write(0, [b"from old"])
+    new = disk.open(at("new"), create=True)
+    new.write(0, [b"from new"])
+    disk.rename(at("old"), at("new"))
+    assert not disk.exists(at("old"))
+    assert new.read(0, 100) == b"from new"
+    again = disk.open(at("new"))
+    assert again.read(0, 100) == b"from old"
+    for file in (old, new, again):
+        file.close()
+    with pytest.raises(FileNotFoundError):
+        disk.rename(at("old"), at("new"))
+
+
+def test_a_removed_file_is_gone_but_for_who_has_it_open(disk: Disk, at: At) -> None:
+    file = disk.open(at("a"), create=True)
+    file.write(0, [b"still here"])
+    disk.remove(at("a"))
+    assert not disk.exists(at("a"))
+    assert file.read(0, 100) == b"still here"
+    file.close()
+    with pytest.raises(FileNotFoundError):
+        disk.remove(at("a"))
+
+
+def test_exists_below_a_file_is_false(disk: Disk, at: At) -> None:
+    disk.open(at("a"), create=True).close()
+    assert not disk.exists(at("a/b"))
+
+
+def test_sync_directory_asks_for_a_directory(disk: Disk, at: At) -> None:
+    disk.sync_directory(at("."))
+    with pytest.raises(FileNotFoundError):
+        disk.sync_directory(at("nothing"))
+
+
+def test_free_bytes_is_a_number_of_bytes(disk: Disk, at: At) -> None:
+    assert disk.free_bytes(at(".")) > 1 << 20
+
+
+def test_a_lock_is_held_once_and_seen_from_outside(disk: Disk, at: At) -> None:
+    assert not disk.is_locked(at("LOCK"))
+    held = disk.lock(at("LOCK"))
+    assert disk.exists(at("LOCK"))
+    assert disk.is_locked(at("LOCK"))
+    with pytest.raises(LogInUse):
+        disk.lock(at("LOCK"))
+    assert disk.is_locked(at("LOCK"))
+    held.release()
+    held.release()
+    assert not disk.is_locked(at("LOCK"))
+    disk.lock(at("LOCK")).release()
+
+
+def test_releasing_twice_takes_nobody_elses_lock(disk: Disk, at: At) -> None:
+    first = disk.lock(at("LOCK"))
+    first.release()
+    second = disk.lock(at("LOCK"))
+    first.release()
+    assert disk.is_locked(at("LOCK"))
+    second.release()
+
+
+# The real one alone.
+
+
+def test_calls_that_the_kernel_ends_early_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What signals, quotas and calls over 2 GiB do: fewer bytes than were asked for."""
+    write, read = os.pwritev, os.pread
+
+    def write_little(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        data = b"".join(buffers)[:7]
+        return write(fd, [data], offset)
+
+    monkeypatch.setattr(os, "pwritev", write_little)
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: read(fd, min(size, 11), offset))
+    file = PosixDisk().open(str(tmp_path / "a"), create=True)
+    buffers: list[Buffer] = [b"", b"0123456789", memoryview(b"abcdefgh"), b"", bytearray(b"XYZ" * 9), b"!"]
+    file.write(5, buffers)
+    assert file.size() == 5 + 46
+    assert file.read(5, 46) == b"".join(buffers)
+    assert file.read(0, 1000) == bytes(5) + b"".join(buffers)
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: 0)
+    with pytest.raises(OSError, match="wrote nothing"):
+        file.write(0, [b"x"])
+    file.close()
+
+
+def test_a_lock_ends_with_its_process_and_asking_does_not_take_it(tmp_path: Path) -> None:
+    disk, path = PosixDisk(), str(tmp_path / "LOCK")
+    hold = f"from vlsn.disk import PosixDisk; held = PosixDisk().lock({path!r}); print(1, flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"1\n"
+        assert disk.is_locked(path)
+        with pytest.raises(LogInUse):
+            disk.lock(path)
+        holder.kill()
+        holder.wait()
+        assert not disk.is_locked(path)
+    held = disk.lock(path)
+    assert disk.is_locked(path)
+    held.release()
+
+
+def test_a_failed_lock_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    disk, path = PosixDisk(), str(tmp_path / "LOCK")
+    held = disk.lock(path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(LogInUse):
+            disk.lock(path)
+        assert disk.is_locked(path)
+        disk.sync_directory(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
+    held.release()

@@ -1,0 +1,215 @@
+"""Three nodes in one process, from a seed: the node's own code on fake disk, network, clock, threads and store."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+
+
+async def story(seed: int) -> dict[str, object]:
+    """Founded; 100 appends, one replica cut off for 40 of them; caught up.  What there was in the end."""
+    group = Group(seed)
+    await group.start()
+    await group.serving()
+    told: dict[int, bytes] = {}
+    for number in range(100):
+        if number == 30:
+            group.net.split(["n3"], ["n1", "n2", "client"])
+        if number == 70:
+            behind = group.nodes["n3"].opened().range.last
+            assert behind < group.nodes["n1"].opened().range.last
+            group.net.heal()
+        value = f"entry {number} of seed {seed}".encode()
+        status, answer = await group.append(value)
+        assert status == 200, answer
+        assert answer["durable"] and answer["synced"] >= 2
+        told[answer["first"]] = value
+    last = group.nodes["n1"].opened().range.last
+    await group.until(
+        lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "every node is caught up and knows it"
+    )
+    for name in group.names:
+        assert await group.read(name) == told, name
+    logs = {name: group.nodes[name].opened() for name in group.names}
+    assert len({tuple(log.history.term_runs) for log in logs.values()}) == 1
+    result = {
+        "told": told,
+        "time": round(group.loop.time(), 6),
+        "calls": {name: len(machine.disk.calls) for name, machine in group.machines.items()},
+    }
+    await group.stop()
+    assert not group.fatal
+    return result
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_replica_that_was_cut_off_catches_up(seed: int) -> None:
+    result = run(story(seed))
+    assert len(result["told"]) == 100  # type: ignore[arg-type]
+
+
+def test_one_seed_is_one_story_to_the_last_disk_call() -> None:
+    assert run(story(7)) == run(story(7))
+
+
+def test_kill_of_all_nodes_loses_nothing_that_was_acknowledged() -> None:
+    async def main() -> None:
+        group = Group(3)
+        told: dict[int, bytes] = {}
+        for life in range(4):
+            await group.start()
+            await group.serving()
+            for name in group.names:
+                await group.until(lambda name=name: group.nodes[name].dtvlsn() >= max(told, default=0), name)  # type: ignore[misc]
+                found = await group.read(name)
+                assert {vlsn: found.get(vlsn) for vlsn in told} == told
+            for number in range(25):
+                value = f"{life}/{number}".encode()
+                status, answer = await group.append(value)
+                assert status == 200, answer
+                told[answer["first"]] = value
+            group.kill(*group.names, power=life % 2 == 1)
+            await asyncio.sleep(0.5)
+        assert not group.fatal
+
+    run(main())
+
+
+def test_too_few_replicas_is_refused_before_anything_is_logged() -> None:
+    async def main() -> None:
+        group = Group(5)
+        await group.start()
+        await group.serving()
+        status, _ = await group.append(b"one")
+        assert status == 200
+        group.kill("n2", "n3")
+        await asyncio.sleep(3.0)
+        log = group.nodes["n1"].opened()
+        before = log.allocated
+        status, answer = await group.append(b"two")
+        assert (status, answer["type"]) == (503, "insufficient-replicas")
+        assert log.allocated == before
+        status, answer = await group.append(b"three", acks="none")
+        assert (status, answer["durable"]) == (200, False)
+        assert group.nodes["n1"].dtvlsn() < answer["first"]  # logged, and not shown to readers
+        await group.start("n2")
+        await group.until(lambda: group.nodes["n1"].dtvlsn() >= answer["first"], "durable once n2 is back")
+        status, answer = await group.append(b"four", acks="all")
+        assert (status, answer["type"]) == (503, "insufficient-replicas")
+        assert not group.fatal
+        await group.stop()
+
+    run(main())
+
+
+def test_replicas_lost_while_an_append_waits_answer_outcome_unknown() -> None:
+    async def main() -> None:
+        group = Group(6)
+        await group.start()
+        await group.serving()
+        group.net.split(["n1", "client"], ["n2", "n3"])
+        status, answer = await group.append(b"who knows")
+        assert (status, answer["type"]) == (504, "outcome-unknown")
+        group.net.heal()
+        last = group.nodes["n1"].opened().range.last
+        await group.until(lambda: group.nodes["n2"].dtvlsn() == last, "it became durable after all")
+        assert b"who knows" in (await group.read("n2")).values()
+        await group.stop()
+
+    run(main())
+
+
+def test_a_wiped_replica_is_not_listed_and_says_so() -> None:
+    async def main() -> None:
+        group = Group(8)
+        await group.start()
+        await group.serving()
+        assert (await group.append(b"x"))[0] == 200
+        group.kill("n3")
+        group.machines["n3"] = type(group.machines["n3"])("n3", group.loop, group.net, group.rng)
+        await group.start("n3")
+        await group.until(lambda: group.nodes["n3"].reason.startswith("not-listed"), "n3 says not-listed")
+        assert group.state("n3") == "UNKNOWN"
+        assert (await group.append(b"y"))[0] == 200
+        await group.stop()
+
+    run(main())
+
+
+def test_a_wiped_first_member_founds_no_second_group() -> None:
+    async def main() -> None:
+        group = Group(9)
+        await group.start()
+        await group.serving()
+        assert (await group.append(b"x"))[0] == 200
+        group.kill("n1")
+        group.machines["n1"] = type(group.machines["n1"])("n1", group.loop, group.net, group.rng)
+        await group.start("n1")
+        await group.until(lambda: group.nodes["n1"].reason.startswith("not-listed"), "n1 says not-listed")
+        assert group.nodes["n1"].opened().allocated == 0
+        await group.stop()
+
+    run(main())
+
+
+def rot_last_block(group: Group, name: str) -> None:
+    """One bit of the last frame in that node's newest segment, which nothing later says was synced."""
+    disk = group.machines[name].disk
+    segment = max(
+        each
+        for each in disk.list(f"/{name}")
+        if each.endswith(".vlog") and any(disk.content(f"/{name}/{each}")[4096:4100])
+    )
+    path = f"/{name}/{segment}"
+    content = disk.content(path)
+    disk.flip_bit(path, len(content.rstrip(b"\0")) - 1)
+
+
+def test_a_first_member_below_its_vote_floor_does_not_lead_while_another_has_more() -> None:
+    async def main() -> None:
+        group = Group(11)
+        await group.start()
+        await group.serving()
+        told = [(await group.append(b"%d" % number))[1]["first"] for number in range(5)]
+        await group.until(lambda: all(node.dtvlsn() == told[-1] for node in group.nodes.values()), "all have all")
+        group.kill("n1")
+        rot_last_block(group, "n1")
+        await group.start("n1")
+        await group.until(
+            lambda: group.nodes["n1"].reason.startswith("below-floor: n"), "n1 says that it is below its floor"
+        )
+        record = group.nodes["n1"].opened().node_file.record
+        assert (record.floor_term, record.floor_vlsn) == (1, told[-1])
+        await asyncio.sleep(5.0)
+        assert not group.nodes["n1"].is_master()
+        assert group.nodes["n1"].opened().allocated == told[-2]
+        assert (await group.append(b"x"))[0] == 503
+        assert (await group.read("n2"))[told[-1]] == b"4"  # what was acknowledged is still there
+        await group.stop()
+
+    run(main())
+
+
+def test_a_first_member_below_its_vote_floor_waits_for_every_member_to_tell_its_end() -> None:
+    async def main() -> None:
+        group = Group(12)
+        await group.start()
+        await group.serving()
+        group.kill("n2", "n3")
+        status, answer = await group.append(b"only here", acks="none")
+        assert (status, answer["durable"]) == (200, False)
+        group.kill("n1")
+        rot_last_block(group, "n1")
+        await group.start("n1", "n2")
+        await group.until(lambda: "waits for n3" in group.nodes["n1"].reason, "n1 waits for n3")
+        await group.start("n3")
+        await group.serving()
+        assert b"only here" not in (await group.read("n1")).values()
+        assert (await group.append(b"on"))[0] == 200
+        await group.stop()
+
+    run(main())

@@ -1,0 +1,61 @@
+"""The project as a whole: what the pages name exists, and what must not be imported is not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from repl.cli.main import vlsnlog
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z]+)|^\$ vlsnlog ([a-z]+)", re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+_PATH = re.compile(r"`((?:vlsn|feeder|replica|repl|jepsen-like|tests|docs)/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_only_what_there_is(page: Path) -> None:
+    text = page.read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)) <= targets
+    commands = {one or two for one, two in _COMMAND.findall(text)}
+    assert commands <= set(vlsnlog.list_commands(None))  # type: ignore[arg-type]
+    assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
+    assert [path for path in _PATH.findall(text) if not (ROOT / path).exists()] == []
+
+
+def test_a_node_loads_neither_spark_nor_arrow() -> None:
+    look = "import sys, repl.process; print([n for n in ('pyspark', 'pyarrow', 'py4j', 'pandas') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_lock_file_names_only_the_public_index() -> None:
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    registries = {package["source"]["registry"] for package in lock["package"] if "registry" in package["source"]}
+    assert registries == {"https://pypi.org/simple"}
+    files = [
+        file["url"]
+        for package in lock["package"]
+        for file in [package.get("sdist"), *package.get("wheels", [])]
+        if file
+    ]
+    assert [url for url in files if not url.startswith("https://files.pythonhosted.org/")] == []
+
+
+def test_the_lock_file_holds_what_pyproject_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    (ours,) = [package for package in lock["package"] if package["name"] == project["name"]]
+    asked = {re.split(r"[<>=!~ ]", each, maxsplit=1)[0] for each in project["dependencies"]}
+    assert {each["name"] for each in ours["dependencies"]} == asked
+    specifiers = {each["name"]: each.get("specifier", "") for each in ours["metadata"]["requires-dist"]}
+    assert specifiers == {
+        re.split(r"[<>=!~ ]", each, maxsplit=1)[0]: re.sub(r"^[\w-]+", "", each) for each in project["dependencies"]
+    }

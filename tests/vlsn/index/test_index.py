@@ -1,0 +1,536 @@
+"""The index: what the machine's random walks do not single out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.kv import FakeStores
+from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, span
+from vlsn.errors import BadArgument, Damaged, WaitEnded
+from vlsn.ids import Lsn, Vlsn, lsn
+from vlsn.index.index import IndexHole, VlsnIndex
+from vlsn.index.range import EMPTY
+from vlsn.lmdb_store import LmdbStores
+
+
+@pytest.fixture
+def stores() -> FakeStores:
+    return FakeStores()
+
+
+@pytest.fixture
+def index(stores: FakeStores) -> VlsnIndex:
+    return open_index(stores)
+
+
+# Putting.
+
+
+def test_a_new_index_is_empty_and_answers_nothing(index: VlsnIndex) -> None:
+    assert index.load() is None
+    assert index.range == EMPTY
+    assert index.at_or_before(Vlsn(1)) is None
+    assert index.at_or_after(Vlsn(0)) is None
+    assert list(index.mappings()) == []
+    index.verify()
+
+
+def test_the_worked_example_of_a_late_put(index: VlsnIndex) -> None:
+    put(index, 0, 2)
+    assert (index.range.first, index.range.last) == (1, 30)
+    assert index.at_or_before(Vlsn(15)) == (1, place(0))
+    put(index, 1)
+    assert index.at_or_before(Vlsn(15)) == (1, place(0))
+    assert (index.range.first, index.range.last) == (1, 30)
+
+
+def test_the_first_block_is_mapped_even_when_it_comes_last(index: VlsnIndex) -> None:
+    put(index, 9, 3, 0, 1)
+    assert (index.range.first, index.range.last) == (1, 100)
+    assert index.exact(Vlsn(1)) == place(0)
+    assert index.exact(Vlsn(91)) == place(9)
+    assert index.at_or_before(Vlsn(35)) == (31, place(3))
+    index.verify()
+
+
+def test_a_restored_log_begins_where_its_first_block_does(index: VlsnIndex) -> None:
+    put(index, 50, 51)
+    assert (index.range.first, index.range.last) == (501, 520)
+
+
+def test_a_put_learns_what_is_synced_and_where_a_transaction_ends(index: VlsnIndex) -> None:
+    index.put(Vlsn(1), Vlsn(5), lsn(1, 4096), txn_end=Vlsn(5))
+    index.put(Vlsn(9), Vlsn(9), lsn(1, 6000), synced=True)
+    assert (index.range.last_sync, index.range.last_txn_end) == (9, 5)
+    index.put(Vlsn(6), Vlsn(8), lsn(1, 5000), synced=True, txn_end=Vlsn(8))
+    assert (index.range.last_sync, index.range.last_txn_end) == (9, 8)
+    index.note_synced(Vlsn(3))
+    assert index.range.last_sync == 9
+
+
+def test_nothing_is_synced_before_it_is_put(index: VlsnIndex) -> None:
+    put(index, 0)
+    with pytest.raises(AssertionError):
+        index.note_synced(Vlsn(11))
+
+
+def test_a_put_never_writes(stores: FakeStores, index: VlsnIndex) -> None:
+    for number in range(200):
+        put(index, number)
+    assert stores.writes == 0
+
+
+# Flushing and loading.
+
+
+def test_a_flush_is_one_transaction_and_a_load_brings_it_back(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(20))
+    index.note_synced(Vlsn(190))
+    mappings, held = list(index.mappings()), index.range
+    flush(index, 7)
+    assert stores.writes == 1
+    assert list(index.mappings()) == mappings
+    again = open_index(stores)
+    assert again.load() == 7
+    assert (again.range, list(again.mappings())) == (held, mappings)
+    assert again.checkpoint_id == 7
+
+
+def test_an_empty_log_is_flushed_and_loaded(stores: FakeStores, index: VlsnIndex) -> None:
+    flush(index, 1)
+    again = open_index(stores)
+    assert again.load() == 1
+    assert again.range == EMPTY
+    put(again, 0)
+    assert again.range.last == 10
+
+
+def test_a_flush_that_was_not_run_leaves_the_store_as_it_was(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, 0)
+    flush(index, 1)
+    put(index, 1)
+    index.start_flush(2)
+    again = open_index(stores)
+    assert again.load() == 1
+    assert again.range.last == 10
+
+
+def test_a_put_before_what_was_flushed_first_is_dropped(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, 3, 4)
+    started = index.start_flush(1)
+    put(index, 1)
+    started.run()
+    index.finish_flush(started)
+    put(index, 2, 0)
+    assert (index.range.first, index.range.last) == (31, 50)
+    flush(index, 2)
+    again = open_index(stores)
+    again.load()
+    assert again.range.first == 31
+    again.verify()
+
+
+def test_flushes_exclude_each_other_and_cuts(index: VlsnIndex) -> None:
+    put(index, 0, 1)
+    held, mappings = index.range, list(index.mappings())
+    started = index.start_flush(1)
+    with pytest.raises(AssertionError):
+        index.start_flush(2)
+    with pytest.raises(AssertionError):
+        index.truncate_tail(*reversed_span(0))
+    with pytest.raises(AssertionError):
+        index.truncate_head(Vlsn(11), place(1))
+    with pytest.raises(AssertionError):
+        index.merge(*columns(0, 1))
+    with pytest.raises(AssertionError):
+        index.clear()
+    assert (index.range, list(index.mappings())) == (held, mappings)
+    started.run()
+    index.finish_flush(started)
+    flush(index, 2)
+    assert (index.range, list(index.mappings())) == (held, mappings)
+
+
+def reversed_span(number: int) -> tuple[Vlsn, Lsn]:
+    return span(number)[1], place(number)
+
+
+# Cutting.
+
+
+def test_a_truncation_is_durable_on_return_and_capped(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(20))
+    flush(index, 1)
+    index.truncate_tail(*reversed_span(4), block_first=span(4)[0])
+    again = open_index(stores)
+    assert again.load() == 1
+    assert again.range.last == 50
+    assert again.exact(Vlsn(41)) == place(4)
+    assert again.at_or_before(Vlsn(51)) is None
+
+
+def test_a_truncation_maps_a_block_that_never_was(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, 0, 1, 9, 5, 7)  # 5 and 7 come late: they lie in a gap between buckets of three segments
+    flush(index, 1)
+    index.truncate_tail(*reversed_span(7), block_first=span(7)[0])
+    assert index.exact(Vlsn(71)) == place(7)
+    assert index.at_or_before(Vlsn(70)) == (11, place(1))
+    assert index.at_or_after(Vlsn(21)) == (71, place(7))
+    again = open_index(stores)
+    again.load()
+    assert list(again.mappings()) == list(index.mappings())
+
+
+def test_a_truncation_without_the_block_ends_with_the_closest_mapping(index: VlsnIndex) -> None:
+    put(index, *range(20))
+    index.truncate_tail(Vlsn(50), place(4))
+    assert index.range.last == 50
+    assert index.at_or_before(Vlsn(50)) == (41, place(4))
+    assert index.at_or_after(Vlsn(45)) == (41, place(4))
+    put(index, 5)
+    assert index.exact(Vlsn(51)) == place(5)
+    index.verify()
+
+
+def stretched(stores: FakeStores) -> VlsnIndex:
+    """Blocks 0 … 11, of which 2 … 11 came late, cut to block 9 of the next segment without naming it: the
+    bucket of segment 1 covers all that is left."""
+    index = open_index(stores)
+    put(index, 0, 1, 20, *range(2, 12))
+    flush(index, 1)
+    index.truncate_tail(span(9)[1], place(9))
+    assert [(bucket.file, bucket.first, bucket.last) for bucket in index.buckets()] == [(1, 1, 100)]
+    return index
+
+
+def test_a_second_truncation_in_the_segment_that_the_first_did_not_map(stores: FakeStores) -> None:
+    index = stretched(stores)
+    index.truncate_tail(span(8)[1], place(8), block_first=span(8)[0])
+    assert index.exact(Vlsn(81)) == place(8)
+    assert index.at_or_before(Vlsn(80)) == (11, place(1))
+    index.verify()
+    again = open_index(stores)
+    assert again.load() == 1
+    assert list(again.mappings()) == list(index.mappings())
+
+
+def test_a_trim_in_the_segment_that_a_truncation_did_not_map(stores: FakeStores) -> None:
+    index = stretched(stores)
+    index.truncate_head(Vlsn(81), place(8))
+    assert (index.range.first, index.range.last) == (81, 100)
+    assert index.at_or_before(Vlsn(100)) == (81, place(8))
+    again = open_index(stores)
+    assert again.load() == 1
+    again.verify()
+
+
+def test_a_truncation_to_nothing_leaves_an_empty_store(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(20))
+    flush(index, 1)
+    index.truncate_tail(Vlsn(0), Lsn(0))
+    assert index.range == EMPTY
+    again = open_index(stores)
+    assert again.load() == 1
+    assert again.range == EMPTY
+    assert list(again.mappings()) == []
+
+
+def test_a_matchpoint_at_or_past_the_last_changes_nothing(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(3))
+    flush(index, 1)
+    epoch = index.epoch
+    index.truncate_tail(Vlsn(30), place(2), block_first=Vlsn(21))
+    index.truncate_tail(Vlsn(99), place(9), block_first=Vlsn(91))
+    assert (index.range.last, index.epoch, stores.writes) == (30, epoch, 1)
+
+
+def test_vlsns_are_given_again_after_a_truncation(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(20))
+    flush(index, 1)
+    index.truncate_tail(*reversed_span(4), block_first=span(4)[0])
+    elsewhere = lsn(9, 4096)
+    index.put(Vlsn(51), Vlsn(70), elsewhere)
+    assert index.exact(Vlsn(51)) == elsewhere
+    assert index.at_or_before(Vlsn(70)) == (51, elsewhere)
+    flush(index, 2)
+    again = open_index(stores)
+    again.load()
+    assert again.at_or_before(Vlsn(70)) == (51, elsewhere)
+    again.verify()
+
+
+def test_a_trim_is_durable_on_return_and_late_puts_below_it_are_dropped(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(20))
+    flush(index, 1)
+    put(index, 20)
+    index.truncate_head(Vlsn(83), lsn(2, 4500))
+    assert (index.range.first, index.range.last) == (83, 210)
+    assert index.at_or_before(Vlsn(82)) is None
+    assert index.exact(Vlsn(83)) == lsn(2, 4500)
+    put(index, 3)
+    assert index.range.first == 83
+    again = open_index(stores)
+    again.load()
+    assert (again.range.first, list(again.mappings())) == (83, list(index.mappings()))
+
+
+def test_a_trim_at_a_segments_first_block_needs_no_new_mapping(index: VlsnIndex) -> None:
+    put(index, *range(20))
+    flush(index, 1)
+    before = list(index.mappings())
+    index.truncate_head(Vlsn(81), place(8))
+    assert list(index.mappings()) == before[8:]
+    index.verify()
+
+
+def test_a_trim_of_everything_is_refused(index: VlsnIndex) -> None:
+    put(index, *range(3))
+    with pytest.raises(BadArgument):
+        index.truncate_head(Vlsn(31), place(3))
+    assert index.range.first == 1
+
+
+def test_an_index_that_has_a_block_elsewhere_is_damage(index: VlsnIndex) -> None:
+    put(index, *range(4))
+    with pytest.raises(Damaged, match="segment"):
+        index.truncate_tail(Vlsn(20), lsn(7, 4096), block_first=Vlsn(11))
+    assert index.range.last == 40
+
+
+# Recovery.
+
+
+def test_recovery_appends_what_follows(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(5))
+    flush(index, 1)
+    again = open_index(stores)
+    again.load()
+    again.merge(*columns(5, 6))
+    assert (again.range.last, again.exact(Vlsn(61))) == (70, place(6))
+    third = open_index(stores)
+    assert third.load() == 1
+    assert third.range.last == 70
+
+
+def test_what_the_log_says_wins(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(12))
+    flush(index, 1)
+    again = open_index(stores)
+    again.load()
+    elsewhere = [lsn(9, 4096), lsn(9, 9000)]
+    again.merge([31, 44], [43, 50], elsewhere)
+    assert (again.range.first, again.range.last) == (1, 50)
+    assert list(again.mappings()) == [
+        *((span(each)[0], place(each)) for each in range(3)),
+        *zip([31, 44], elsewhere, strict=True),
+    ]
+    again.verify()
+
+
+def test_blocks_put_again_at_their_places_change_nothing(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(12))
+    flush(index, 1)
+    again = open_index(stores)
+    again.load()
+    before = list(again.mappings())
+    put(again, 8, 9)
+    again.put_run(*columns(*range(4, 14)))
+    assert list(again.mappings())[: len(before)] == before
+    assert again.range.last == 140
+
+
+@pytest.mark.parametrize(
+    "track",
+    [
+        lambda index: put(index, 6),
+        lambda index: index.put_run(*columns(4, 6, 7)),
+        lambda index: index.merge(*columns(6, 7)),
+    ],
+    ids=["put", "put_run", "merge"],
+)
+def test_a_hole_between_index_and_log_is_named(
+    stores: FakeStores, index: VlsnIndex, track: Callable[[VlsnIndex], None]
+) -> None:
+    put(index, *range(5))
+    flush(index, 1)
+    again = open_index(stores)
+    again.load()
+    with pytest.raises(IndexHole) as hole:
+        track(again)
+    assert hole.value.vlsn == 51
+    assert again.range.last == 50
+    again.clear()
+    again.put_run(*columns(*range(8)))
+    assert again.range.last == 80
+    again.verify()
+
+
+def test_a_hole_is_looked_for_only_behind_what_was_loaded(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, 0, 2, 1, 5)
+    flush(index, 1)
+    again = open_index(stores)
+    again.load()
+    again.merge([], [], [])
+    put(again, 8, 6, 7)
+    assert again.range.last == 90
+
+
+def test_a_block_across_the_end_of_the_index_is_damage(index: VlsnIndex) -> None:
+    put(index, *range(3))
+    with pytest.raises(Damaged, match="within the block"):
+        index.put(Vlsn(25), Vlsn(35), lsn(1, 30_000))
+    with pytest.raises(Damaged, match="within the block"):
+        index.put_run([21, 25], [24, 35], [lsn(1, 20_000), lsn(1, 30_000)])
+
+
+def test_a_cleared_index_is_as_new_after_any_crash(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(20))
+    flush(index, 1)
+    index.clear()
+    put(index, *range(3))
+    again = open_index(stores)
+    assert again.load() is None
+    assert again.range == EMPTY
+
+
+# Looking at it.
+
+
+def test_stats_count_lookups_buckets_and_flushes(index: VlsnIndex) -> None:
+    put(index, *range(20))
+    index.at_or_before(Vlsn(5))
+    flush(index, 1)
+    index.at_or_before(Vlsn(5))
+    index.at_or_before(Vlsn(6))
+    index.truncate_tail(*reversed_span(9), block_first=span(9)[0])
+    index.truncate_head(Vlsn(81), place(8))
+    stats = index.stats()
+    assert (stats.hits, stats.misses, stats.buckets_created) == (1, 2, 3)
+    assert (stats.flushes, stats.buckets_deleted) == (3, 3)
+
+
+def test_describe_names_every_bucket(index: VlsnIndex) -> None:
+    put(index, *range(10))
+    flush(index, 3)
+    put(index, 10)
+    described = index.describe()
+    assert described["range"] == {"first": 1, "last": 110, "last_sync": 0, "last_txn_end": 0}
+    assert described["checkpoint"] == 3
+    assert described["buckets"] == [
+        {"first": 1, "last": 80, "file": 1, "mappings": 8, "stored": True},
+        {"first": 81, "last": 100, "file": 2, "mappings": 2, "stored": True},
+        {"first": 101, "last": 110, "file": 2, "mappings": 1, "stored": False},
+    ]
+
+
+# Waiting.
+
+
+def test_a_put_past_a_vlsn_wakes_those_that_wait_for_it(index: VlsnIndex) -> None:
+    woken: list[tuple[str, object]] = []
+    for name, vlsn in (("third", 25), ("first", 5), ("also first", 10)):
+        index.wait_for(Vlsn(vlsn), lambda error, name=name: woken.append((name, error)))  # type: ignore[misc]
+    put(index, 1)
+    assert woken == [("first", None), ("also first", None)]
+    put(index, 0)
+    assert len(woken) == 2
+    assert index.describe()["waiters"] == 1
+    index.put_run(*columns(2))
+    assert woken[2:] == [("third", None)]
+    assert index.describe()["waiters"] == 0
+
+
+def test_a_wait_for_what_is_there_ends_at_once(index: VlsnIndex) -> None:
+    put(index, 0)
+    woken: list[object] = []
+    index.wait_for(Vlsn(10), woken.append)()
+    assert woken == [None]
+
+
+def test_a_cancelled_wait_is_never_called(index: VlsnIndex) -> None:
+    woken: list[object] = []
+    cancel = index.wait_for(Vlsn(1), woken.append)
+    cancel()
+    cancel()
+    put(index, 0)
+    index.fail_waiters(WaitEnded("closing"))
+    assert woken == []
+
+
+def test_a_role_change_ends_every_wait_with_its_error(index: VlsnIndex) -> None:
+    woken: list[object] = []
+    for vlsn in (1, 1, 500):
+        index.wait_for(Vlsn(vlsn), woken.append)
+    ended = WaitEnded("not master any more")
+    index.fail_waiters(ended)
+    assert woken == [ended] * 3
+    put(index, 0)
+    assert len(woken) == 3
+
+
+def test_a_waiter_may_wait_again_when_it_is_woken(index: VlsnIndex) -> None:
+    woken: list[int] = []
+
+    def wake(_: object) -> None:
+        woken.append(index.range.last)
+        if len(woken) < 3:
+            index.wait_for(Vlsn(index.range.last + 1), wake)
+
+    index.wait_for(Vlsn(1), wake)
+    put(index, 0, 1, 2, 3)
+    assert woken == [10, 20, 30]
+
+
+def test_cancelled_waits_are_let_go(index: VlsnIndex) -> None:
+    index.wait_for(Vlsn(1_000), lambda _: None)
+    for vlsn in range(10_000):
+        index.wait_for(Vlsn(2_000 + vlsn), lambda _: None)()
+    assert len(index._waiters._heap) < 50
+    assert index.describe()["waiters"] == 1
+
+
+# Threads.
+
+
+def test_threads_put_in_any_order_while_others_look_up_and_flush(tmp_path: Path) -> None:
+    index = VlsnIndex(LmdbStores().open(str(tmp_path / PATH), map_bytes=1 << 16), threading.RLock(), max_mappings=8)
+    total, done, wrong = 1_500, threading.Event(), list[object]()
+
+    def putter(share: int) -> None:
+        for number in range(share, total, 3):
+            put(index, number)
+
+    def reader() -> None:
+        while not done.is_set():
+            last = index.range.last
+            for vlsn in map(Vlsn, (last, last // 2, last // 3)):
+                before, after = index.at_or_before(vlsn), index.at_or_after(vlsn)
+                for found in (before, after):
+                    if found is not None and place(found[0] // 10) != found[1]:
+                        wrong.append(found)
+                if index.range.first <= vlsn and vlsn and (before is None or before[0] > vlsn or after is None):
+                    wrong.append((vlsn, before, after))
+
+    put(index, 0)
+    flush(index, 1)
+    putters = [threading.Thread(target=putter, args=(share,)) for share in range(3)]
+    readers = [threading.Thread(target=reader) for _ in range(2)]
+    for thread in (*putters, *readers):
+        thread.start()
+    checkpoint_id = 1
+    while any(thread.is_alive() for thread in putters):
+        checkpoint_id += 1
+        flush(index, checkpoint_id)
+    for thread in putters:
+        thread.join()
+    done.set()
+    for thread in readers:
+        thread.join()
+    assert not wrong
+    assert index.range.last == total * 10
+    index.verify()
+    index.close()

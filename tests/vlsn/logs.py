@@ -1,0 +1,145 @@
+"""An open log on a disk in memory, driven step by step, and a dictionary that says what it must hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import FakeDisk
+from tests.fakes.kv import FakeStores
+from tests.fakes.random import SeededRandom
+from tests.fakes.threads import InlineThreads
+from vlsn.block import EntryKind
+from vlsn.errors import LogFailed, VlsnLogError
+from vlsn.ids import Lsn, Term, Vlsn
+from vlsn.local import LocalLog
+from vlsn.options import LogOptions
+from vlsn.queued import Pending
+from vlsn.reader import LogReader
+from vlsn.records import TermEntry
+from vlsn.recovery import recover
+from vlsn.seal import Values
+from vlsn.seams import Seams
+
+DIRECTORY = "/log"
+SMALL = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes_max=16 << 10, group_bytes_max=32 << 10)
+
+
+class Machine:
+    """What outlives a process: disk and stores."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = Random(seed)
+        self.disk = FakeDisk(rng=self.rng)
+        self.stores = FakeStores()
+        self._stop_at = 0
+
+    def stop_at(self, number: int) -> None:
+        """Stops at that disk call, also if it is made by a later process."""
+        self._stop_at = number
+        self.disk.stop_at(number)
+
+    def seams(self) -> Seams:
+        return Seams(self.disk, FakeClock(), SeededRandom(self.rng), InlineThreads(), self.stores)
+
+    def kill(self) -> None:
+        self.disk.process_kill()
+        self.stores.abandon()
+        if self._stop_at > len(self.disk.calls):
+            self.disk.stop_at(self._stop_at)
+
+    def power_cut(self, *, tear: bool = False) -> None:
+        self.disk.process_kill()
+        self.stores.abandon()
+        self.disk.power_cut(self.rng, tear=tear)
+
+
+class Waiting(Pending):
+    """An append and what came of it."""
+
+    __slots__ = ("error", "synced", "values")
+
+    def __init__(self, values: list[bytes]) -> None:
+        super().__init__(Values(values))
+        self.values = values
+        self.synced = False
+        self.error: VlsnLogError | None = None
+
+    def refused(self, error: VlsnLogError) -> None:
+        self.error = error
+
+
+class Opened:
+    """A log that is open: ``append`` returns the append, which is synced on return (its jobs run inline)."""
+
+    def __init__(self, machine: Machine, options: LogOptions = SMALL, *, take_term: bool = True) -> None:
+        self.machine = machine
+        self.waiting: list[Waiting] = []
+        self.failure: LogFailed | None = None
+        seams = machine.seams()
+        recovered = recover(DIRECTORY, seams, group="g", node="n1", segment_bytes=options.segment_bytes)
+        self.notes = recovered.notes
+        self.keeper, self.writer = seams.threads.worker("keeper"), seams.threads.worker("writer")
+        self.log = LocalLog(recovered, options, seams, writer=self.writer, keeper=self.keeper, listener=self)
+        if take_term:
+            self.take_term()
+
+    def take_term(self) -> None:
+        log = self.log
+        term = Term(max(log.node_file.record.term, log.history.last_term) + 1)
+        log.node_file.replace(replace(log.node_file.record, term=term))
+        log.start_sealing(term)
+        entry = TermEntry(term=term, master="n1", incarnation=f"{log.node_file.record.incarnation:016x}")
+        log.append_entries([EntryKind.TERM], [entry.encode()], lambda _: None)
+
+    def append(self, *values: bytes) -> Waiting:
+        pending = Waiting(list(values))
+        self.log.append(pending)
+        return pending
+
+    def entries(self) -> dict[int, bytes]:
+        """DATA entries by VLSN, read from the segments through the index."""
+        span = self.log.range
+        if not span.last:
+            return {}
+        mapping = self.log.index.at_or_before(span.first)
+        assert mapping is not None
+        reader = LogReader(self.machine.disk, DIRECTORY, self.log.synced_end)
+        found: dict[int, bytes] = {}
+        at, start = int(span.first), mapping[1]
+        while at <= span.last_sync:
+            run = reader.entries(at, start=start, upto_vlsn=span.last_sync, limit=1000, bytes_max=1 << 20)
+            assert run.next_vlsn > at
+            found.update((entry.vlsn, entry.value) for entry in run.entries)
+            at, start = run.next_vlsn, run.next_lsn
+        reader.close()
+        return found
+
+    def frames_after(self, matchpoint: int) -> list[Lsn]:
+        """LSNs of the visible blocks after ``matchpoint``, a block's end."""
+        reader = LogReader(self.machine.disk, DIRECTORY, self.log.synced_end)
+        mapping = self.log.index.at_or_before(Vlsn(matchpoint + 1))
+        assert mapping is not None
+        last = self.log.range.last
+        run = reader.blocks(matchpoint + 1, start=mapping[1], upto_vlsn=last, bytes_max=1 << 30)
+        assert run.last == last
+        reader.close()
+        return run.lsns
+
+    def close(self) -> None:
+        self.log.close(lambda: None)
+        self.log.node_file.close()
+
+    # The listener.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        self.waiting.extend(pending for pending in pendings if isinstance(pending, Waiting))
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        while self.waiting and self.waiting[0].last <= last_vlsn:
+            self.waiting.pop(0).synced = True
+        self.log.raise_dtvlsn(last_vlsn)
+
+    def failed(self, error: LogFailed) -> None:
+        self.failure = error

@@ -1,0 +1,116 @@
+"""Rollback by overmarking: what readers see, what a dump would, and a crash in the middle."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.disk import StopHere
+from tests.vlsn.logs import DIRECTORY, Machine, Opened
+from vlsn.errors import Damaged, Halted
+from vlsn.ids import Vlsn, lsn_file, lsn_offset
+from vlsn.segment import segment_name
+
+
+class Undurable(Opened):
+    """A log whose group has not acknowledged: nothing above ``durable`` is durable."""
+
+    durable = 4
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        super().synced(last_vlsn)
+        self.log.dtvlsn = Vlsn(min(last_vlsn, self.durable))
+
+
+def rolled_back(opened: Opened, matchpoint: int) -> None:
+    opened.log.stop_sealing(Halted("a rollback follows"))
+    done = []
+    opened.log.rollback(Vlsn(matchpoint), opened.frames_after(matchpoint), lambda: done.append(True))
+    assert done == [True]
+
+
+def test_blocks_after_the_matchpoint_are_gone_for_readers_and_their_vlsns_are_given_again() -> None:
+    machine = Machine()
+    opened = Undurable(machine)
+    for value in (b"a", b"b", b"c", b"d", b"e"):
+        opened.append(value)
+    rolled_back(opened, 4)
+    assert opened.log.range.last == 4
+    assert opened.entries() == {2: b"a", 3: b"b", 4: b"c"}
+    opened.take_term()
+    opened.append(b"D")
+    assert opened.entries() == {2: b"a", 3: b"b", 4: b"c", 6: b"D"}  # VLSN 5 is the new TERM entry
+    assert [run.term for run in opened.log.history.term_runs] == [1, 2]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_rollback_outlives_a_reopen(clean: bool) -> None:
+    machine = Machine()
+    opened = Undurable(machine)
+    for number in range(20):
+        opened.append(str(number).encode())
+    if clean:
+        opened.log.checkpointer.run()
+    rolled_back(opened, 4)
+    opened.take_term()
+    opened.append(b"new")
+    held = opened.entries()
+    if clean:
+        opened.close()
+    machine.kill()
+    again = Opened(machine)
+    assert again.entries() == held
+    assert again.log.range.last == 7
+
+
+def test_a_rollback_below_the_durable_end_is_refused() -> None:
+    opened = Undurable(Machine())
+    for number in range(6):
+        opened.append(str(number).encode())
+    with pytest.raises(Halted):
+        rolled_back(opened, 3)
+    assert len(opened.entries()) == 6
+
+
+def test_a_rollback_stopped_at_any_disk_call_is_finished_or_has_not_begun() -> None:
+    def prepared(seed: int) -> Undurable:
+        opened = Undurable(Machine(seed))
+        for number in range(90):
+            opened.append(str(number).encode() * 300)  # more than one segment
+        return opened
+
+    opened = prepared(1)
+    begun = len(opened.machine.disk.calls)
+    rolled_back(opened, 4)
+    numbers = [call.number for call in opened.machine.disk.calls[begun:] if call.changes]
+    assert len(numbers) >= 90
+    ends = set()
+    for number in numbers[::3]:
+        opened = prepared(number)
+        before = opened.entries()
+        opened.machine.disk.stop_at(number)
+        with pytest.raises(StopHere):
+            rolled_back(opened, 4)
+        opened.machine.power_cut(tear=True)
+        again = Opened(opened.machine)
+        found = again.entries()
+        kept = {vlsn: value for vlsn, value in before.items() if vlsn <= 4}
+        assert found in (before, kept), f"half a rollback is seen after a stop at call {number}"
+        ends.add(found == kept)
+        assert again.append(b"on").synced
+    assert ends == {True, False}
+
+
+def test_a_mark_that_no_record_explains_is_damage() -> None:
+    machine = Machine()
+    opened = Undurable(machine)
+    for value in (b"a", b"b", b"c"):
+        opened.append(value)
+    at = opened.frames_after(2)[0]
+    machine.kill()
+    path = f"{DIRECTORY}/{segment_name(lsn_file(at))}"
+    content = bytearray(machine.disk.content(path))
+    content[lsn_offset(at) + 3] = 0xA5
+    machine.disk.write_content(path, bytes(content))
+    with pytest.raises(Damaged) as raised:
+        Opened(machine)
+    assert raised.value.vlsn == 3

@@ -1,0 +1,189 @@
+"""The chain of segments that make up a log, for tools that read it from outside.
+
+It says of each segment where its log ends and with which salt its frames were built, also when its header
+page is lost, and which segments are missing in between.  ``Stated`` is what the ``state`` store says of how
+far the log had been synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from vlsn import scan
+from vlsn.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
+from vlsn.errors import Damaged
+from vlsn.frame import FRAME_BYTES
+from vlsn.ids import Lsn, lsn_file, lsn_offset
+from vlsn.limits import MIB, STATE_MAP_BYTES
+from vlsn.recovery import STATE_NAME
+from vlsn.seams import Disk, Stores
+from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name
+from vlsn.state import StateStore
+
+READ_BYTES = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One segment of the chain."""
+
+    info: SegmentInfo
+    salt: int
+    end: int | None
+    """Where its log ends, None where only its frames can tell."""
+    last: bool
+    missing_before: list[int]
+    """Numbers between the link before and this one that the log had segments under."""
+    fault: str = ""
+    """What its header page has wrong."""
+
+    @property
+    def number(self) -> int:
+        return self.info.number
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def size(self) -> int:
+        return self.info.size
+
+    @property
+    def header(self) -> SegmentHeader | None:
+        return self.info.header
+
+    @property
+    def prev_last_vlsn(self) -> int:
+        return self.info.header.prev_last_vlsn if self.info.header is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    links: list[Link]
+    unsynced_segment: bool
+    """A standby holds frames but was never synced as part of the log: a torn tail of its own file."""
+
+
+@dataclass(slots=True)
+class Stated:
+    """What was synced, as far as ``state`` knows."""
+
+    ends: list[Lsn] = field(default_factory=list)
+    """Exclusive."""
+    checkpoint_end: Lsn | None = None
+    dtvlsn: int = 0
+    """How far the log was known durable: the headers of the last blocks cannot say that of themselves."""
+    faults: list[str] = field(default_factory=list)
+
+    def offset_in(self, number: int) -> int:
+        return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
+
+    def missing_after(self, links: Sequence[Link]) -> list[str]:
+        """Segments behind the last link that had been synced."""
+        last = links[-1].number if links else 0
+        return [segment_name(number) for number in sorted({lsn_file(at) for at in self.ends}) if number > last]
+
+
+def read_stated(stores: Stores, directory: str) -> Stated:
+    """Reads the ``state`` store of a stopped node."""
+    stated = Stated()
+    try:
+        state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
+    except FileNotFoundError:
+        return stated
+    except Damaged as error:
+        stated.faults.append(str(error))
+        return stated
+    try:
+        checkpoint, idle = state.checkpoint(), state.idle_end()
+        state.record()
+        if checkpoint is not None:
+            stated.dtvlsn = checkpoint.dtvlsn
+            stated.checkpoint_end = checkpoint.end_lsn
+            stated.ends.append(Lsn(checkpoint.end_lsn + FRAME_BYTES))
+        if idle is not None:
+            stated.dtvlsn = max(stated.dtvlsn, idle.dtvlsn)
+            stated.ends.append(idle.lsn)
+    except Damaged as error:
+        stated.faults.append(str(error))
+    finally:
+        state.close()
+    return stated
+
+
+def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
+    """The segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
+    ``live``: the last one ends where it is stated to be synced."""
+    segments = survey(disk, directory)
+    named = {info.header.prev_number for info in segments if info.active and info.header is not None}
+    last_active = max((info.number for info in segments if info.active), default=0)
+    taken: list[tuple[SegmentInfo, int, str]] = []
+    unsynced = False
+    for info in segments:
+        if info.active and info.header is not None:
+            taken.append((info, info.header.salt, ""))
+            continue
+        if live and info.number > last_active:
+            continue  # the standby, or a header page that is just being written
+        salt, synced = _frames_in(disk, info)
+        known = info.number in named or any(lsn_file(at) == info.number for at in stated)
+        if known or (salt is not None and (synced >= FIRST_FRAME or info.number < last_active)):
+            fault = info.fault or "a standby that was never taken, but the log goes on in it"
+            taken.append((info, salt or 0, fault))
+        elif salt is not None:
+            unsynced = True
+    return Chain(_links(disk, segments, taken, live=live), unsynced)
+
+
+def read_segment(disk: Disk, link: Link, into: bytearray) -> int:
+    """Reads the file's bytes as far as they can be its log, and says how many there are.  ``into`` grows to the
+    largest segment and is used again: touching new memory costs more than all else that is done to it."""
+    size = min(link.size, link.size if link.end is None else link.end)
+    if len(into) < size:
+        into.extend(bytes(size - len(into)))
+    file = disk.open(link.info.path)
+    try:
+        at = 0
+        with memoryview(into) as view:
+            while at < size:
+                piece = file.read(at, min(READ_BYTES, size - at))
+                view[at : at + len(piece)] = piece
+                at += len(piece)
+                if not piece:
+                    break
+        return at
+    finally:
+        file.close()
+
+
+def _links(
+    disk: Disk, segments: Sequence[SegmentInfo], taken: Sequence[tuple[SegmentInfo, int, str]], *, live: bool
+) -> list[Link]:
+    links: list[Link] = []
+    before = 0
+    for position, (info, salt, fault) in enumerate(taken):
+        last = position == len(taken) - 1
+        end = info.live_end
+        if last and live and end is None:
+            end = max(FIRST_FRAME, lsn_offset(stated_synced_end(disk, segments)))
+        follows = info.header.prev_number if info.header is not None and info.active else before
+        missing = [follows] if before and follows > before else []
+        if before and follows < before and not fault:
+            fault = f"the header says that it follows on segment {follows}, but {before} is there"
+        links.append(Link(info, salt, end, last, missing, fault))
+        before = info.number
+    return links
+
+
+def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:
+    """The salt of the frames in a segment without a good ACTIVE header, None when there are none, and up to where
+    they say that it had been synced."""
+    file = disk.open(info.path)
+    try:
+        buf = file.read(0, info.size)
+    finally:
+        file.close()
+    salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
+    return salt, 0 if salt is None else synced_in_frames(buf, FIRST_FRAME, salt)

@@ -1,0 +1,156 @@
+"""Checkpoints: the VLSN index flushed, and a place from which the next open may read.
+
+    1  CHECKPOINT_START is placed, in its turn among the blocks, and synced
+    2  every VLSN given before it is in the index (they were put when their group was synced, before this)
+    3  the index is flushed: one transaction, buckets ascending, the checkpoint's id, the range last
+    4  CHECKPOINT_END is placed and synced
+    5  the pointer and the state record go into ``state``, in one transaction        ◄ commit point
+
+Stopped before 5, the next open reads from the checkpoint before; an index one id ahead of the pointer is
+what 3 without 5 leaves, and is good.  A clean stop is the same with a flag in CHECKPOINT_END and nothing
+placed after it.  One checkpoint runs at a time; who asks meanwhile shares the next one.
+Source: JE's checkpoint and awaitConsistency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vlsn.frame import FrameKind
+from vlsn.ids import Lsn, Vlsn
+from vlsn.records import CheckpointEnd, CheckpointFlag, CheckpointStart
+from vlsn.state import Checkpoint
+
+if TYPE_CHECKING:
+    from vlsn.local import LocalLog
+
+Done = Callable[[Checkpoint], None]
+
+
+class Checkpointer:
+    """Runs a log's checkpoints, by bytes, by period and on request.  At home only."""
+
+    def __init__(self, log: LocalLog, *, last: Checkpoint | None) -> None:
+        self._log = log
+        self.last = last
+        self._bytes = 0
+        self._running = False
+        self._since: float | None = None
+        self._waiting: list[tuple[bool, Done]] = []
+        self._alone: list[Callable[[], None]] = []
+
+    @property
+    def running(self) -> bool:
+        return self._running
+
+    def wrote(self, size: int) -> None:
+        """The log grew by ``size`` synced bytes."""
+        self._bytes += size
+        if self._bytes >= self._log.options.checkpoint_bytes and not self._running and not self._log.cramped:
+            self.run()
+
+    def tick(self, now: float) -> None:
+        if self._since is None:
+            self._since = now
+        elif now - self._since >= self._log.options.checkpoint_period_s:
+            self._since = now
+            if self._bytes and not self._running:
+                self.run()
+
+    def run(self, *, clean: bool = False, done: Done = lambda _: None) -> None:
+        """``done`` gets the checkpoint once it is the one that the next open starts from."""
+        self._waiting.append((clean, done))
+        if not self._running:
+            self._start()
+
+    def hold(self, then: Callable[[], None]) -> None:
+        """Calls ``then`` when no checkpoint runs, and starts none until ``release``: a rollback and a checkpoint
+        would each write the index under the other's feet."""
+        if self._running:
+            self._alone.append(then)
+        else:
+            self._running = True
+            then()
+
+    def release(self) -> None:
+        """The end of a checkpoint or of a hold; what waited for it goes on."""
+        self._running = False
+        if self._alone:
+            self._running = True
+            self._alone.pop(0)()
+        elif self._waiting:
+            self._start()
+
+    def _start(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._running = True
+        self._bytes = 0
+        log = self._log
+        clean = any(asked for asked, _ in waiting)
+        number = self.last.id + 1 if self.last is not None else 1
+        allocated = 0
+
+        def start() -> bytes:
+            nonlocal allocated
+            allocated = log.allocated
+            span = log.range
+            return CheckpointStart(
+                id=number,
+                first_vlsn=span.first or (1 if allocated else 0),
+                last_vlsn=allocated,
+                dtvlsn=min(log.dtvlsn, allocated),
+                clock_us=log.seams.clock.wall_us(),
+            ).encode()
+
+        def started(at: Lsn) -> None:
+            assert log.range.last >= allocated, "a checkpoint saw an index that misses VLSNs"
+            flush = log.index.start_flush(number)
+
+            def flushed(_: None) -> None:
+                log.index.finish_flush(flush)
+                log.append_record(FrameKind.CHECKPOINT_END, lambda: end(at), lambda lsn: ended(at, lsn))
+
+            log.keeper.submit(flush.run, flushed, log.store_failed)
+
+        def end(start_lsn: Lsn) -> bytes:
+            span = log.range
+            return CheckpointEnd(
+                id=number,
+                start_lsn=start_lsn,
+                flags=CheckpointFlag.CLEAN if clean else 0,
+                first_vlsn=span.first,
+                last_vlsn=span.last,
+                dtvlsn=min(log.dtvlsn, span.last),
+                clock_us=log.seams.clock.wall_us(),
+            ).encode()
+
+        def ended(start_lsn: Lsn, end_lsn: Lsn) -> None:
+            settled = Vlsn(min(log.dtvlsn, log.range.last_sync))
+            log.history.settle(settled)
+            record = log.history.record(settled)
+            after = log.index.at_or_before(Vlsn(settled + 1))
+            scan = min(start_lsn, after[1]) if after is not None else start_lsn
+            if not settled:
+                scan = Lsn(0)
+            checkpoint = Checkpoint(
+                id=number,
+                start_lsn=start_lsn,
+                end_lsn=end_lsn,
+                scan_lsn=scan,
+                first_vlsn=log.range.first,
+                last_vlsn=log.range.last,
+                dtvlsn=log.dtvlsn,
+                clean=clean,
+                time_us=log.seams.clock.wall_us(),
+            )
+
+            def pointed(_: None) -> None:
+                self.last = checkpoint
+                for _clean, done in waiting:
+                    done(checkpoint)
+                self.release()
+
+            log.keeper.submit(lambda: log.state.save(checkpoint=checkpoint, record=record), pointed, log.store_failed)
+
+        log.append_record(FrameKind.CHECKPOINT_START, start, started)

@@ -1,0 +1,27 @@
+"""The real clock and the real source of random numbers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+
+class SystemClock:
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1_000
+
+
+class SystemRandom:
+    """The kernel's: two nodes started from one image never draw the same."""
+
+    def u32(self) -> int:
+        return secrets.randbits(32)
+
+    def u64(self) -> int:
+        return secrets.randbits(64)
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * (secrets.randbits(53) / (1 << 53))

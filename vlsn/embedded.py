@@ -1,0 +1,275 @@
+"""The embedded log: ``vlsn.Log``, one directory, no cluster; blocking and thread-safe.
+
+    with Log.open("DIR") as log:
+        first, last = log.append([b"one", b"two"])        # both, atomically; on the medium on return
+        for entry in log.read(from_vlsn=first): ...
+
+Concurrent appends share a sync: while one group is with the writer, the next gathers.  Alone, what this
+log has synced is durable, so the DTVLSN is its last synced VLSN.  An adapter: it turns the log's callbacks
+into calls that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+from typing import TypeVar
+
+from vlsn.block import Entry, EntryKind
+from vlsn.clock import SystemClock, SystemRandom
+from vlsn.disk import PosixDisk
+from vlsn.errors import BadArgument, LogFailed, OutcomeUnknown, Trimmed, VlsnLogError
+from vlsn.ids import Lsn, Term, Vlsn
+from vlsn.index.range import VlsnRange
+from vlsn.lmdb_store import LmdbStores
+from vlsn.local import LocalLog
+from vlsn.options import LogOptions
+from vlsn.queued import Pending
+from vlsn.reader import DATA_ONLY, LogReader
+from vlsn.records import TermEntry
+from vlsn.recovery import Recovered, recover
+from vlsn.seal import check_values, values_of
+from vlsn.seams import Seams, Worker
+from vlsn.state import Checkpoint
+from vlsn.threads import CallerThreads
+
+GROUP_NAME = "embedded"
+NODE_NAME = "log"
+_READ_BYTES = 1 << 20
+T = TypeVar("T")
+
+
+class _Waiting(Pending):
+    __slots__ = ("future",)
+
+    def __init__(self, values: list[bytes], keys: Sequence[bytes | None] | None) -> None:
+        super().__init__(values_of(values, keys))
+        self.future: Future[tuple[int, int]] = Future()
+
+    def refused(self, error: VlsnLogError) -> None:
+        self.future.set_exception(error)
+
+
+class Log:
+    """See ``Log.open``."""
+
+    def __init__(self, recovered: Recovered, options: LogOptions, seams: Seams, keeper: Worker) -> None:
+        self._seams = seams
+        self._waiting: list[_Waiting] = []
+        self._keeper = keeper
+        self._writer = seams.threads.worker("vlsnlog-writer")
+        self._log = LocalLog(recovered, options, seams, writer=self._writer, keeper=keeper, listener=self)
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
+        """Opens or makes the log in ``directory`` and takes a new term in it.  Raises ``LogInUse``,
+        ``WrongDirectory`` (a node's directory among them), ``Damaged`` or ``LogFailed``."""
+        seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), CallerThreads(), LmdbStores())
+        options = options or LogOptions()
+        keeper = seams.threads.worker("vlsnlog-keeper")
+        opened: Future[Recovered] = Future()
+        keeper.submit(
+            lambda: recover(
+                os.fspath(directory),
+                seams,
+                group=GROUP_NAME,
+                node=NODE_NAME,
+                segment_bytes=options.segment_bytes,
+            ),
+            opened.set_result,
+            opened.set_exception,
+        )
+        try:
+            recovered = opened.result()
+        except BaseException:
+            keeper.close()
+            raise
+        log = cls(recovered, options, seams, keeper)
+        log._take_term()
+        return log
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def range(self) -> VlsnRange:
+        """First and last VLSN, and how far it is synced; immutable."""
+        return self._log.range
+
+    @property
+    def term(self) -> Term:
+        return Term(self._log.node_file.record.term)
+
+    @property
+    def queue_length(self) -> int:
+        """Entries that wait to be logged."""
+        return self._log.queue_length
+
+    @property
+    def active_logs(self) -> list[int]:
+        """Numbers of the current segment and the standby."""
+        return self._log.active_files()
+
+    def append(
+        self, values: bytes | Sequence[bytes], *, keys: Sequence[bytes | None] | None = None
+    ) -> tuple[Vlsn, Vlsn]:
+        """First and last VLSN of ``values``, which are logged together or not at all; on the medium on return.
+        Raises ``QueueFull``, ``NoSpace``, ``TooLarge`` (nothing was logged) or ``LogFailed`` (it may have been)."""
+        first, last = self._submit(values, keys).result()
+        return Vlsn(first), Vlsn(last)
+
+    async def append_async(
+        self, values: bytes | Sequence[bytes], *, keys: Sequence[bytes | None] | None = None
+    ) -> tuple[Vlsn, Vlsn]:
+        """As ``append``, for a coroutine.  Cancelled, the entries are logged all the same."""
+        first, last = await asyncio.shield(asyncio.wrap_future(self._submit(values, keys)))
+        return Vlsn(first), Vlsn(last)
+
+    def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
+        """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
+        Raises ``Trimmed`` or ``Damaged``."""
+        upto = self.range.last_sync
+        at = from_vlsn or self.range.first
+        if at < self.range.first:
+            raise Trimmed(f"VLSN {at} was cleaned away; the first is {self.range.first}", first=self.range.first)
+        wanted = min(to_vlsn, upto) if to_vlsn else upto
+        reader = LogReader(self._seams.disk, self._log.directory, self._log.synced_end)
+        start: Lsn | None = None
+        try:
+            while at and at <= wanted:
+                if start is None:
+                    mapping = self._log.index.at_or_before(Vlsn(at))
+                    assert mapping is not None
+                    start = mapping[1]
+                run = reader.entries(
+                    at,
+                    start=start,
+                    upto_vlsn=upto,
+                    limit=10_000,
+                    bytes_max=_READ_BYTES,
+                    kinds=None if all_kinds else DATA_ONLY,
+                )
+                if run.next_vlsn == at:
+                    return
+                for entry in run.entries:
+                    if entry.vlsn > wanted:
+                        return
+                    yield entry
+                at, start = run.next_vlsn, run.next_lsn
+        finally:
+            reader.close()
+
+    def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
+        """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
+        ends first."""
+        reached: Future[None] = Future()
+
+        def wake(error: VlsnLogError | None) -> None:
+            if error is not None:
+                reached.set_exception(error)
+            else:
+                reached.set_result(None)
+
+        with self._log.latch:
+            cancel = self._log.index.wait_for(Vlsn(vlsn), wake)
+        try:
+            reached.result(timeout_s)
+        except TimeoutError:
+            cancel()
+            return reached.done()
+        return True
+
+    def checkpoint(self) -> Checkpoint:
+        """The next open reads from here on."""
+        done: Future[Checkpoint] = Future()
+        with self._log.latch:
+            self._check()
+            self._log.checkpointer.run(done=done.set_result)
+        return self._wait(done)
+
+    def rotate(self) -> int:
+        """Goes on in a new segment (unless the current one is empty); its number."""
+        done: Future[int] = Future()
+        with self._log.latch:
+            self._check()
+            self._log.rotate("request", done.set_result)
+        return self._wait(done)
+
+    def close(self) -> None:
+        """A clean stop.  Appends under way are finished first; harmless when done before."""
+        done: Future[None] = Future()
+        with self._log.latch:
+            if self._log.closed:
+                return
+            failed = self._log.failure
+            self._log.close(lambda: done.set_result(None))
+        self._wait(done) if failed is None else done.result()
+        self._writer.close()
+        self._keeper.close()
+        self._log.node_file.close()
+
+    # The log's listener.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        self._waiting.extend(pendings)  # type: ignore[arg-type]
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        self._log.raise_dtvlsn(last_vlsn)
+        waiting = self._waiting
+        done = 0
+        while done < len(waiting) and waiting[done].last <= last_vlsn:
+            pending = waiting[done]
+            pending.future.set_result((pending.first, pending.last))
+            done += 1
+        del waiting[:done]
+
+    def failed(self, error: LogFailed) -> None:
+        waiting, self._waiting = self._waiting, []
+        for pending in waiting:
+            unknown = OutcomeUnknown(f"the log failed while this was being synced: {error}")
+            unknown.__cause__ = error
+            pending.future.set_exception(unknown)
+
+    # Inside.
+
+    def _submit(self, values: bytes | Sequence[bytes], keys: Sequence[bytes | None] | None) -> Future[tuple[int, int]]:
+        many = [values] if isinstance(values, bytes) else list(values)
+        check_values(many, keys)
+        pending = _Waiting(many, keys)
+        if pending.cost > self._log.entry_bytes_max:
+            raise BadArgument(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
+        with self._log.latch:
+            self._check()
+            self._log.append(pending)
+        return pending.future
+
+    def _take_term(self) -> None:
+        log = self._log
+        record = log.node_file.record
+        term = Term(max(record.term, log.history.last_term) + 1)
+        log.node_file.replace(replace(record, term=term))
+        entry = TermEntry(term=term, master=record.node, incarnation=f"{record.incarnation:016x}")
+        done: Future[Vlsn] = Future()
+        with log.latch:
+            log.raise_dtvlsn(log.range.last_sync)
+            log.start_sealing(term)
+            log.append_entries([EntryKind.TERM], [entry.encode()], done.set_result)
+        self._wait(done)
+
+    def _wait(self, done: Future[T]) -> T:
+        while True:
+            try:
+                return done.result(1.0)
+            except TimeoutError:
+                self._check()
+
+    def _check(self) -> None:
+        if self._log.failure is not None:
+            raise self._log.failure

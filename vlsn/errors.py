@@ -1,0 +1,227 @@
+"""Errors, under one root.
+
+One class for each thing that a caller would do differently.  ``slug`` is the stable type that HTTP and
+the command line show; ``retry_safe`` says whether sending the same append again can double an entry.
+Local faults (``LogFailed``, ``Damaged``) and a peer's or client's faults (``BadBody``, ``FeedRefused``)
+are different classes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class VlsnLogError(Exception):
+    """The root of everything that vlsnlog raises on purpose."""
+
+    slug: ClassVar[str] = "internal"
+    retry_safe: ClassVar[bool] = False
+
+
+# What a client sent.
+
+
+class BadBody(VlsnLogError):
+    """A body, batch, block or message that is not what its format says; nothing of it was taken."""
+
+    slug = "bad-body"
+
+
+class BadArgument(VlsnLogError):
+    """A parameter, flag or setting out of its range or not understood."""
+
+    slug = "bad-argument"
+
+
+class TooLarge(VlsnLogError):
+    """An entry, key, batch or body over its limit; refused before it was read or kept."""
+
+    slug = "too-large"
+
+
+class UnsupportedType(VlsnLogError):
+    """A content type that this endpoint does not read."""
+
+    slug = "unsupported-type"
+
+
+class NotFound(VlsnLogError):
+    slug = "not-found"
+
+
+class NotAllowed(VlsnLogError):
+    slug = "not-allowed"
+
+
+# What a read meets.
+
+
+class NotYet(VlsnLogError):
+    """The VLSN is above what is durable."""
+
+    slug = "not-yet"
+
+
+class NotData(VlsnLogError):
+    """The VLSN belongs to the log itself (TERM, GROUP, COMMIT, ABORT), not to a user's entry."""
+
+    slug = "not-data"
+
+
+class Trimmed(VlsnLogError):
+    """The VLSN was cleaned away; ``first`` is the first one still there."""
+
+    slug = "trimmed"
+
+    def __init__(self, message: str, *, first: int) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+# What an append meets.
+
+
+class QueueFull(VlsnLogError):
+    """The append queue is past its limit; nothing was logged.  Wait and send again."""
+
+    slug = "queue-full"
+    retry_safe = True
+
+
+class NoSpace(VlsnLogError):
+    """The disk has no room for the next group; nothing of the append was logged."""
+
+    slug = "no-space"
+    retry_safe = True
+
+
+class NotMaster(VlsnLogError):
+    """This node is not, or no longer, the master; nothing of the append was logged."""
+
+    slug = "no-master"
+    retry_safe = True
+
+
+class InsufficientReplicas(VlsnLogError):
+    """Too few replicas are connected for the ack policy; refused before anything was logged."""
+
+    slug = "insufficient-replicas"
+    retry_safe = True
+
+
+class OutcomeUnknown(VlsnLogError):
+    """The append was logged but not acknowledged in time: it may survive, or be rolled back."""
+
+    slug = "outcome-unknown"
+
+
+# What the node itself is.
+
+
+class Damaged(VlsnLogError):
+    """Bytes that were once synced do not read back: where, and which VLSN, as far as known."""
+
+    slug = "damaged"
+
+    def __init__(self, message: str, *, file: str = "", offset: int = 0, vlsn: int = 0) -> None:
+        super().__init__(message)
+        self.file = file
+        self.offset = offset
+        self.vlsn = vlsn
+
+
+class Halted(VlsnLogError):
+    """The node has stopped taking part and needs a person; the message says what to do."""
+
+    slug = "halted"
+
+
+class LogFailed(VlsnLogError):
+    """A write or sync failed: the page cache is not to be trusted, the process must end."""
+
+
+class LogClosed(VlsnLogError):
+    """The log was closed before, or while, this was asked."""
+
+
+class LogInUse(VlsnLogError):
+    """Another process has the directory open."""
+
+    slug = "bad-argument"
+
+
+class WrongDirectory(VlsnLogError):
+    """The directory belongs to another group, node, or format version."""
+
+    slug = "bad-argument"
+
+
+class WaitEnded(VlsnLogError):
+    """A wait for a VLSN was ended by a role change or by closing."""
+
+
+# What a feed or a peer meets before its upgrade.
+
+
+class FeedRefused(VlsnLogError):
+    """A feed or peer call that this node does not take; subclasses name why."""
+
+    retry_safe = True
+
+
+class WrongGroup(FeedRefused):
+    slug = "wrong-group"
+
+
+class WrongVersion(FeedRefused):
+    slug = "wrong-version"
+
+
+class WrongName(FeedRefused):
+    slug = "wrong-name"
+
+
+class WrongIncarnation(FeedRefused):
+    slug = "wrong-incarnation"
+
+
+class NotListed(FeedRefused):
+    slug = "not-listed"
+
+
+class StaleTerm(FeedRefused):
+    slug = "stale-term"
+
+
+class DuplicateFeed(FeedRefused):
+    slug = "duplicate-feed"
+
+
+class ChannelClosed(VlsnLogError):
+    """The other side of a message channel is gone."""
+
+    retry_safe = True
+
+
+class Unreachable(VlsnLogError):
+    """No connection to a peer could be made, or it gave no answer in time."""
+
+    retry_safe = True
+
+
+class IntegrityFault(VlsnLogError):
+    """Two copies that must be equal are not."""
+
+
+def by_slug() -> dict[str, type[VlsnLogError]]:
+    """Each slug's class (the first defined wins), for a client that reads a problem document."""
+    found: dict[str, type[VlsnLogError]] = {}
+
+    def walk(kind: type[VlsnLogError]) -> None:
+        for child in kind.__subclasses__():
+            found.setdefault(child.slug, child)
+            walk(child)
+
+    walk(VlsnLogError)
+    found["internal"] = VlsnLogError
+    return found

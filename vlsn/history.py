@@ -1,0 +1,117 @@
+"""What the log's own entries say: its term runs and its group, as of any VLSN that is still needed.
+
+Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a
+rollback.  A GROUP entry counts from the moment it is in the log, and no longer once it is rolled back, so
+the ones that may still be rolled back are kept beside the durable one.
+
+    term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
+    groups      [(2, GROUP at VLSN 2)]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from vlsn import block as block_format
+from vlsn.block import EntryKind
+from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
+from vlsn.records import GroupEntry
+from vlsn.seams import Buffer
+from vlsn.state import StateRecord
+from vlsn.stream import BlockRun, TermRun
+
+
+class History:
+    """Term runs and groups of one log's visible blocks, from the log's first VLSN on."""
+
+    def __init__(self, record: StateRecord | None = None) -> None:
+        self.term_runs: list[TermRun] = []
+        self.groups: list[tuple[Vlsn, GroupEntry]] = []
+        if record is not None:
+            self.term_runs = [TermRun(*run) for run in record.term_runs]
+            if record.group is not None:
+                self.groups.append((Vlsn(record.group_vlsn), record.group))
+
+    @property
+    def last_term(self) -> Term:
+        return Term(self.term_runs[-1].term) if self.term_runs else NULL_TERM
+
+    @property
+    def group(self) -> GroupEntry | None:
+        """The newest in the log, durable or not."""
+        return self.groups[-1][1] if self.groups else None
+
+    @property
+    def group_vlsn(self) -> Vlsn:
+        return self.groups[-1][0] if self.groups else NULL_VLSN
+
+    def term_of(self, vlsn: Vlsn) -> Term:
+        """The term that ``vlsn`` was sealed in; 0 when it is not in the log."""
+        index = bisect_right(self.term_runs, int(vlsn), key=lambda run: run.first) - 1
+        if index < 0 or vlsn > self.term_runs[index].last:
+            return NULL_TERM
+        return Term(self.term_runs[index].term)
+
+    def term_start(self, term: Term) -> Vlsn:
+        """The first VLSN of the newest run when that is ``term``'s, else 0."""
+        if self.term_runs and self.term_runs[-1].term == term:
+            return Vlsn(self.term_runs[-1].first)
+        return NULL_VLSN
+
+    def note_term(self, term: int, first: int, last: int) -> None:
+        """Blocks ``first`` to ``last``, which follow on what is known, are of ``term``."""
+        runs = self.term_runs
+        if runs and runs[-1].term == term:
+            assert first == runs[-1].last + 1, (first, runs[-1])
+            runs[-1] = TermRun(term, runs[-1].first, last)
+        else:
+            assert not runs or (term > runs[-1].term and first == runs[-1].last + 1), (term, first, runs[-1])
+            runs.append(TermRun(term, first, last))
+
+    def note_block(self, data: Buffer) -> None:
+        """Reads the GROUP entries of a block whose kind may hold some."""
+        header = block_format.decode_header(data)
+        for entry in block_format.entries(data, header, kinds=frozenset((EntryKind.GROUP,))):
+            self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
+
+    def note_run(self, run: BlockRun, start: int, end: int) -> None:
+        """Blocks ``start`` to ``end`` (exclusive) of a replica's run were placed."""
+        terms = run.terms
+        if terms[start] == terms[end - 1]:
+            self.note_term(terms[start], run.firsts[start], run.lasts[end - 1])
+        else:
+            for index in range(start, end):
+                self.note_term(terms[index], run.firsts[index], run.lasts[index])
+        if any(run.kinds[start:end]):
+            for index in range(start, end):
+                if run.kinds[index]:
+                    self.note_block(run.blocks[index])
+
+    def settle(self, dtvlsn: Vlsn) -> None:
+        """Everything up to ``dtvlsn`` stays for ever: groups before the durable one are let go."""
+        while len(self.groups) > 1 and self.groups[1][0] <= dtvlsn:
+            del self.groups[0]
+
+    def truncate(self, last: Vlsn) -> None:
+        """Forgets what came after ``last``."""
+        while self.term_runs and self.term_runs[-1].first > last:
+            self.term_runs.pop()
+        if self.term_runs and self.term_runs[-1].last > last:
+            run = self.term_runs[-1]
+            self.term_runs[-1] = TermRun(run.term, run.first, last)
+        while self.groups and self.groups[-1][0] > last:
+            self.groups.pop()
+
+    def record(self, vlsn: Vlsn) -> StateRecord:
+        """All of it as of ``vlsn``, for a checkpoint."""
+        copy = History()
+        copy.term_runs = list(self.term_runs)
+        copy.groups = list(self.groups)
+        copy.truncate(vlsn)
+        group_vlsn, group = copy.groups[-1] if copy.groups else (NULL_VLSN, None)
+        return StateRecord(
+            vlsn=vlsn,
+            group=group,
+            group_vlsn=group_vlsn,
+            term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
+        )

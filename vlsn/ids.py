@@ -1,0 +1,53 @@
+"""Identifiers of the log.
+
+A VLSN counts entries: 1, 2, 3 … with no gap, the same on every node.  An LSN says where one node keeps
+a frame: ``file number << 32 | offset``, its own on every node.
+
+    lsn(7, 4096) == 0x0000_0007_0000_1000        lsn_file(…) == 7        lsn_offset(…) == 4096
+
+``NULL_VLSN`` (0) is *before the first*; there is no other null.  Ranges are inclusive; what is exclusive
+says ``end``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+Vlsn = NewType("Vlsn", int)
+Lsn = NewType("Lsn", int)
+Term = NewType("Term", int)
+NodeName = NewType("NodeName", str)
+Incarnation = NewType("Incarnation", int)
+"""A random u64 that an empty store draws; shown as 16 hex digits."""
+
+NULL_VLSN = Vlsn(0)
+NULL_LSN = Lsn(0)
+NULL_TERM = Term(0)
+U32_MAX = 0xFFFF_FFFF
+U64_MAX = 0xFFFF_FFFF_FFFF_FFFF
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
+
+
+def lsn(file: int, offset: int) -> Lsn:
+    """The LSN of the frame at ``offset`` (bytes) of segment ``file`` (from 1)."""
+    return Lsn(file << 32 | offset)
+
+
+def lsn_file(at: Lsn) -> int:
+    return at >> 32
+
+
+def lsn_offset(at: Lsn) -> int:
+    return at & U32_MAX
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` may name a group or a node: 1–32 of ``[A-Za-z0-9._-]``."""
+    return _NAME.match(text) is not None
+
+
+def padded(size: int) -> int:
+    """``size`` rounded up to the next multiple of 8 bytes."""
+    return (size + 7) & ~7

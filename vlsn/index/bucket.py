@@ -1,0 +1,157 @@
+"""Buckets: runs of mappings from a block's first VLSN to its LSN, one segment each.
+
+1. A bucket covers ``first`` … ``last`` of one segment; its mappings rise in VLSN and in offset.
+2. The first mapping is ``first`` itself; the last one is the bucket's last block, which ends at ``last``
+   (or, where a cut did not know that block, the closest mapping before it: ``last`` may then be of the
+   next segment, its mappings never).
+3. What lies between is sparse: a reader takes the closest mapping at or before and walks block headers.
+4. Only a current bucket is written; ``freeze`` makes the bucket that lasts, on disk as
+
+    0       2   4       8       12          16      24              24+4n      24+8n
+    |version| 0 |  file | count | last_delta| first | u32 deltas[n] | u32 offsets[n] |
+
+under the key ``b`` and ``first`` as a big-endian u64.  A mapping's VLSN is ``first`` + delta, its LSN is
+``file`` << 32 | offset.  Source: JE ``VLSNBucket``, without its strides: deltas are stored.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from struct import Struct
+
+import msgspec
+
+from vlsn.errors import Damaged
+from vlsn.ids import U32_MAX, Lsn, Vlsn, lsn_file, lsn_offset
+
+Mapping = tuple[Vlsn, Lsn]
+
+HEADER = Struct("<HHIIIQ")
+KEY = Struct(">cQ")
+VERSION = 1
+VLSN_MAX = Vlsn((1 << 63) - 1)
+
+assert HEADER.size == 24
+assert KEY.size == 9
+assert sys.byteorder == "little" and array("I").itemsize == 4, "columns are read as they lie"
+
+
+def bucket_key(first: Vlsn) -> bytes:
+    return KEY.pack(b"b", first)
+
+
+class Bucket(msgspec.Struct, frozen=True, gc=False):
+    """A bucket that is not written any more.  A Struct because one is made for every lookup in the store."""
+
+    file: int
+    first: Vlsn
+    last: Vlsn
+    deltas: Sequence[int]
+    offsets: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.deltas)
+
+    def at_or_before(self, vlsn: Vlsn) -> Mapping:
+        """The closest mapping at or before ``vlsn``, which must not be below ``first``."""
+        return self._mapping(bisect_right(self.deltas, vlsn - self.first) - 1)
+
+    def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
+        """The closest mapping at or after ``vlsn``; ``None`` past the last one."""
+        at = bisect_left(self.deltas, vlsn - self.first)
+        return self._mapping(at) if at < len(self.deltas) else None
+
+    def mappings(self) -> Iterator[Mapping]:
+        return map(self._mapping, range(len(self.deltas)))
+
+    def cut_tail(self, last: Vlsn, cap: Mapping | None) -> Bucket:
+        """What is left up to ``last``, closed by ``cap``, the block that ends there, where that is known."""
+        keep = bisect_left(self.deltas, (cap[0] if cap else last + 1) - self.first)
+        deltas, offsets = list(self.deltas[:keep]), list(self.offsets[:keep])
+        if cap:
+            deltas.append(cap[0] - self.first)
+            offsets.append(lsn_offset(cap[1]))
+        return Bucket(self.file, self.first, last, deltas, offsets)
+
+    def cut_head(self, cap: Mapping) -> Bucket:
+        """What is left from ``cap`` (the first block that is kept) on."""
+        first, at = cap
+        skip = bisect_right(self.deltas, first - self.first)
+        shift = first - self.first
+        deltas = [0, *(delta - shift for delta in self.deltas[skip:])]
+        return Bucket(self.file, first, self.last, deltas, [lsn_offset(at), *self.offsets[skip:]])
+
+    def encode(self) -> bytes:
+        header = HEADER.pack(VERSION, 0, self.file, len(self.deltas), self.last - self.first, self.first)
+        return header + array("I", self.deltas).tobytes() + array("I", self.offsets).tobytes()
+
+    def verify(self) -> None:
+        """Raises ``Damaged`` unless the mappings rise and lie within the bucket.  O(n)."""
+        for column in (self.deltas, self.offsets):
+            if any(low >= high for low, high in pairwise(column)):
+                raise Damaged(f"the mappings of the index bucket at {self.first} do not rise", vlsn=self.first)
+
+    def _mapping(self, at: int) -> Mapping:
+        return Vlsn(self.first + self.deltas[at]), Lsn(self.file << 32 | self.offsets[at])
+
+
+def single(block_first: Vlsn, last: Vlsn, at: Lsn) -> Bucket:
+    """The bucket of one block."""
+    return Bucket(lsn_file(at), block_first, last, [0], [lsn_offset(at)])
+
+
+def decode(key: bytes, value: bytes) -> Bucket:
+    """The bucket under ``key``; its columns stay views of ``value``.  Checks all that is O(1)."""
+    if len(key) != KEY.size or len(value) < HEADER.size:
+        raise Damaged(f"no index bucket: key {key.hex()} with {len(value)} bytes")
+    version, zero, file, count, last_delta, first = HEADER.unpack_from(value)
+    if version != VERSION or zero or key != bucket_key(first) or not 1 <= first <= VLSN_MAX:
+        raise Damaged(f"no index bucket of version {VERSION}: key {key.hex()}, version {version}, first {first}")
+    if count < 1 or len(value) != HEADER.size + 8 * count:
+        raise Damaged(f"the index bucket at {first} names {count} mappings in {len(value)} bytes", vlsn=first)
+    columns = memoryview(value)[HEADER.size :].cast("I")
+    bucket = Bucket(file, first, Vlsn(first + last_delta), columns[:count], columns[count:])
+    if bucket.deltas[0] != 0 or bucket.deltas[-1] > last_delta:
+        raise Damaged(f"the index bucket at {first} does not begin or end with its mappings", vlsn=first)
+    return bucket
+
+
+class CurrentBucket:
+    """The one bucket that is written: the mappings that are kept, and apart from them the last block."""
+
+    __slots__ = ("block_first", "block_lsn", "file", "first", "kept_lsn", "kept_vlsn", "last", "lsns", "vlsns")
+
+    def __init__(self, block_first: Vlsn, last: Vlsn, at: Lsn) -> None:
+        self.file = lsn_file(at)
+        self.first = self.kept_vlsn = self.block_first = block_first
+        self.kept_lsn = self.block_lsn = at
+        self.last = last
+        self.vlsns = [block_first]
+        self.lsns = [at]
+
+    def takes(self, vlsn: Vlsn, at: Lsn, mappings_max: int) -> bool:
+        """Whether a mapping can be kept here, with room left for the one that closes the bucket."""
+        return at >> 32 == self.file and len(self.vlsns) < mappings_max - 1 and vlsn - self.first <= U32_MAX
+
+    def at_or_before(self, vlsn: Vlsn) -> Mapping:
+        if vlsn >= self.block_first:
+            return self.block_first, self.block_lsn
+        at = bisect_right(self.vlsns, vlsn) - 1
+        return self.vlsns[at], self.lsns[at]
+
+    def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
+        at = bisect_left(self.vlsns, vlsn)
+        if at < len(self.vlsns):
+            return self.vlsns[at], self.lsns[at]
+        return (self.block_first, self.block_lsn) if vlsn <= self.block_first else None
+
+    def freeze(self) -> Bucket:
+        vlsns, lsns = self.vlsns, self.lsns
+        if self.kept_vlsn != self.block_first:
+            vlsns, lsns = [*vlsns, self.block_first], [*lsns, self.block_lsn]
+        deltas = [vlsn - self.first for vlsn in vlsns]
+        return Bucket(self.file, self.first, self.last, deltas, [lsn_offset(at) for at in lsns])

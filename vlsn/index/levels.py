@@ -1,0 +1,142 @@
+"""The index's two levels: buckets in the store, and past them the tracker's.
+
+    store                          | tracker
+    1–400   401–780   …   covered  |  covered+1 …   current
+
+1. The store answers for VLSNs up to ``covered``, the tracker for those after; a bucket is in one of them only.
+2. A cut changes the tracker at once and notes what the store is to lose (``drops``) and to gain (``patches``);
+   the next flush, which the cutter runs at once, carries both.
+3. Until then lookups are right all the same: below ``covered`` nothing in the store has changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from vlsn.errors import Damaged
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn_file
+from vlsn.index.bucket import Bucket, Mapping, bucket_key, single
+from vlsn.index.flush import Flush
+from vlsn.index.stored import END_KEY, FIRST_KEY, Record, StoredBuckets
+from vlsn.index.tracker import Tracker
+from vlsn.seams import KeyValue
+
+
+class Levels:
+    """Every method under the log latch."""
+
+    __slots__ = ("_drops", "_flushing", "_patches", "_store", "covered", "deleted", "stored", "tracker")
+
+    def __init__(self, store: KeyValue, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self.stored = StoredBuckets(store)
+        self.deleted = 0
+        self._store = store
+        self.forget()
+
+    def forget(self) -> None:
+        """As if the store were empty."""
+        self.tracker.clear()
+        self.covered: Vlsn = NULL_VLSN
+        self._flushing = False
+        self._patches: list[Bucket] = []
+        self._drops: list[tuple[bytes, bytes]] = []
+
+    def start_flush(self, record: Record) -> Flush:
+        self.check_idle()
+        self.tracker.close_current()
+        tracked = tuple(self.tracker.buckets)
+        end = tracked[-1].last if tracked else self.covered
+        assert end == record.range.last, f"the buckets end at {end}, the range at {record.range.last}"
+        flush = Flush(self._store, record, tracked, tuple(self._patches), tuple(self._drops))
+        self.nothing_stored()
+        self._flushing = True
+        return flush
+
+    def finish_flush(self, flush: Flush) -> None:
+        self.tracker.forget(len(flush.tracked))
+        self.covered = flush.record.range.last
+        self._flushing = False
+
+    def nothing_stored(self) -> None:
+        """What cuts noted for the store needs no flush, or is in one."""
+        self._patches, self._drops = [], []
+
+    def check_idle(self) -> None:
+        assert not self._flushing, "flushes, truncations and merges exclude each other"
+
+    def cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
+        """Nothing after ``last``; ``cap`` is the block that ends there, where that is known."""
+        self.check_idle()
+        tracker = self.tracker
+        tracker.close_current()
+        before = len(tracker.buckets)
+        at = cap[0] if cap else last
+        kept = [bucket for bucket in tracker.buckets if bucket.first <= at]
+        if kept:
+            kept[-1:] = _cut_bucket(kept[-1], last, cap)
+        else:
+            straddling = self.stored.at_or_before(at)
+            if straddling is None:
+                raise Damaged(f"the index has no mapping at or before VLSN {at}", vlsn=at)
+            kept = _cut_bucket(straddling, last, cap)
+            self._drop_from(straddling.first)
+        tracker.buckets = kept
+        self.deleted += max(0, before - len(kept))
+
+    def cut_all(self) -> None:
+        self.check_idle()
+        self.tracker.close_current()
+        self.deleted += len(self.tracker.buckets)
+        self.tracker.clear()
+        self._drop_from(NULL_VLSN)
+
+    def cut_head(self, first: Vlsn, at: Lsn) -> None:
+        """Nothing before ``first``, whose block lies at ``at``."""
+        self.check_idle()
+        tracker = self.tracker
+        tracker.close_current()
+        if first <= self.covered:
+            straddling = self.stored.at_or_before(first)
+            if straddling is None or straddling.first != first:
+                self._patches.append(_cap_head(straddling, first, at))
+        else:
+            gone = bisect_right(tracker.buckets, first, key=lambda bucket: bucket.first)
+            last_gone = tracker.buckets[gone - 1] if gone else None
+            kept = [last_gone] if last_gone and last_gone.first == first else [_cap_head(last_gone, first, at)]
+            tracker.buckets[:gone] = kept
+            self.deleted += max(0, gone - 1)
+        self._drop(FIRST_KEY, bucket_key(first))
+
+    def _drop_from(self, first: Vlsn) -> None:
+        self._drop(bucket_key(first), END_KEY)
+        self.covered = Vlsn(max(first - 1, NULL_VLSN))
+
+    def _drop(self, start: bytes, end: bytes) -> None:
+        self.deleted += self.stored.count(start, end)
+        self._drops.append((start, end))
+
+
+def _cut_bucket(bucket: Bucket, last: Vlsn, cap: Mapping | None) -> list[Bucket]:
+    """What is left of ``bucket`` up to ``last``, and the cap, which may lie in a later segment."""
+    if cap is None or lsn_file(cap[1]) == bucket.file:
+        return [bucket.cut_tail(last, cap)]
+    _check_before(bucket, *cap)
+    return [bucket.cut_tail(Vlsn(min(bucket.last, cap[0] - 1)), None), single(cap[0], last, cap[1])]
+
+
+def _cap_head(bucket: Bucket | None, first: Vlsn, at: Lsn) -> Bucket:
+    """The bucket that begins with the block ``first`` at ``at``."""
+    if bucket is None or bucket.last < first:
+        return single(first, first, at)
+    if bucket.file == lsn_file(at):
+        return bucket.cut_head((first, at))
+    _check_before(bucket, first, at)
+    return single(first, bucket.last, at)
+
+
+def _check_before(bucket: Bucket, vlsn: Vlsn, at: Lsn) -> None:
+    """A bucket of another segment than ``at`` maps nothing from ``vlsn`` on; it may cover some of it, where a
+    cut did not know its last block."""
+    if bucket.file > lsn_file(at) or bucket.at_or_after(vlsn) is not None:
+        raise Damaged(f"the index has VLSN {vlsn} in segment {bucket.file}, the log at {at:#x}", vlsn=vlsn)

@@ -1,0 +1,62 @@
+"""The range: which VLSNs this node holds, with the landmarks that elections and syncup read.
+
+``{first, last, last_sync, last_txn_end}``, all 0 when the log is empty; immutable, replaced whole, so that a
+reader without the latch never sees half of a change.  Source: JE ``VLSNRange``.
+
+A put of 11–20      {1, 10, 10, 0} → {1, 20, 10, 0}       the last rises, what is synced does not yet
+the sync after it   {1, 20, 10, 0} → {1, 20, 20, 0}
+a rollback to 15    {1, 20, 20, 0} → {1, 15, 15, 0}
+a trim below 11     {1, 15, 15, 0} → {11, 15, 15, 0}
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from vlsn.errors import Damaged
+from vlsn.ids import NULL_VLSN, Vlsn
+
+
+class VlsnRange(msgspec.Struct, frozen=True, gc=False):
+    """A contiguous run of VLSNs, inclusive.  A Struct because one is made for every put (0.15 µs)."""
+
+    first: Vlsn = NULL_VLSN
+    last: Vlsn = NULL_VLSN
+    last_sync: Vlsn = NULL_VLSN
+    """The last VLSN synced here."""
+    last_txn_end: Vlsn = NULL_VLSN
+    """The last COMMIT or ABORT in the range, 0 where none is known."""
+
+    @property
+    def empty(self) -> bool:
+        return self.last == NULL_VLSN
+
+    def __contains__(self, vlsn: int) -> bool:
+        return self.first <= vlsn <= self.last and vlsn != NULL_VLSN
+
+    def verify(self) -> None:
+        """Raises ``Damaged`` for values that no sequence of changes can lead to."""
+        landmarks = self.last_sync, self.last_txn_end
+        if self.empty:
+            right = self.first == NULL_VLSN and landmarks == (NULL_VLSN, NULL_VLSN)
+        else:
+            right = 1 <= self.first <= self.last and all(0 <= mark <= self.last for mark in landmarks)
+        if not right:
+            raise Damaged(f"a VLSN range cannot be {self}")
+
+    def cut_tail(self, last: Vlsn) -> VlsnRange:
+        """What is left up to ``last``.  A transaction's end beyond it leaves none known."""
+        if last < self.first or last == NULL_VLSN:
+            return EMPTY
+        assert last <= self.last
+        txn_end = self.last_txn_end if self.last_txn_end <= last else NULL_VLSN
+        return VlsnRange(self.first, last, min(self.last_sync, last), txn_end)
+
+    def cut_head(self, first: Vlsn) -> VlsnRange:
+        """What is left from ``first`` on, which must be in the range."""
+        assert self.first <= first <= self.last
+        txn_end = self.last_txn_end if self.last_txn_end >= first else NULL_VLSN
+        return VlsnRange(first, self.last, self.last_sync, txn_end)
+
+
+EMPTY = VlsnRange()

@@ -1,0 +1,135 @@
+"""The tracker: the buckets that are not in the store yet.
+
+1. Its buckets are in order and do not overlap; gaps are allowed.  Only the current one, the last, is written.
+2. All of them lie past what the store covers.
+3. A mapping is kept at a bucket's start, then when at least ``stride`` VLSNs *and* ``mapping_bytes_min`` bytes
+   past the last one, always past ``max_distance`` bytes; a bucket has at most ``max_mappings``.
+
+With stride 10, 4 KiB and blocks of one 1 KiB entry: 1 → kept, 2 … 10 → not (stride), 11 → kept (10 KiB past).
+A step into the next segment is over ``max_distance`` as LSNs go, and opens a bucket.  Source: JE ``VLSNTracker``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from vlsn.ids import Lsn, Vlsn
+from vlsn.index.bucket import Bucket, CurrentBucket, Mapping, single
+
+WINDOW = 128
+"""Blocks that are searched at once: a bisection of all of them would leave the caches."""
+
+
+class Tracker:
+    """Every method under the log latch."""
+
+    __slots__ = ("_bytes_min", "_far", "_mappings_max", "_stride", "buckets", "created", "current")
+
+    def __init__(self, *, stride: int, mapping_bytes_min: int, max_distance: int, max_mappings: int) -> None:
+        assert stride >= 1
+        assert max_mappings >= 2, "a bucket has a first and a closing mapping"
+        assert 0 < max_distance < 1 << 31, "or a step into the next segment would not exceed it"
+        self._stride = stride
+        self._bytes_min = mapping_bytes_min
+        self._far = max_distance
+        self._mappings_max = max_mappings
+        self.created = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self.buckets: list[Bucket] = []
+        self.current: CurrentBucket | None = None
+
+    @property
+    def first(self) -> Vlsn | None:
+        """The first VLSN that is tracked here."""
+        if self.buckets:
+            return self.buckets[0].first
+        return self.current.first if self.current else None
+
+    def track(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
+        """A block that lies past all that is tracked."""
+        current = self.current
+        if current is None:
+            self._open(first, last, at)
+            return
+        assert at > current.block_lsn, f"LSN {at:#x} of VLSN {first} is not past {current.block_lsn:#x}"
+        step = at - current.kept_lsn
+        if step > self._far or (step >= self._bytes_min and first - current.kept_vlsn >= self._stride):
+            if not current.takes(first, at, self._mappings_max):
+                self._open(first, last, at)
+                return
+            current.vlsns.append(first)
+            current.lsns.append(at)
+            current.kept_vlsn, current.kept_lsn = first, at
+        current.block_first, current.block_lsn, current.last = first, at, last
+
+    def track_run(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
+        """Many blocks in order, as ``track`` one by one; it leaps from one that is kept to the next."""
+        at, end = 0, len(firsts)
+        while at < end:
+            self.track(Vlsn(firsts[at]), Vlsn(lasts[at]), Lsn(lsns[at]))
+            current = self.current
+            assert current is not None
+            following = self._next_kept(current, firsts, lsns, at + 1)
+            if following > at + 1:  # the blocks between are not kept, but the last of them may end the bucket
+                at = following - 1
+                assert lsns[at] > current.block_lsn, f"LSN {lsns[at]:#x} is not past {current.block_lsn:#x}"
+                current.block_first, current.block_lsn, current.last = Vlsn(firsts[at]), Lsn(lsns[at]), Vlsn(lasts[at])
+            at += 1
+
+    def _next_kept(self, current: CurrentBucket, firsts: Sequence[int], lsns: Sequence[int], start: int) -> int:
+        vlsn, near, far = (
+            current.kept_vlsn + self._stride,
+            current.kept_lsn + self._bytes_min,
+            current.kept_lsn + self._far,
+        )
+        while True:
+            end = min(start + WINDOW, len(lsns))
+            spaced = max(bisect_left(lsns, near, start, end), bisect_left(firsts, vlsn, start, end))
+            following = min(spaced, bisect_right(lsns, far, start, end))
+            if following < end or end == len(lsns):
+                return following
+            start = end
+
+    def prepend(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
+        """A block that lies before all that is tracked, while the store holds nothing."""
+        self.buckets.insert(0, single(first, last, at))
+        self.created += 1
+
+    def close_current(self) -> None:
+        if self.current is not None:
+            self.buckets.append(self.current.freeze())
+            self.current = None
+
+    def forget(self, count: int) -> None:
+        """The first ``count`` buckets are in the store."""
+        del self.buckets[:count]
+
+    def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
+        current = self.current
+        if current is not None and vlsn >= current.first:
+            return current.at_or_before(vlsn)
+        bucket = self.bucket_at_or_before(vlsn) if self.buckets else None
+        return None if bucket is None else bucket.at_or_before(vlsn)
+
+    def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
+        """The closest mapping at or after ``vlsn``; ``None`` past the last one."""
+        start = max(0, bisect_right(self.buckets, vlsn, key=lambda bucket: bucket.first) - 1)
+        for bucket in self.buckets[start : start + 2]:
+            found = bucket.at_or_after(vlsn)
+            if found is not None:
+                return found
+        return self.current.at_or_after(vlsn) if self.current is not None else None
+
+    def bucket_at_or_before(self, vlsn: Vlsn) -> Bucket | CurrentBucket | None:
+        if self.current is not None and vlsn >= self.current.first:
+            return self.current
+        at = bisect_right(self.buckets, vlsn, key=lambda bucket: bucket.first) - 1
+        return self.buckets[at] if at >= 0 else None
+
+    def _open(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
+        self.close_current()
+        self.current = CurrentBucket(first, last, at)
+        self.created += 1

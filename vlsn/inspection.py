@@ -1,0 +1,289 @@
+"""The inspection of one segment: every frame found, and everything that is wrong with it.
+
+Unlike an open (``examine``), which stops at the first bad frame, it goes on behind it: a bad frame whose
+length still leads to the next one is marked, anything else is a gap up to the next whole frame, looked for
+at every 8 bytes.
+
+    |good|good|crc wrong|good|…garbage…|good|000000
+              bad=[2]         gap (start, end)
+
+Damage or a torn tail: in a segment whose end is known all that is bad is damage.  In the last one a bad place
+is damage only if something says that its offset had been synced (a frame's ``synced``, or ``stated``);
+the first that is not ends the log there.
+
+With a sidecar whose checksum agrees with the bytes nothing is checked frame by frame.  The segment is held in
+memory whole; only offline tools come here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from vlsn import block as block_format
+from vlsn import scan
+from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE, KIND_COLUMN, BlockFlag, EntryKind
+from vlsn.errors import BadBody
+from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
+from vlsn.limits import BATCH_ENTRIES_MAX
+from vlsn.scan import Headers, Offsets, Stop
+from vlsn.segment import FIRST_FRAME
+from vlsn.sidecar import Sidecar, content_crc
+
+Mask = npt.NDArray[np.bool_]
+Bytes = bytes | bytearray
+"""Not a view: slices of these cost less."""
+
+_SUPPORTED = int(BlockFlag.KINDS | BlockFlag.TXNS | BlockFlag.KEYS)
+
+
+class Rule(StrEnum):
+    """What a finding is about."""
+
+    FRAME_HEADER = "frame-header"
+    """Where a frame must be, there is none."""
+    FRAME_CRC = "frame-crc"
+    BLOCK_HEADER = "block-header"
+    BLOCK_BODY = "block-body"
+    CONTIGUITY = "contiguity"
+    TERM_ORDER = "term-order"
+    OVERMARK = "overmark"
+    """A flag that no rollback record explains, or one that a record misses."""
+    RECORD = "record"
+    """A local record that cannot be read, or one that is not where ``state`` points."""
+    SEGMENT_HEADER = "segment-header"
+    GAP = "gap"
+    """A segment that others name is missing."""
+    SIDECAR = "sidecar"
+    INDEX = "index"
+    STATE = "state"
+    NODE_FILE = "node-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong at ``offset``; ``vlsn`` 0 where only what lies before it can tell."""
+
+    rule: Rule
+    offset: int
+    detail: str
+    vlsn: int = 0
+
+
+@dataclass(slots=True)
+class Inspected:
+    """One segment.  Columns of all frames that were located, bad ones included, and of the blocks among them
+    whose headers can be read."""
+
+    offsets: Offsets
+    headers: Headers
+    bad: Mask
+    gaps: list[tuple[int, int]]
+    end: int
+    """Where its log ends: the known end, or where zeros or a torn tail begin."""
+    torn: bool
+    faults: list[Fault] = field(default_factory=list)
+    block_offsets: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    heads: Headers = field(default_factory=lambda: np.zeros(0, dtype=BLOCK_DTYPE))
+    firsts: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    lasts: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    marked: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    lost: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Ascending offsets at which a block may be missing from the columns."""
+    records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
+    """Offset, kind and payload of the good local records."""
+    by_sidecar: bool = False
+
+
+def inspect(
+    buf: Bytes, *, size: int, salt: int, end: int | None, stated: int = 0, sidecar: Sidecar | None = None
+) -> Inspected:
+    """The first ``size`` bytes of ``buf`` are the file from 0 on.  ``end`` is where its log ends, None for the
+    last segment, of which ``stated`` says how far the log was synced as far as anything outside of it knows."""
+    found = _by_sidecar(buf, size, salt, end, sidecar) or _locate(buf, size, salt, end)
+    if end is None:
+        _cut_torn_tail(found, stated)
+    is_block = found.headers["kind"] == FrameKind.BLOCK
+    _check_frames(found)
+    _check_blocks(buf, found, is_block)
+    for index in np.flatnonzero(~is_block & ~found.bad).tolist():
+        begin = int(found.offsets[index]) + FRAME_BYTES
+        payload = bytes(buf[begin : begin + int(found.headers["length"][index])])
+        found.records.append((begin - FRAME_BYTES, FrameKind(int(found.headers["kind"][index])), payload))
+    return found
+
+
+# Where the frames are.
+
+
+def _by_sidecar(buf: Bytes, size: int, salt: int, end: int | None, sidecar: Sidecar | None) -> Inspected | None:
+    """The frames, if the sidecar is of these bytes."""
+    if sidecar is None or sidecar.salt != salt or end is None or sidecar.end != end or size < end:
+        return None
+    if not len(sidecar.offsets) or content_crc(memoryview(buf)[:end], sidecar.offsets) != sidecar.crc:
+        return None
+    offsets = sidecar.offsets.astype(np.int64)
+    walk = scan.at_offsets(buf, base=0, offsets=offsets, end=end, salt=salt)
+    if len(walk) != len(offsets) or walk.end != end:
+        return None
+    return Inspected(walk.offsets, walk.headers, np.zeros(len(walk), dtype=np.bool_), [], end, False, by_sidecar=True)
+
+
+def _locate(buf: Bytes, size: int, salt: int, end: int | None) -> Inspected:
+    limit = (size if end is None else min(end, size)) & ~7
+    view = memoryview(buf)[:limit]
+    walks, bads, gaps = [], [], []
+    at, stop = FIRST_FRAME, FIRST_FRAME
+    while at < limit:
+        walk = scan.walk(buf, base=0, start=at, end=limit, salt=salt)
+        bad = scan.bad_frames(buf, 0, walk)
+        # A bad frame that leads nowhere may have a wrong length: what lies behind it is to be looked for.
+        kept = len(walk) if walk.reason is Stop.END else _without_bad_tail(bad)
+        stop = int(walk.offsets[kept]) if kept < len(walk) else walk.end
+        walks.append((walk.offsets[:kept], walk.headers[:kept]))
+        bads.append(bad[:kept])
+        if stop >= limit or (end is None and not np.frombuffer(view[stop:], dtype=np.uint8).any()):
+            break
+        after = scan.find_frame_after(view, 0, stop + 8, salt)
+        gaps.append((stop, after or limit))
+        at = after or limit
+        stop = at
+    if end is not None and limit < end:
+        gaps.append((max(limit, FIRST_FRAME), end))
+    if not walks:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Inspected(nothing, np.zeros(0, dtype=FRAME_DTYPE), nothing.astype(np.bool_), gaps, end or stop, False)
+    offsets = np.concatenate([each for each, _ in walks])
+    headers = np.concatenate([each for _, each in walks])
+    return Inspected(offsets, headers, np.concatenate(bads), gaps, stop if end is None else end, False)
+
+
+def _without_bad_tail(bad: Mask) -> int:
+    good = np.flatnonzero(~bad)
+    return int(good[-1]) + 1 if len(good) else 0
+
+
+def _cut_torn_tail(found: Inspected, stated: int) -> None:
+    """Ends the log before the first bad place of which nothing says that it had been synced."""
+    good = found.headers["synced"][~found.bad]
+    synced = max(stated, int(good.max()) if len(good) else 0)
+    places = sorted([*found.offsets[found.bad].tolist(), *(start for start, _ in found.gaps)])
+    cut = next((place for place in places if place >= synced), None)
+    if cut is not None:
+        kept = found.offsets < cut
+        found.offsets, found.headers, found.bad = found.offsets[kept], found.headers[kept], found.bad[kept]
+        found.gaps = [gap for gap in found.gaps if gap[0] < cut]
+        found.end, found.torn = cut, True
+    elif synced > found.end:
+        found.gaps.append((found.end, synced))
+
+
+# What is wrong with them.
+
+
+def _check_frames(found: Inspected) -> None:
+    for offset in found.offsets[found.bad].tolist():
+        found.faults.append(Fault(Rule.FRAME_CRC, offset, "the frame's bytes do not match its checksum"))
+    for start, end in found.gaps:
+        found.faults.append(
+            Fault(Rule.FRAME_HEADER, start, f"no whole frame in {end - start} bytes that had been synced")
+        )
+    ahead = found.headers["synced"] > found.offsets
+    for offset in found.offsets[ahead & ~found.bad].tolist():
+        found.faults.append(Fault(Rule.FRAME_HEADER, offset, "the frame says that it was synced before it was written"))
+
+
+def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask) -> None:
+    offsets, bad = found.offsets[is_block], found.bad[is_block]
+    heads = scan.block_headers(buf, 0, offsets)
+    lengths = found.headers["length"][is_block].astype(np.int64)
+    wrong = ~_heads_good(heads, lengths)
+    readable = ~wrong
+    if not found.by_sidecar:
+        header_crcs = [crc32c(buf[at : at + BLOCK_BYTES - 4]) for at in (offsets + FRAME_BYTES).tolist()]
+        readable &= np.array(header_crcs, dtype=np.uint32) == heads["header_crc"]
+        wrong = ~readable | _bodies_bad(buf, offsets, heads, skip=bad | ~readable)
+    for index in np.flatnonzero(wrong & ~bad).tolist():
+        found.faults.append(_block_fault(buf, int(offsets[index]), int(lengths[index])))
+    _name_bad_blocks(found, offsets[bad & readable], heads["first_vlsn"][bad & readable])
+    found.block_offsets = offsets[readable]
+    found.heads = heads[readable]
+    found.firsts = found.heads["first_vlsn"].astype(np.int64)
+    found.lasts = found.firsts + found.heads["count"] - 1
+    found.marked = found.headers["flag"][is_block][readable] == OVERMARKED
+    found.bad[is_block] |= ~readable
+    lost = found.bad.copy()
+    lost[is_block] = ~readable
+    gaps = np.array([start for start, _ in found.gaps], dtype=np.int64)
+    found.lost = np.sort(np.concatenate((found.offsets[lost], gaps)))
+
+
+def _heads_good(heads: Headers, lengths: Offsets) -> Mask:
+    """What ``block.decode_header`` checks but the crc, and that each block fills its frame."""
+    flags, kinds, firsts, terms = heads["flags"], heads["kind"], heads["first_vlsn"], heads["term"]
+    counts = heads["count"].astype(np.int64)
+    keyed = (flags & BlockFlag.KEYS) != 0
+    good: Mask = (
+        (heads["version"] == block_format.VERSION) & (heads["zero"] == 0) & ((flags & ~np.uint8(_SUPPORTED)) == 0)
+    )
+    good &= (kinds == KIND_COLUMN) == ((flags & BlockFlag.KINDS) != 0)
+    good &= (kinds == KIND_COLUMN) | (kinds <= max(EntryKind))
+    good &= (counts >= 1) & (counts <= BATCH_ENTRIES_MAX) & (heads["submissions"] <= counts)
+    good &= (terms >= 1) & (terms <= block_format.NUMBER_MAX) & (heads["dtvlsn"] < firsts)
+    good &= (firsts <= block_format.NUMBER_MAX - BATCH_ENTRIES_MAX) & (keyed == (heads["key_bytes"] != 0))
+    ends = np.full(len(heads), BLOCK_BYTES, dtype=np.int64)
+    if flags.any():
+        ends += np.where(flags & BlockFlag.KINDS, (counts + 7) & ~7, 0)
+        ends += np.where(flags & BlockFlag.TXNS, 8 * counts, 0)
+        ends += np.where(keyed, ((4 * counts + 11) & ~7) + ((heads["key_bytes"].astype(np.int64) + 7) & ~7), 0)
+    ends += ((4 * counts + 11) & ~7) + heads["value_bytes"]
+    good &= (ends == lengths) & (ends == BLOCK_BYTES + heads["body_bytes"].astype(np.int64))
+    return good
+
+
+def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
+    """Body checksums and columns.  Blocks of one plain entry, what a quiet log is made of, are done by column."""
+    wrong = np.zeros(len(offsets), dtype=np.bool_)
+    plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
+    starts = (offsets[plain] + FRAME_BYTES + BLOCK_BYTES).tolist()
+    sizes = heads["body_bytes"][plain].tolist()
+    crcs = [crc32c(buf[at : at + size]) for at, size in zip(starts, sizes, strict=True)]
+    words = np.frombuffer(buf, dtype="<u8", count=len(buf) // 8)[(offsets[plain] + FRAME_BYTES + BLOCK_BYTES) >> 3]
+    columns = words == heads["value_bytes"][plain].astype(np.uint64) << np.uint64(32)
+    wrong[plain] = (np.array(crcs, dtype=np.uint32) != heads["body_crc"][plain]) | ~columns
+    view = memoryview(buf)
+    for index in np.flatnonzero(~plain & ~skip).tolist():
+        at = int(offsets[index]) + FRAME_BYTES
+        try:
+            block_format.check_body(view[at:], block_format.decode_header(view, at))
+        except BadBody:
+            wrong[index] = True
+    return wrong
+
+
+def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
+    """What the block in a frame with a right checksum has wrong."""
+    block = buf[offset + FRAME_BYTES : offset + FRAME_BYTES + length]
+    try:
+        header = block_format.decode_header(block)
+    except BadBody as error:
+        return Fault(Rule.BLOCK_HEADER, offset, str(error))
+    try:
+        block_format.decode(block)
+    except BadBody as error:
+        return Fault(Rule.BLOCK_BODY, offset, str(error), int(header.first_vlsn))
+    return Fault(Rule.BLOCK_HEADER, offset, "the block's header cannot be", int(header.first_vlsn))
+
+
+def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: npt.NDArray[np.uint64]) -> None:
+    """Of a bad frame whose block header is right by its own checksum, the VLSN is known."""
+    if not len(offsets):
+        return
+    known = dict(zip(offsets.tolist(), firsts.tolist(), strict=True))
+    found.faults = [
+        Fault(fault.rule, fault.offset, fault.detail, known.get(fault.offset, fault.vlsn)) for fault in found.faults
+    ]

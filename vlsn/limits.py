@@ -1,0 +1,37 @@
+"""Numbers with names: every limit and default of the local log and its formats."""
+
+from __future__ import annotations
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+SEGMENT_BYTES = 64 * MIB
+SEGMENT_BYTES_MIN = 64 * KIB
+SEGMENT_BYTES_MAX = 1 << 31
+BLOCK_BYTES_MAX = MIB
+"""Merged blocks stay at or under this; one client batch that is larger is sealed alone."""
+ENTRY_BYTES_MAX = MIB
+KEY_BYTES_MAX = 64 * KIB
+BODY_BYTES_MAX = 16 * MIB
+BATCH_ENTRIES_MAX = 65_536
+BODIES_IN_FLIGHT_BYTES_MAX = 64 * MIB
+QUEUE_ENTRIES_MAX = 262_144
+QUEUE_BYTES_MAX = 64 * MIB
+QUEUE_SHED_FRACTION = 0.9
+RING_BYTES_MAX = 32 * MIB
+UNSYNCED_BYTES_MAX = 16 * MIB
+GROUP_BYTES_MAX = 4 * MIB
+"""One write and sync of the writer takes at most about this much."""
+CHECKPOINT_BYTES = 64 * MIB
+CHECKPOINT_PERIOD_S = 60.0
+IDLE_END_S = 1.0
+INDEX_STRIDE = 10
+INDEX_MAPPING_BYTES_MIN = 4 * KIB
+INDEX_MAX_DISTANCE_BYTES = 100_000
+INDEX_MAX_MAPPINGS = 1_000
+INDEX_MAP_BYTES = 4 << 30
+STATE_MAP_BYTES = 1 << 30
+STATE_FREE_BYTES_MIN = 2 * MIB
+"""With less free, checkpoints and the idle end wait: a transaction that finds no room would end the process."""
+FREE_BYTES_MIN = 16 * MIB
+"""A group is refused (``NoSpace``) when the disk would be left with less."""

@@ -1,0 +1,252 @@
+"""The key-value store on LMDB.
+
+An environment is a directory of its own (``data.mdb``, ``lock.mdb``).  Each value lies behind a crc32c over
+key and value, so that a rotted or misplaced one is ``Damaged`` and never an answer:
+
+    0     4
+    | crc | value …
+
+1. One environment object a path and process (LMDB's locks end with the first descriptor closed).
+2. One thread runs every write transaction from begin to commit: the first that wrote (asserted).
+3. The map is explicit and doubled on ``MapFull`` while no transaction is open; that is what the gate is for.
+4. No buffer leaves its transaction; every read is one short transaction.
+5. Offline tools open with ``read_only``, which takes no lock: only where no process writes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, NoReturn
+
+import lmdb
+
+from vlsn.checksum import crc
+from vlsn.errors import Damaged, LogClosed, LogFailed, LogInUse
+from vlsn.seams import KeyValue
+
+if TYPE_CHECKING:
+    Transaction = lmdb.Transaction[memoryview]
+
+CRC = Struct("<I")
+KEY_BYTES_MAX = 511
+GROWTH_BYTES_MIN = 1 << 20
+DATA_FILE = "data.mdb"
+
+_open_paths: set[str] = set()
+_open_paths_guard = threading.Lock()
+
+
+class LmdbStores:
+    """Opens LMDB environments by path."""
+
+    def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:
+        path = os.path.realpath(path)
+        if read_only and not self.exists(path):
+            raise FileNotFoundError(path)
+        _claim(path)
+        try:
+            return LmdbStore(path, map_bytes=map_bytes, read_only=read_only)
+        except BaseException:
+            _release(path)
+            raise
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(os.path.join(path, DATA_FILE))
+
+    def set_aside(self, path: str) -> str:
+        path = os.path.realpath(path)
+        if not os.path.exists(path):
+            return ""
+        assert path not in _open_paths, f"{path} is open"
+        number = 1
+        while os.path.exists(aside := f"{path}.aside-{number}"):
+            number += 1
+        os.rename(path, aside)
+        _sync_directory(os.path.dirname(path))
+        return aside
+
+
+class LmdbStore:
+    """One environment; ``LmdbStores.open`` makes it."""
+
+    def __init__(self, path: str, *, map_bytes: int, read_only: bool) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.growths = 0
+        self._writer = 0
+        self._failed = False
+        self._gate = threading.Lock()
+        self._environment = _open_environment(path, map_bytes, read_only)
+        self._reading = _Reading(path, self._environment, self._gate)
+        self._map_bytes = int(self._environment.info()["map_size"])
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._reading as transaction:
+            found = transaction.get(key)
+            return None if found is None else self._checked(key, found)
+
+    def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
+        with self._reading as transaction:
+            cursor = transaction.cursor()
+            there = cursor.set_range(key)
+            if not (there and cursor.key() == key) and not (cursor.prev() if there else cursor.last()):
+                return None
+            found = bytes(cursor.key())
+            return found, self._checked(found, cursor.value())
+
+    def at_or_after(self, key: bytes) -> tuple[bytes, bytes] | None:
+        with self._reading as transaction:
+            cursor = transaction.cursor()
+            if not cursor.set_range(key):
+                return None
+            found = bytes(cursor.key())
+            return found, self._checked(found, cursor.value())
+
+    def items(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        with self._reading as transaction:
+            cursor = transaction.cursor()
+            found: list[tuple[bytes, bytes]] = []
+            there = cursor.set_range(start)
+            while there and (key := bytes(cursor.key())) < end:
+                found.append((key, self._checked(key, cursor.value())))
+                there = cursor.next()
+            return found
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Sequence[bytes] = (),
+        delete_ranges: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        assert not self.read_only, f"{self.path} is open for reading only"
+        assert self._writer in (0, threading.get_ident()), f"{self.path} is written by two threads"
+        self._writer = threading.get_ident()
+        if self._failed:
+            raise LogFailed(f"{self.path}: an earlier write failed")
+        while True:
+            try:
+                with self._environment.begin(write=True, buffers=True) as transaction:
+                    _apply(transaction, puts, deletes, delete_ranges)
+                return
+            except lmdb.MapFullError:
+                self._grow()
+            except (lmdb.Error, OSError) as fault:
+                self._failed = True
+                raise LogFailed(f"{self.path}: {fault}") from fault
+
+    def close(self) -> None:
+        """Idempotent; no other call may be under way or follow."""
+        with self._gate:
+            if self.path not in _open_paths:
+                return
+            self._environment.close()
+            _release(self.path)
+
+    def _checked(self, key: bytes, stored: memoryview) -> bytes:
+        if len(stored) < CRC.size or CRC.unpack_from(stored)[0] != crc(stored[CRC.size :], crc(key)):
+            raise Damaged(f"{self.path}: the value of key {key.hex()} does not match its checksum", file=self.path)
+        return bytes(stored[CRC.size :])
+
+    def _grow(self) -> None:
+        with self._gate:
+            self._map_bytes += max(self._map_bytes, GROWTH_BYTES_MIN)
+            self._environment.set_mapsize(self._map_bytes)
+            self.growths += 1
+
+
+class _Reading:
+    """One short read transaction at a time, with the gate held; what LMDB cannot read is ``Damaged``."""
+
+    __slots__ = ("_environment", "_gate", "_path", "_transaction")
+
+    def __init__(self, path: str, environment: lmdb.Environment, gate: threading.Lock) -> None:
+        self._path = path
+        self._environment = environment
+        self._gate = gate
+
+    def __enter__(self) -> Transaction:
+        self._gate.acquire()
+        try:
+            self._transaction = self._environment.begin(buffers=True)
+        except BaseException as fault:
+            self._gate.release()
+            if self._path not in _open_paths:
+                raise LogClosed(f"{self._path} is closed") from fault
+            if isinstance(fault, lmdb.Error):
+                _damaged(self._path, fault)
+            raise
+        return self._transaction
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        self._transaction.abort()
+        self._gate.release()
+        if isinstance(fault, lmdb.Error):
+            _damaged(self._path, fault)
+
+
+def _apply(
+    transaction: Transaction,
+    puts: Sequence[tuple[bytes, bytes]],
+    deletes: Sequence[bytes],
+    delete_ranges: Sequence[tuple[bytes, bytes]],
+) -> None:
+    for start, end in delete_ranges:
+        cursor = transaction.cursor()
+        there = cursor.set_range(start)
+        while there and bytes(cursor.key()) < end:
+            cursor.delete()
+            there = len(cursor.key()) > 0  # the next item, or none
+    for key in deletes:
+        transaction.delete(key)
+    for key, value in puts:
+        assert 0 < len(key) <= KEY_BYTES_MAX
+        transaction.put(key, CRC.pack(crc(value, crc(key))) + value)
+
+
+def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Environment:
+    fresh = not os.path.exists(os.path.join(path, DATA_FILE))
+    try:
+        if not read_only:
+            os.makedirs(path, exist_ok=True)
+        environment = lmdb.open(
+            path, map_size=map_bytes, readonly=read_only, lock=not read_only, create=not read_only, max_spare_txns=4
+        )
+    except lmdb.Error as fault:
+        _damaged(path, fault)
+    if fresh:
+        _sync_directory(path)
+        _sync_directory(os.path.dirname(path))
+    pages = environment.info()["last_pgno"] + 1
+    needed = pages * environment.stat()["psize"]
+    size = os.path.getsize(os.path.join(path, DATA_FILE))
+    if size < needed and pages > 2:  # a page past the file's end would be a SIGBUS, not an error
+        environment.close()
+        raise Damaged(f"{path}: {DATA_FILE} has {size} bytes, its tree needs {needed}", file=path)
+    return environment
+
+
+def _damaged(path: str, fault: lmdb.Error) -> NoReturn:
+    raise Damaged(f"{path}: {fault}", file=path) from fault
+
+
+def _claim(path: str) -> None:
+    with _open_paths_guard:
+        if path in _open_paths:
+            raise LogInUse(f"{path} is already open in this process")
+        _open_paths.add(path)
+
+
+def _release(path: str) -> None:
+    with _open_paths_guard:
+        _open_paths.discard(path)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

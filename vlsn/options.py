@@ -1,0 +1,44 @@
+"""The settings of a local log, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vlsn.limits import (
+    BLOCK_BYTES_MAX,
+    CHECKPOINT_BYTES,
+    CHECKPOINT_PERIOD_S,
+    GROUP_BYTES_MAX,
+    QUEUE_BYTES_MAX,
+    QUEUE_ENTRIES_MAX,
+    RING_BYTES_MAX,
+    SEGMENT_BYTES,
+)
+from vlsn.seconds import Seconds
+
+ROLL_REASONS = ("size", "error", "slow_sync", "period", "request")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Settings of a local log; sizes in bytes, times in seconds."""
+
+    segment_bytes: int = SEGMENT_BYTES
+    block_bytes_max: int = BLOCK_BYTES_MAX
+    group_bytes_max: int = GROUP_BYTES_MAX
+    queue_entries_max: int = QUEUE_ENTRIES_MAX
+    queue_bytes_max: int = QUEUE_BYTES_MAX
+    ring_bytes_max: int = RING_BYTES_MAX
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    checkpoint_period_s: float = CHECKPOINT_PERIOD_S
+
+
+@dataclass(slots=True)
+class LogStats:
+    groups: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    cuts: int = 0
+    sync_seconds: Seconds = field(default_factory=Seconds)
+    """Write and sync of one group, by the writer's thread."""
+    rolls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLL_REASONS, 0))

@@ -1,0 +1,566 @@
+"""Opening a directory: the node file, the stores, the segments from the last checkpoint on.
+
+    1  lock the directory; node file, ``state``, ``index`` (what of LMDB cannot be read is set aside)
+    2  sync every segment that will be read, and the directory; drop them from the page cache
+    3  examine them (``examine``): good frames, or a cut, or damage
+    4  a rollback that was begun is finished; visible blocks must follow on exactly
+    5  write the vote floor, then keep the cut bytes aside
+    6  re-track the blocks into the index; rebuild it when it does not fit the log
+
+Damage raises and nothing is changed by it.  Stopped anywhere, the next open does the same again: nothing
+here makes the log shorter on the medium; the next segment's header will, by naming the end.  All of it runs
+on the keeper's thread, the one that may write to LMDB.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn import nodefile
+from vlsn.block import KIND_COLUMN, EntryKind
+from vlsn.directory import SegmentInfo, survey
+from vlsn.errors import Damaged, WrongDirectory
+from vlsn.examine import Cut, Found, cut_name, examine, sync_and_forget, untaken
+from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.history import History
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset
+from vlsn.index.index import VlsnIndex
+from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
+from vlsn.nodefile import NodeFile, NodeRecord
+from vlsn.overmark import finish_rollback
+from vlsn.records import CheckpointEnd, RollbackEnd, RollbackStart
+from vlsn.seams import DirectoryLock, Disk, Seams
+from vlsn.segment import FIRST_FRAME, SegmentState, segment_name
+from vlsn.state import Checkpoint, StateStore
+from vlsn.tail import Tail
+
+LOCK_NAME = "LOCK"
+NODE_FILE_NAME = "node.id"
+INDEX_NAME = "index"
+STATE_NAME = "state"
+
+
+class _IndexMisfit(Exception):
+    """The stored index and the log do not fit: it is rebuilt."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """An opened directory, ready for ``LocalLog``."""
+
+    directory: str
+    lock: DirectoryLock
+    latch: AbstractContextManager[object]
+    node_file: NodeFile
+    index: VlsnIndex
+    state: StateStore
+    history: History
+    checkpoint: Checkpoint | None
+    dtvlsn: Vlsn
+    tail: Tail | None
+    prev_number: int
+    prev_end: int
+    next_number: int
+    ends: dict[int, int]
+    cuts: int
+    empty_store: bool
+    """The node file was made by this open: a new incarnation."""
+    notes: list[str] = field(default_factory=list)
+    """What was out of the ordinary, for the node's log."""
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """Visible and overmarked blocks of everything examined, by column, in log order."""
+
+    firsts: npt.NDArray[np.int64]
+    lasts: npt.NDArray[np.int64]
+    terms: npt.NDArray[np.int64]
+    dtvlsns: npt.NDArray[np.int64]
+    lsns: npt.NDArray[np.int64]
+    marked: npt.NDArray[np.bool_]
+
+
+def recover(
+    directory: str,
+    seams: Seams,
+    *,
+    group: str,
+    node: str,
+    segment_bytes: int,
+    index_map_bytes: int = INDEX_MAP_BYTES,
+    state_map_bytes: int = STATE_MAP_BYTES,
+) -> Recovered:
+    """Opens (or founds) the directory of ``node`` of ``group``.  Raises ``LogInUse``, ``WrongDirectory``,
+    ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked then."""
+    disk = seams.disk
+    _make_directory(disk, directory)
+    lock = disk.lock(f"{directory}/{LOCK_NAME}")
+    opened: list[Callable[[], None]] = [lock.release]
+    try:
+        return _recover(directory, seams, lock, opened, group, node, segment_bytes, index_map_bytes, state_map_bytes)
+    except BaseException:
+        for close in reversed(opened):
+            close()
+        raise
+
+
+def _recover(
+    directory: str,
+    seams: Seams,
+    lock: DirectoryLock,
+    opened: list[Callable[[], None]],
+    group: str,
+    node: str,
+    segment_bytes: int,
+    index_map_bytes: int,
+    state_map_bytes: int,
+) -> Recovered:
+    disk = seams.disk
+    notes: list[str] = []
+    every = survey(disk, directory)
+    next_number = max((segment.number for segment in every), default=0) + 1
+    _check_owner(every, directory, group, node)
+    record = _node_record(disk, directory)
+    if record is not None and (record.group != group or record.node != node):
+        raise WrongDirectory(
+            f"{directory} belongs to node {record.node} of group {record.group}, not to {node} of {group}"
+        )
+    state = _open_state(seams, directory, state_map_bytes, notes)
+    opened.append(state.close)
+    latch = seams.threads.latch()
+    index, loaded = _open_index(seams, directory, index_map_bytes, latch, notes)
+    opened.append(lambda: index.close())
+
+    checkpoint = state.checkpoint()
+    state_record = state.record()
+    stated = _stated(state, checkpoint)
+    segments = [segment for segment in every if segment.active]
+    unsynced = _untaken(disk, directory, every, stated)
+    if checkpoint is not None and not _has_place(segments, checkpoint.scan_lsn, checkpoint.end_lsn):
+        if record is None and not segments:
+            raise WrongDirectory(f"{directory} has a checkpoint but neither segments nor a node file")
+        raise Damaged(f"{directory}: the checkpoint points at a segment that is gone", file="state")
+    pointer_id = checkpoint.id if checkpoint is not None else 0
+    fits = loaded is not None and loaded in (pointer_id, pointer_id + 1)
+    if loaded is None and checkpoint is None and not segments:
+        fits = True
+    if not fits and (segments or index.range.last):
+        notes.append("the VLSN index is rebuilt from the log")
+    scan_from = checkpoint.scan_lsn if fits and checkpoint is not None else NULL_LSN
+    if not fits:
+        index.clear()
+
+    read = [segment for segment in segments if segment.number >= lsn_file(scan_from)]
+    sync_and_forget(disk, directory, read)
+    _check_chain(segments)
+    found = _examine_all(disk, read, scan_from, stated)
+    blocks = _gather(found)
+    rollbacks, ends = _rollback_records(found)
+    _apply_rollbacks(disk, directory, blocks, rollbacks, ends, notes)
+    visible = ~blocks.marked
+    _check_contiguity(blocks, visible, index.range.last)
+
+    cut = found[-1].cut if found else None
+    highest_term = int(blocks.terms.max()) if len(blocks.terms) else 0
+    last_visible = int(blocks.lasts[visible][-1]) if visible.any() else int(index.range.last)
+    empty_store = record is None
+    node_file = _open_node_file(seams, directory, record, group, node, max(highest_term, cut.floor_term if cut else 0))
+    opened.append(node_file.close)
+    if cut is not None:
+        _write_floor(node_file, cut, last_visible)
+        _keep_cut(disk, directory, cut, notes)
+    for segment, frames in unsynced:
+        _write_floor(node_file, frames, last_visible)
+        notes.append(f"{segment.name} was taken but never synced: its frames are kept aside")
+        disk.rename(segment.path, _free_name(disk, f"{directory}/{cut_name(segment.number, FIRST_FRAME)}"))
+        disk.sync_directory(directory)
+
+    history = History(state_record if scan_from else None)
+    _derive(history, blocks, visible, found)
+    try:
+        _retrack(index, blocks, visible, rollbacks, last_visible)
+        index.note_synced(Vlsn(last_visible))
+    except Damaged as error:
+        raise _IndexMisfit(str(error)) from error
+
+    idle = state.idle_end()
+    dtvlsn = max(
+        checkpoint.dtvlsn if checkpoint is not None else 0,
+        idle.dtvlsn if idle is not None else 0,
+        int(blocks.dtvlsns[visible].max()) if visible.any() else 0,
+        *(end.dtvlsn for end in _checkpoint_ends(found)),
+        0,
+    )
+    tail = _tail(disk, segments, found)
+    live_ends = {segment.number: segment.live_end for segment in segments if segment.live_end is not None}
+    if found:
+        live_ends[found[-1].number] = found[-1].end
+    prev = found[-1] if found else None
+    return Recovered(
+        directory=directory,
+        lock=lock,
+        latch=latch,
+        node_file=node_file,
+        index=index,
+        state=state,
+        history=history,
+        checkpoint=checkpoint,
+        dtvlsn=Vlsn(min(dtvlsn, last_visible)),
+        tail=tail,
+        prev_number=prev.number if prev is not None else 0,
+        prev_end=prev.end if prev is not None else 0,
+        next_number=next_number,
+        ends=live_ends,
+        cuts=int(cut is not None) + len(unsynced),
+        empty_store=empty_store,
+        notes=notes,
+    )
+
+
+def _make_directory(disk: Disk, directory: str) -> None:
+    """With its parents, each name synced: files in a directory that is not durable itself are not either."""
+    missing = []
+    at = directory.rstrip("/")
+    while at and not disk.exists(at):
+        missing.append(at)
+        at = posixpath.dirname(at)
+    for path in reversed(missing):
+        disk.make_directory(path)
+        disk.sync_directory(posixpath.dirname(path) or ".")
+
+
+# Segments.
+
+
+def _check_owner(segments: Sequence[SegmentInfo], directory: str, group: str, node: str) -> None:
+    for segment in segments:
+        header = segment.header
+        if header is not None and (header.group != group or header.node != node):
+            raise WrongDirectory(
+                f"{segment.path} belongs to node {header.node} of group {header.group}, not to {node} of {group}"
+            )
+
+
+def _untaken(
+    disk: Disk, directory: str, segments: Sequence[SegmentInfo], stated: Sequence[Lsn]
+) -> list[tuple[SegmentInfo, Cut]]:
+    """Deletes unused standbys (their numbers stay burnt for this open); gives those that hold frames of a group
+    that was never synced."""
+    unsynced = []
+    last = max((segment.number for segment in segments if segment.active), default=0)
+    for segment in segments:
+        if segment.active:
+            continue
+        if segment.header is None and segment.number < last:
+            raise Damaged(f"{segment.name}: its header is damaged ({segment.fault})", file=segment.name, offset=0)
+        cut = untaken(disk, segment, stated=stated)
+        if cut is not None:
+            unsynced.append((segment, cut))
+        else:
+            disk.remove(segment.path)
+            disk.sync_directory(directory)
+    return unsynced
+
+
+def _check_chain(segments: Sequence[SegmentInfo]) -> None:
+    for before, after in pairwise(segments):
+        assert after.header is not None
+        if after.header.prev_number != before.number:
+            raise Damaged(
+                f"{after.name} follows on segment {after.header.prev_number}, but the one before it is {before.name}",
+                file=after.name,
+            )
+
+
+def _has_place(segments: Sequence[SegmentInfo], *places: Lsn) -> bool:
+    numbers = {segment.number for segment in segments}
+    return all(not place or lsn_file(place) in numbers for place in places)
+
+
+def _stated(state: StateStore, checkpoint: Checkpoint | None) -> list[Lsn]:
+    """Everything that ``state`` says of how far the log had been synced, as exclusive ends."""
+    stated = []
+    if checkpoint is not None:
+        stated.append(Lsn(checkpoint.end_lsn + FRAME_BYTES))
+    idle = state.idle_end()
+    if idle is not None:
+        stated.append(Lsn(idle.lsn))
+    return stated
+
+
+def _examine_all(disk: Disk, read: Sequence[SegmentInfo], scan_from: Lsn, stated: Sequence[Lsn]) -> list[Found]:
+    found = []
+    for position, segment in enumerate(read):
+        start = FIRST_FRAME
+        if scan_from and segment.number == lsn_file(scan_from):
+            start = lsn_offset(scan_from)
+        found.append(examine(disk, segment, start=start, last=position == len(read) - 1, stated=stated))
+    return found
+
+
+def _gather(found: Sequence[Found]) -> _Blocks:
+    def column(name: str) -> npt.NDArray[np.int64]:
+        parts = [each.blocks[name].astype(np.int64) for each in found]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    lsns = [(np.int64(each.number) << np.int64(32)) | each.block_offsets for each in found]
+    marks = [each.headers["flag"][each.headers["kind"] == FrameKind.BLOCK] == OVERMARKED for each in found]
+    firsts = column("first_vlsn")
+    return _Blocks(
+        firsts=firsts,
+        lasts=firsts + column("count") - 1,
+        terms=column("term"),
+        dtvlsns=column("dtvlsn"),
+        lsns=np.concatenate(lsns) if lsns else np.zeros(0, dtype=np.int64),
+        marked=np.concatenate(marks) if marks else np.zeros(0, dtype=np.bool_),
+    )
+
+
+# Rollbacks.
+
+
+def _records(found: Sequence[Found], kind: FrameKind) -> list[tuple[Lsn, bytes]]:
+    return [
+        (lsn(each.number, offset), each.payloads[offset])
+        for each in found
+        for offset in each.offsets[each.headers["kind"] == kind].tolist()
+    ]
+
+
+def _rollback_records(found: Sequence[Found]) -> tuple[list[tuple[Lsn, RollbackStart]], set[int]]:
+    starts = [(at, RollbackStart.decode(data)) for at, data in _records(found, FrameKind.ROLLBACK_START)]
+    ends = {RollbackEnd.decode(data).start_lsn for _, data in _records(found, FrameKind.ROLLBACK_END)}
+    return starts, ends
+
+
+def _checkpoint_ends(found: Sequence[Found]) -> list[CheckpointEnd]:
+    return [CheckpointEnd.decode(data) for _, data in _records(found, FrameKind.CHECKPOINT_END)]
+
+
+def _apply_rollbacks(
+    disk: Disk,
+    directory: str,
+    blocks: _Blocks,
+    rollbacks: Sequence[tuple[Lsn, RollbackStart]],
+    ends: set[int],
+    notes: list[str],
+) -> None:
+    """The records are the truth; a flag that they do not explain is damage, one that they miss is set again."""
+    wanted = np.zeros(len(blocks.lsns), dtype=np.bool_)
+    for at, rollback in rollbacks:
+        wanted |= (blocks.lsns >= rollback.first_lsn) & (blocks.lsns < rollback.end_lsn)
+        if at not in ends:
+            notes.append(f"the rollback to VLSN {rollback.matchpoint} is finished")
+    missing = wanted & ~blocks.marked
+    if missing.any():
+        finish_rollback(disk, directory, [Lsn(at) for at in blocks.lsns[missing].tolist()])
+    strange = blocks.marked & ~wanted
+    if strange.any():
+        at = Lsn(int(blocks.lsns[strange][0]))
+        raise Damaged(
+            f"a block is overmarked that no rollback record names ({segment_name(lsn_file(at))}, {lsn_offset(at)})",
+            file=segment_name(lsn_file(at)),
+            offset=lsn_offset(at),
+            vlsn=int(blocks.firsts[strange][0]),
+        )
+    blocks.marked = wanted
+
+
+def _check_contiguity(blocks: _Blocks, visible: npt.NDArray[np.bool_], indexed_last: int) -> None:
+    firsts, lasts, terms = blocks.firsts[visible], blocks.lasts[visible], blocks.terms[visible]
+    if not len(firsts):
+        return
+    wrong = (firsts[1:] != lasts[:-1] + 1) | (terms[1:] < terms[:-1])
+    if wrong.any():
+        index = int(wrong.argmax()) + 1
+        at = Lsn(int(blocks.lsns[visible][index]))
+        raise Damaged(
+            f"VLSN {int(firsts[index])} of term {int(terms[index])} follows VLSN {int(lasts[index - 1])} of term "
+            f"{int(terms[index - 1])} ({segment_name(lsn_file(at))}, offset {lsn_offset(at)})",
+            file=segment_name(lsn_file(at)),
+            offset=lsn_offset(at),
+            vlsn=int(lasts[index - 1]) + 1,
+        )
+
+
+# Node file, state, index.
+
+
+def _node_record(disk: Disk, directory: str) -> NodeRecord | None:
+    path = f"{directory}/{NODE_FILE_NAME}"
+    try:
+        return nodefile.read(disk, path)
+    except FileNotFoundError:
+        return None
+    except Damaged:
+        disk.rename(path, _free_name(disk, path + ".damaged"))
+        disk.sync_directory(directory)
+        return None
+
+
+def _open_node_file(
+    seams: Seams, directory: str, record: NodeRecord | None, group: str, node: str, highest_term: int
+) -> NodeFile:
+    """A store without a readable node file is a new incarnation, however full its log."""
+    path = posixpath.join(directory, NODE_FILE_NAME)
+    if record is not None:
+        return NodeFile.open(seams.disk, path)
+    incarnation = seams.random.u64() or 1
+    fresh = NodeRecord(group=group, node=node, incarnation=incarnation, term=highest_term)
+    return nodefile.create(seams.disk, path, fresh)
+
+
+def _open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -> StateStore:
+    path = f"{directory}/{STATE_NAME}"
+    try:
+        store = StateStore(seams.stores.open(path, map_bytes=map_bytes))
+        try:
+            store.checkpoint()
+            store.record()
+            store.idle_end()
+        except Damaged:
+            store.close()
+            raise
+        return store
+    except Damaged as error:
+        aside = seams.stores.set_aside(path)
+        notes.append(f"state could not be read ({error}); set aside as {aside}, rebuilt from the log")
+        return StateStore(seams.stores.open(path, map_bytes=map_bytes))
+
+
+def _open_index(
+    seams: Seams, directory: str, map_bytes: int, latch: AbstractContextManager[object], notes: list[str]
+) -> tuple[VlsnIndex, int | None]:
+    path = f"{directory}/{INDEX_NAME}"
+    try:
+        index = VlsnIndex(seams.stores.open(path, map_bytes=map_bytes), latch)
+        try:
+            return index, index.load()
+        except Damaged:
+            index.close()
+            raise
+    except Damaged as error:
+        aside = seams.stores.set_aside(path)
+        notes.append(f"the VLSN index could not be read ({error}); set aside as {aside}")
+        return VlsnIndex(seams.stores.open(path, map_bytes=map_bytes), latch), None
+
+
+def _write_floor(node_file: NodeFile, cut: Cut, last_visible: int) -> None:
+    """Before the log gets shorter: what is left out may have been acknowledged, and then rotted.  A floor not yet
+    reached is never lowered."""
+    record = node_file.record
+    term, vlsn = cut.floor_term, cut.floor_vlsn
+    if not term:
+        term, vlsn = record.term, last_visible + 1
+    if vlsn > last_visible and (term, vlsn) > (record.floor_term, record.floor_vlsn):
+        node_file.replace(replace(record, floor_term=term, floor_vlsn=vlsn))
+
+
+def _keep_cut(disk: Disk, directory: str, cut: Cut, notes: list[str]) -> None:
+    name = cut_name(cut.number, cut.offset)
+    path = f"{directory}/{name}"
+    if disk.exists(path):
+        file = disk.open(path)
+        try:
+            if file.read(0, len(cut.data) + 1) == cut.data:
+                return  # kept by an open before this one: nothing was appended since
+        finally:
+            file.close()
+        path = _free_name(disk, path)
+    notes.append(f"cut {len(cut.data)} unsynced bytes of {segment_name(cut.number)} at {cut.offset}, kept as {name}")
+    file = disk.open(path, create=True)
+    try:
+        file.write(0, [cut.data])
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory(directory)
+
+
+def _derive(history: History, blocks: _Blocks, visible: npt.NDArray[np.bool_], found: Sequence[Found]) -> None:
+    """Term runs and groups of what was read, where the state record ends."""
+    known = history.term_runs[-1].last if history.term_runs else 0
+    keep = visible & (blocks.lasts > known)
+    firsts, lasts, terms = blocks.firsts[keep], blocks.lasts[keep], blocks.terms[keep]
+    if len(firsts):
+        starts = np.flatnonzero(np.concatenate(([True], terms[1:] != terms[:-1])))
+        stops = np.concatenate((starts[1:], [len(terms)])) - 1
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            first = int(firsts[start]) if not history.term_runs else max(int(firsts[start]), known + 1)
+            history.note_term(int(terms[start]), first, int(lasts[stop]))
+    for each in found:
+        kinds = each.blocks["kind"]
+        for index in np.flatnonzero((kinds == EntryKind.GROUP) | (kinds == KIND_COLUMN)).tolist():
+            offset = int(each.block_offsets[index])
+            place = np.searchsorted(blocks.lsns, lsn(each.number, offset))
+            if keep[place]:
+                history.note_block(each.payloads[offset])
+
+
+def _retrack(
+    index: VlsnIndex,
+    blocks: _Blocks,
+    visible: npt.NDArray[np.bool_],
+    rollbacks: Sequence[tuple[Lsn, RollbackStart]],
+    last_visible: int,
+) -> None:
+    """What the log says wins: the index is cut back to where a rollback or the log's end is, then learns."""
+    loaded = index.range
+    lowest = min([rollback.matchpoint for _, rollback in rollbacks] + [last_visible])
+    if loaded.last > lowest:
+        first, at = _block_of(index, blocks, visible, lowest)
+        index.truncate_tail(Vlsn(lowest), at, block_first=first)
+    new = visible & (blocks.lasts > index.range.last)
+    if not new.any():
+        return
+    firsts = blocks.firsts[new]
+    index.put_run(firsts.tolist(), blocks.lasts[new].tolist(), blocks.lsns[new].tolist())
+
+
+def _block_of(index: VlsnIndex, blocks: _Blocks, visible: npt.NDArray[np.bool_], vlsn: int) -> tuple[Vlsn, Lsn]:
+    """First VLSN and LSN of the block that ends at ``vlsn``; of a mapping before it where that was not read."""
+    hits = np.flatnonzero(visible & (blocks.firsts <= vlsn) & (blocks.lasts >= vlsn))
+    if len(hits):
+        return Vlsn(int(blocks.firsts[hits[-1]])), Lsn(int(blocks.lsns[hits[-1]]))
+    mapping = index.at_or_before(Vlsn(vlsn)) if vlsn else None
+    return mapping if mapping is not None else (NULL_VLSN, NULL_LSN)
+
+
+# The tail.
+
+
+def _tail(disk: Disk, segments: Sequence[SegmentInfo], found: Sequence[Found]) -> Tail | None:
+    """Only after a clean stop does the log go on in the same segment."""
+    if not found:
+        return None
+    last = found[-1]
+    segment = segments[-1]
+    assert segment.header is not None and segment.number == last.number
+    if last.cut is not None or not len(last.offsets) or last.headers["kind"][-1] != FrameKind.CHECKPOINT_END:
+        return None
+    at = int(last.offsets[-1])
+    if not CheckpointEnd.decode(last.payloads[at]).clean or segment.header.state is not SegmentState.ACTIVE:
+        return None
+    file = disk.open(segment.path, write=True)
+    return Tail(segment.header, file, offset=last.end, synced=last.end, last_frame=at, crc=None)
+
+
+def _free_name(disk: Disk, path: str) -> str:
+    """``path``, or with the first free number behind it."""
+    if not disk.exists(path):
+        return path
+    number = 1
+    while disk.exists(f"{path}.{number}"):
+        number += 1
+    return f"{path}.{number}"
+
+
+__all__ = ["NULL_VLSN", "Recovered", "recover"]

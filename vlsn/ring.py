@@ -1,0 +1,128 @@
+"""The ring: the most recent blocks, whole and sealed, once in memory for all who read them.
+
+1. Blocks stand in VLSN order without a gap; a *position* numbers them from 0 on and never changes.
+2. ``synced_end`` is the position after the last block that this node has synced; what lies behind it is
+   sealed, but may yet be lost here.
+3. Past ``bytes_max`` the oldest go, but a block that is not yet synced never does.
+4. A reader keeps its position and compares: ``position < head`` means it was overtaken and must read the
+   segments (ARCHIVE) until it is inside again.  Nothing here depends on timing.
+
+    head = 2        synced_end = 4   end = 5
+      |b2|b3|            |b4|            take(2, end=4) -> [b2, b3]
+
+Used at home only, under the log latch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.limits import RING_BYTES_MAX
+from vlsn.seams import Buffer
+
+_COMPACT_AT = 4096
+"""Dropped slots are cut off the lists in lumps of this many, so that a drop costs O(1)."""
+
+
+class Ring:
+    """Recent blocks by position; ``bytes_max`` bounds the bytes of the blocks that it keeps."""
+
+    def __init__(self, bytes_max: int = RING_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.head = 0
+        self.synced_end = 0
+        self._base = 0
+        self._blocks: list[Buffer] = []
+        self._lasts: list[int] = []
+        self._before: Vlsn = NULL_VLSN
+
+    @property
+    def end(self) -> int:
+        """The position that the next block gets."""
+        return self._base + len(self._blocks)
+
+    @property
+    def first_vlsn(self) -> Vlsn:
+        """The first VLSN held; one past the last when nothing is."""
+        return Vlsn(self._before + 1)
+
+    @property
+    def last_vlsn(self) -> Vlsn:
+        return Vlsn(self._lasts[-1]) if self.end > self.head else self._before
+
+    def restart(self, last_vlsn: Vlsn) -> None:
+        """Empties the ring; the next block begins after ``last_vlsn``."""
+        self._base = self.head = self.synced_end = self.end
+        self._blocks.clear()
+        self._lasts.clear()
+        self.bytes = 0
+        self._before = last_vlsn
+
+    def extend(self, blocks: Sequence[Buffer], lasts: Sequence[int]) -> None:
+        """Adds blocks that follow on ``last_vlsn`` exactly; ``lasts`` are their last VLSNs."""
+        self._blocks.extend(blocks)
+        self._lasts.extend(lasts)
+        self.bytes += sum(map(len, blocks))
+        if self.bytes > self.bytes_max:
+            self._drop()
+
+    def set_synced(self, last_vlsn: Vlsn) -> None:
+        """All blocks up to ``last_vlsn`` are synced here."""
+        index = bisect_left(self._lasts, last_vlsn + 1, max(0, self.synced_end - self._base))
+        self.synced_end = self._base + index
+        if self.bytes > self.bytes_max:
+            self._drop()
+
+    def position_of(self, vlsn: Vlsn) -> int | None:
+        """The position of the block that holds ``vlsn``; ``end`` for the next VLSN to come; None when it was
+        dropped already or lies past that."""
+        if vlsn <= self._before or vlsn > self.last_vlsn + 1:
+            return None
+        return self._base + bisect_left(self._lasts, vlsn, self.head - self._base)
+
+    def take(self, position: int, *, end: int, bytes_max: int) -> list[Buffer]:
+        """Blocks from ``position`` (at or past ``head``) up to ``end``: at least one, then as many as stay
+        within ``bytes_max``."""
+        assert self.head <= position <= end <= self.end
+        taken: list[Buffer] = []
+        total = 0
+        blocks = self._blocks
+        for index in range(position - self._base, end - self._base):
+            block = blocks[index]
+            total += len(block)
+            if taken and total > bytes_max:
+                break
+            taken.append(block)
+        return taken
+
+    def last_at(self, position: int) -> Vlsn:
+        """The last VLSN of the block at ``position``."""
+        return Vlsn(self._lasts[position - self._base])
+
+    def truncate(self, last_vlsn: Vlsn) -> None:
+        """Forgets every block after ``last_vlsn`` (a block's end, or before the ring)."""
+        if last_vlsn < self._before:
+            self.restart(last_vlsn)
+            return
+        keep = bisect_left(self._lasts, last_vlsn + 1, self.head - self._base)
+        self.bytes -= sum(map(len, self._blocks[keep:]))
+        del self._blocks[keep:]
+        del self._lasts[keep:]
+        self.synced_end = min(self.synced_end, self.end)
+
+    def _drop(self) -> None:
+        index = self.head - self._base
+        limit = self.synced_end - self._base
+        while self.bytes > self.bytes_max and index < limit:
+            self.bytes -= len(self._blocks[index])
+            self._blocks[index] = b""
+            self._before = Vlsn(self._lasts[index])
+            index += 1
+        self.head = self._base + index
+        if index >= _COMPACT_AT:
+            del self._blocks[:index]
+            del self._lasts[:index]
+            self._base = self.head

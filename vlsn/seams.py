@@ -1,0 +1,196 @@
+"""Seams: what the log and the node need from the world, as small protocols that are passed in.
+
+Nothing above these calls ``open``, ``time``, ``random``, a thread, LMDB or a socket.  The real adapters
+(``disk.py``, ``threads.py``, ``clock.py``, ``lmdb_store.py``, ``repl/net``) take no decisions; the fakes
+(``tests/fakes``) pass the same suites.  Timers and tasks go through the running asyncio loop, which the
+simulation replaces by one of virtual time; nothing of ours asks for another source of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+
+class File(Protocol):
+    """One open file.  Every failure is an ``OSError``."""
+
+    def size(self) -> int: ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """``size`` bytes at ``offset``; shorter only where the file ends."""
+        ...
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """All of ``buffers``, one after the other from ``offset`` on; not durable until ``sync``."""
+        ...
+
+    def sync(self) -> None:
+        """Bytes and size are on stable media on return (fdatasync)."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Blocks up to ``size`` are reserved and the file has that size (fallocate)."""
+        ...
+
+    def drop_cache(self) -> None:
+        """Later reads come from the medium (posix_fadvise DONTNEED); unsynced bytes may stay cached."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system.  Names become durable with ``sync_directory`` only."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """``create``: the file must not exist yet (and ``write`` is implied)."""
+        ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names (not paths) in ``directory``, sorted."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; no error when it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def sync_directory(self, directory: str) -> None: ...
+
+    def free_bytes(self, directory: str) -> int: ...
+
+    def lock(self, path: str) -> DirectoryLock:
+        """An exclusive lock that ends with the process.  Raises ``LogInUse``."""
+        ...
+
+    def is_locked(self, path: str) -> bool:
+        """Whether some process holds ``lock(path)``; never takes or changes it."""
+        ...
+
+
+class Clock(Protocol):
+    def monotonic_s(self) -> float: ...
+
+    def wall_us(self) -> int:
+        """Microseconds since the epoch; may jump either way."""
+        ...
+
+
+class Random(Protocol):
+    def u32(self) -> int: ...
+
+    def u64(self) -> int: ...
+
+    def uniform(self, low: float, high: float) -> float: ...
+
+
+class Worker(Protocol):
+    """One thread that runs its jobs in order.  ``done`` or ``failed`` is called *at home*: on the event
+    loop's thread in a node, on the worker's own thread in an embedded log."""
+
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]
+    ) -> None: ...
+
+    def pending(self) -> int:
+        """Jobs submitted whose ``done`` or ``failed`` has not been called yet."""
+        ...
+
+    def close(self) -> None:
+        """Runs what was submitted, then ends; blocks until then."""
+        ...
+
+
+class Threads(Protocol):
+    def worker(self, name: str) -> Worker: ...
+
+    def latch(self) -> AbstractContextManager[object]:
+        """A re-entrant mutual exclusion lock."""
+        ...
+
+
+class KeyValue(Protocol):
+    """A small transactional, ordered store.  Each value is kept with a crc32c over key and value;
+    a get that finds it wrong raises ``Damaged``.  Reads are snapshots of what was committed."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None: ...
+
+    def at_or_after(self, key: bytes) -> tuple[bytes, bytes] | None: ...
+
+    def items(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """All with start <= key < end, ascending."""
+        ...
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Sequence[bytes] = (),
+        delete_ranges: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """One transaction: ranges (end exclusive) and deletes first, then puts in their order.  Durable
+        on return.  Always called on one and the same thread, never the event loop's."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Stores(Protocol):
+    """Opens key-value stores by path."""
+
+    def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:
+        """Raises ``Damaged`` when what is there cannot be read as a store, ``FileNotFoundError`` when
+        ``read_only`` and nothing is there."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def set_aside(self, path: str) -> str:
+        """Renames the store to a free name beside it and returns that; no error when it is absent."""
+        ...
+
+
+class Channel(Protocol):
+    """One connection of whole binary messages, both ways."""
+
+    async def send(self, message: Buffer) -> None:
+        """Waits while the peer's window is full.  Raises ``ChannelClosed``."""
+        ...
+
+    def send_now(self, message: Buffer) -> bool:
+        """Hands a message over without waiting.  False, with nothing sent, while the peer's window is full or
+        the channel is gone: ``send`` then waits, or says so.  Not while a ``send`` is under way."""
+        ...
+
+    async def receive(self) -> bytes:
+        """The next message.  Raises ``ChannelClosed``."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """All that a local log needs of the world."""
+
+    disk: Disk
+    clock: Clock
+    random: Random
+    threads: Threads
+    stores: Stores

@@ -1,0 +1,148 @@
+"""The real threads: a worker is one thread behind a ``queue.SimpleQueue``.
+
+1. A worker's jobs run one after the other, in the order of ``submit``.
+2. Each job ends in exactly one call, ``done(result)`` or ``failed(error)``, at home, in the same order.
+3. Completions that pile up while the loop is busy go home together: one ``call_soon_threadsafe`` a wake-up.
+4. A completion that raises is a bug of its owner: reported (``loop.call_exception_handler``,
+   ``threading.excepthook``), and the next one runs.
+
+                        home (loop's thread)          worker's thread
+    submit(job) ──────► SimpleQueue.put ────────────► get, job()
+    done(result) ◄───── drain the deque ◄──────────── deque.append, call_soon_threadsafe if none is due
+
+Neither the queue nor the deque has a maximum here: who submits bounds what is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from vlsn.errors import LogClosed
+
+T = TypeVar("T")
+Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
+
+
+class CallerWorker:
+    """A worker whose home is its own thread: for a log without an event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._counting = threading.Lock()
+        self._pending = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=False)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
+        """Raises ``LogClosed`` after ``close``."""
+        with self._counting:
+            if self._closed:
+                raise LogClosed(f"worker {self._name} is closed")
+            self._pending += 1
+            self._jobs.put((job, done, failed))
+
+    def pending(self) -> int:
+        return self._pending
+
+    def close(self) -> None:
+        with self._counting:
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        get, go_home = self._jobs.get, self._go_home
+        while (taken := get()) is not None:
+            job, done, failed = taken
+            try:
+                result = job()
+            except BaseException as error:  # the boundary of a thread: the owner decides what it means
+                go_home(failed, error)
+            else:
+                go_home(done, result)
+                del result
+            del taken, job, done, failed  # a waiting worker keeps no group's bytes alive
+
+    def _go_home(self, call: Callable[[Any], None], argument: object) -> None:
+        self._count_down()
+        try:
+            call(argument)
+        except BaseException as error:  # rule 4
+            thread = threading.current_thread()
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
+
+    def _count_down(self) -> None:
+        with self._counting:
+            self._pending -= 1
+
+
+class LoopWorker(CallerWorker):
+    """A worker whose home is an event loop's thread."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._finished: deque[tuple[Callable[[Any], None], object]] = deque()
+        self._due = False  # a drain is on its way to the loop
+        super().__init__(name)
+
+    def close(self) -> None:
+        """Called at home, or with the loop not running, the last completions run inside this call."""
+        super().close()
+        if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
+            self._drain()
+
+    def _go_home(self, call: Callable[[Any], None], argument: object) -> None:
+        self._finished.append((call, argument))
+        if not self._due:
+            self._due = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop is closed: what is left runs in ``close``
+                self._due = False
+
+    def _drain(self) -> None:
+        self._due = False  # before the deque is read: a completion that comes now asks for another drain
+        finished = self._finished
+        while finished:
+            call, argument = finished.popleft()
+            self._count_down()
+            try:
+                call(argument)
+            except (SystemExit, KeyboardInterrupt):
+                self._loop.call_soon(self._drain)
+                raise
+            except BaseException as error:  # rule 4
+                message = f"completion of worker {self._name} raised"
+                self._loop.call_exception_handler({"message": message, "exception": error})
+
+
+class LoopThreads:
+    """Workers of a node: completions run on the thread of ``loop``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def worker(self, name: str) -> LoopWorker:
+        return LoopWorker(name, self._loop)
+
+    def latch(self) -> AbstractContextManager[object]:
+        return threading.RLock()
+
+
+class CallerThreads:
+    """Workers of an embedded log: completions run on each worker's own thread, any thread may call."""
+
+    def worker(self, name: str) -> CallerWorker:
+        return CallerWorker(name)
+
+    def latch(self) -> AbstractContextManager[object]:
+        return threading.RLock()
