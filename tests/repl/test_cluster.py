@@ -69,6 +69,7 @@ async def test_prepare_refuses_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="no room"):
         prepare(tmp_path, AiohttpNetwork(), base_port=65_535)
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a cluster of before may have left TIME_WAIT
         taken.bind(("127.0.0.1", base + 1))
         taken.listen()
         with pytest.raises(BadArgument, match=f"port {base + 1} is taken"):

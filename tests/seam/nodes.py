@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 
 from repl.config import NodeConfig
 from repl.node import Node
+from tests.fakes.disk import StopHere
 from tests.fakes.machine import Machine
 from tests.fakes.net import FakeNet
 from vlsn.ids import NodeName
@@ -53,11 +55,16 @@ class Group:
                 self.config(name),
                 process.seams,
                 process.network,
-                on_fatal=lambda error, name=name: self.fatal.append((name, error)),  # type: ignore[misc]
+                on_fatal=partial(self._ended, name),
             )
             self.nodes[name] = node
             process.start(node.start())
         await asyncio.sleep(0)
+
+    def _ended(self, name: str, error: BaseException) -> None:
+        """A node ended itself.  What its disk stopped is killed, not ended: on whichever thread it was met."""
+        if not _stopped_here(error):
+            self.fatal.append((name, error))
 
     def kill(self, *names: str, power: bool = False) -> None:
         for name in names:
@@ -117,4 +124,7 @@ class Group:
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
 
 
-Main = Callable[[], Awaitable[None]]
+def _stopped_here(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_stopped_here(each) for each in error.exceptions)
+    return isinstance(error, StopHere)
