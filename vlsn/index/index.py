@@ -277,9 +277,13 @@ class VlsnIndex:
         self._commit()
 
     def truncate_head(self, first_kept: Vlsn, first_lsn: Lsn) -> None:
-        """Nothing before ``first_kept``, the first VLSN of the block at ``first_lsn``, is in the range any
-        more.  At or before the range's first it changes nothing.  Blocking; durable on return, so that files
-        may go then."""
+        """Cleaning's: the range begins at ``first_kept`` from now on, the first VLSN of the visible block at
+        ``first_lsn``, which becomes the first mapping, wherever in a bucket or a gap it lies.  Durable on return:
+        only then may files go that lie before ``first_lsn``.
+
+        On the store's thread, blocking, while checkpoints and rollbacks are held (``Checkpointer.hold``); puts
+        and lookups may go on.  At or before the range's first it changes nothing, so that a cleaning that was
+        stopped can be done again.  Raises ``BadArgument`` past the range's last, ``LogFailed``."""
         with self._latch:
             if first_kept <= self._range.first:
                 return
