@@ -5,8 +5,13 @@
         for entry in log.read(from_vlsn=first): ...
 
 Concurrent appends share a sync: while one group is with the writer, the next gathers.  Alone, what this
-log has synced is durable, so the DTVLSN is its last synced VLSN.  An adapter: it turns the log's callbacks
-into calls that wait.
+log has synced is durable, so the DTVLSN is its last synced VLSN, and nothing can be rolled back.  Whose copies
+elsewhere decide that opens it with ``durable_when_synced=False``:
+
+    log.raise_durable(40)      a majority of my copies has everything up to 40
+    log.rollback(40)           41 and later, synced here only, are abandoned; their VLSNs are given again
+
+An adapter: it turns the log's callbacks into calls that wait.
 """
 
 from __future__ import annotations
@@ -22,12 +27,13 @@ from typing import TypeVar
 from vlsn.block import Entry, EntryKind
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import BadArgument, LogFailed, OutcomeUnknown, Trimmed, VlsnLogError
+from vlsn.errors import BadArgument, LogFailed, NotMaster, OutcomeUnknown, Trimmed, VlsnLogError
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.lmdb_store import LmdbStores
 from vlsn.local import LocalLog
 from vlsn.options import LogOptions
+from vlsn.overmark import check_rollback
 from vlsn.queued import Pending
 from vlsn.reader import DATA_ONLY, LogReader
 from vlsn.records import TermEntry
@@ -62,6 +68,8 @@ class Log:
         self._waiting: list[_Waiting] = []
         self._keeper = keeper
         self._writer = seams.threads.worker("vlsnlog-writer")
+        self._turn = seams.threads.latch()
+        """Held by what stops the sealing: a rollback, the end."""
         self._log = LocalLog(recovered, options, seams, writer=self._writer, keeper=keeper, listener=self)
 
     @classmethod
@@ -108,6 +116,12 @@ class Log:
         return Term(self._log.node_file.record.term)
 
     @property
+    def durable_vlsn(self) -> Vlsn:
+        """Up to here nothing is ever undone.  After a reopen: the highest that the log itself can tell, which may
+        be lower than what was told to it last."""
+        return self._log.dtvlsn
+
+    @property
     def queue_length(self) -> int:
         """Entries that wait to be logged."""
         return self._log.queue_length
@@ -134,7 +148,8 @@ class Log:
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
         """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
-        Raises ``Trimmed`` or ``Damaged``."""
+        Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there; what it gave before may be undone."""
+        epoch = self._log.index.epoch
         upto = self.range.last_sync
         at = from_vlsn or self.range.first
         if at < self.range.first:
@@ -144,6 +159,11 @@ class Log:
         start: Lsn | None = None
         try:
             while at and at <= wanted:
+                if epoch != self._log.index.epoch:  # a rollback: places, and the end, are others now
+                    epoch, start = self._log.index.epoch, None
+                    upto = min(upto, self.range.last_sync)
+                    wanted = min(wanted, upto)
+                    continue
                 if start is None:
                     mapping = self._log.index.at_or_before(Vlsn(at))
                     assert mapping is not None
@@ -202,18 +222,50 @@ class Log:
             self._log.rotate("request", done.set_result)
         return self._wait(done)
 
-    def close(self) -> None:
-        """A clean stop.  Appends under way are finished first; harmless when done before."""
-        done: Future[None] = Future()
+    def raise_durable(self, vlsn: int) -> None:
+        """Everything up to ``vlsn`` is durable: never rolled back from now on.  Lower than before changes nothing.
+        The next block, the next checkpoint and a clean stop keep it.  Raises ``BadArgument`` past what is synced."""
         with self._log.latch:
-            if self._log.closed:
-                return
-            failed = self._log.failure
-            self._log.close(lambda: done.set_result(None))
-        self._wait(done) if failed is None else done.result()
-        self._writer.close()
-        self._keeper.close()
-        self._log.node_file.close()
+            if vlsn > self.range.last_sync:
+                raise BadArgument(f"VLSN {vlsn} cannot be durable: this log has synced up to {self.range.last_sync}")
+            self._log.raise_dtvlsn(Vlsn(vlsn))
+
+    def rollback(self, matchpoint: int) -> None:
+        """Abandons everything after ``matchpoint``, the last VLSN of a block (appends that waited together may share
+        one) or 0.  Durable on return; when the process ends on the way, the next open finishes it or nothing has
+        happened.  Then the log goes on in a new term, whose TERM entry takes the next VLSN.
+
+        Appends that wait for VLSNs, and those that come meanwhile, are refused with ``NotMaster``: nothing of them
+        was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, where
+        what is synced is durable), ``BadArgument`` when no block ends there, ``Damaged`` when what is to be
+        abandoned cannot be read; ``LogFailed``."""
+        log = self._log
+        with self._turn:
+            done: Future[None] = Future()
+            with log.latch:
+                self._check()
+                check_rollback(log, Vlsn(matchpoint))
+                log.stop_sealing(NotMaster("the log was rolled back before this was logged; send it again"))
+                log.rollback(Vlsn(matchpoint), lambda: done.set_result(None), done.set_exception)
+            try:
+                self._wait(done)
+            finally:
+                if log.failure is None:
+                    self._take_term()
+
+    def close(self) -> None:
+        """A clean stop.  Appends and a rollback under way are finished first; harmless when done before."""
+        with self._turn:
+            done: Future[None] = Future()
+            with self._log.latch:
+                if self._log.closed:
+                    return
+                failed = self._log.failure
+                self._log.close(lambda: done.set_result(None))
+            self._wait(done) if failed is None else done.result()
+            self._writer.close()
+            self._keeper.close()
+            self._log.node_file.close()
 
     # The log's listener.
 
@@ -221,7 +273,8 @@ class Log:
         self._waiting.extend(pendings)  # type: ignore[arg-type]
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        self._log.raise_dtvlsn(last_vlsn)
+        if self._log.options.durable_when_synced:
+            self._log.raise_dtvlsn(last_vlsn)
         waiting = self._waiting
         done = 0
         while done < len(waiting) and waiting[done].last <= last_vlsn:
@@ -258,7 +311,8 @@ class Log:
         entry = TermEntry(term=term, master=record.node, incarnation=f"{record.incarnation:016x}")
         done: Future[Vlsn] = Future()
         with log.latch:
-            log.raise_dtvlsn(log.range.last_sync)
+            if log.options.durable_when_synced:
+                log.raise_dtvlsn(log.range.last_sync)
             log.start_sealing(term)
             log.append_entries([EntryKind.TERM], [entry.encode()], done.set_result)
         self._wait(done)

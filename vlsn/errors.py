@@ -136,6 +136,15 @@ class Halted(VlsnLogError):
     slug = "halted"
 
 
+class RollbackProhibited(Halted):
+    """A rollback would undo what is durable; nothing was changed.  Compare the copies before anything else."""
+
+    def __init__(self, message: str, *, matchpoint: int, durable: int) -> None:
+        super().__init__(message)
+        self.matchpoint = matchpoint
+        self.durable = durable
+
+
 class LogFailed(VlsnLogError):
     """A write or sync failed: the page cache is not to be trusted, the process must end."""
 

@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from vlsn.block import EntryKind
@@ -270,25 +270,35 @@ class LocalLog:
         self._queue.append(Barrier(done))
         self._pump()
 
-    def rollback(self, matchpoint: Vlsn, frames: Sequence[Lsn], done: Callable[[], None]) -> None:
-        """See ``overmark.rollback``; a checkpoint that runs is finished first, none starts before the end."""
-        assert not self._queue and self._writing is None and self._sealing_term is None
+    def rollback(self, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]) -> None:
+        """Abandons the blocks after ``matchpoint``, a block's end or 0, once all that was queued is synced (see
+        ``overmark``).  Nothing is sealed or handed over from before this call until ``done`` or ``refused`` (then
+        nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
+        self._check_open()
+        assert self._sealing_term is None
         check_rollback(self, matchpoint)
 
         def ended() -> None:
             self.checkpointer.release()
             done()
 
-        self.checkpointer.hold(lambda: rollback(self, matchpoint, frames, ended))
+        def given_up(error: VlsnLogError) -> None:
+            self.checkpointer.release()
+            refused(error)
+
+        self.checkpointer.hold(lambda: self.drain(lambda: rollback(self, matchpoint, ended, given_up)))
+
+    def forget_tail_sums(self) -> None:
+        """The current segment gets no sidecar: frames that its sums include are about to be overmarked."""
+        if self._tail is not None:
+            self._tail.crc = None
 
     def forget_after(self, matchpoint: Vlsn) -> None:
         """What memory holds of VLSNs after ``matchpoint`` goes; the next block follows on it."""
-        self.ring.truncate(matchpoint)
-        self.history.truncate(matchpoint)
-        if self._tail is not None:
-            # What it counted includes the abandoned blocks, and its flag bytes changed: it gets no sidecar.
-            self._tail.crc = None
-        self._next_vlsn = Vlsn(matchpoint + 1)
+        with self.latch:
+            self.ring.truncate(matchpoint)
+            self.history.truncate(matchpoint)
+            self._next_vlsn = Vlsn(matchpoint + 1)
 
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
         """The durable end, as this node knows it, never falls."""
@@ -593,10 +603,10 @@ class LocalLog:
                 self.index.note_synced(group.last_vlsn)
                 self.ring.set_synced(group.last_vlsn)
                 self._listener.synced(group.last_vlsn)
+            for tail in group.sealed_tails:  # before what follows: a rollback may void the sidecar again
+                self._close_segment(tail)
             for after in group.after:
                 after()
-            for tail in group.sealed_tails:
-                self._close_segment(tail)
             if self._tail is not None:
                 self._standby.pace((self._tail.offset - FIRST_FRAME) / self._capacity)
             self.checkpointer.wrote(group.bytes)

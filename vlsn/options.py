@@ -31,6 +31,9 @@ class LogOptions:
     ring_bytes_max: int = RING_BYTES_MAX
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_period_s: float = CHECKPOINT_PERIOD_S
+    durable_when_synced: bool = True
+    """Of the embedded log: what it has synced is durable.  False: its owner says what is (``Log.raise_durable``),
+    as one does who keeps copies elsewhere, and may roll back to there."""
 
 
 @dataclass(slots=True)

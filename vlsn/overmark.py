@@ -16,13 +16,14 @@ lives of a VLSN, a reader never.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from vlsn.errors import Damaged, Halted
+from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError
 from vlsn.frame import FLAG_AT, OVERMARKED, FrameKind
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file, lsn_offset
-from vlsn.reader import LogReader
+from vlsn.reader import WINDOW_BYTES_MAX, LogReader
 from vlsn.records import RollbackEnd, RollbackStart
 from vlsn.seams import Disk
 from vlsn.segment import segment_name, sidecar_name
@@ -33,79 +34,118 @@ if TYPE_CHECKING:
 _MARK = bytes([OVERMARKED])
 
 
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """What a rollback to ``matchpoint`` takes away: the LSNs of the visible blocks after it, ascending, and first
+    VLSN and LSN of the block that ends there (0, 0 for a matchpoint of 0)."""
+
+    matchpoint: Vlsn
+    kept_first: Vlsn
+    kept_at: Lsn
+    frames: list[Lsn]
+
+
 def check_rollback(log: LocalLog, matchpoint: Vlsn) -> None:
-    """Raises ``Halted`` when a rollback to ``matchpoint`` would undo what is durable."""
+    """Raises ``RollbackProhibited`` when a rollback to ``matchpoint`` would undo what is durable, ``BadArgument``
+    when that is not in the log."""
     if matchpoint < log.dtvlsn:
-        raise Halted(
+        raise RollbackProhibited(
             f"a rollback to VLSN {matchpoint} would undo durable entries up to {log.dtvlsn}; it needs a person: "
-            "compare the copies with 'vlsnlog audit' before anything else"
+            "compare the copies with 'vlsnlog audit' before anything else",
+            matchpoint=matchpoint,
+            durable=log.dtvlsn,
         )
+    if matchpoint > log.range.last:
+        raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log ends at {log.range.last}")
 
 
-def rollback(log: LocalLog, matchpoint: Vlsn, frames: Sequence[Lsn], done: Callable[[], None]) -> None:
-    """Rolls ``log`` back to ``matchpoint``, the end of a visible block (or 0).  ``frames`` are the LSNs of the
-    visible blocks after it, ascending.  At home, the write path drained, nothing queued, no checkpoint running;
-    ``done`` when it is durable."""
-    last = log.range.last
-    if not frames:
-        assert matchpoint == last
-        done()
-        return
-    kept: list[tuple[Vlsn, Lsn]] = [(NULL_VLSN, NULL_LSN)]
-    """First VLSN and LSN of the block that ends at the matchpoint."""
+def rollback(
+    log: LocalLog, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]
+) -> None:
+    """Rolls ``log`` back to ``matchpoint``, the end of a visible block (or 0).  At home, the write path drained, no
+    checkpoint running; ``done`` when it is durable, ``refused`` when nothing was changed."""
     started: list[Lsn] = []
+    plan: list[Abandoned] = []
 
-    def located(found: tuple[Vlsn, Lsn]) -> None:
-        kept[0] = found
-        log.append_record(FrameKind.ROLLBACK_START, start, mark)
+    def located(found: Abandoned) -> None:
+        if not found.frames:
+            done()
+            return
+        plan.append(found)
+        try:
+            check_rollback(log, matchpoint)  # what is durable may have risen meanwhile
+            log.append_record(FrameKind.ROLLBACK_START, start, mark)
+        except VlsnLogError as error:
+            refused(error)
 
     def start() -> bytes:
+        # What the tail has counted so far includes what is abandoned here: it gets no sidecar.
+        log.forget_tail_sums()
+        found = plan[0]
         return RollbackStart(
             matchpoint=matchpoint,
-            matchpoint_lsn=kept[0][1],
-            first_lsn=frames[0],
-            end_lsn=Lsn(frames[-1] + 1),
-            last_vlsn=last,
+            matchpoint_lsn=found.kept_at,
+            first_lsn=found.frames[0],
+            end_lsn=Lsn(found.frames[-1] + 1),
+            last_vlsn=log.range.last,
             clock_us=log.seams.clock.wall_us(),
         ).encode()
 
     def mark(at: Lsn) -> None:
         started.append(at)
+        frames = plan[0].frames
         log.keeper.submit(lambda: finish_rollback(log.seams.disk, log.directory, frames), marked, log.store_failed)
 
     def marked(_: None) -> None:
-        log.append_record(
-            FrameKind.ROLLBACK_END,
-            lambda: RollbackEnd(start_lsn=started[0], clock_us=log.seams.clock.wall_us()).encode(),
-            lambda _: log.keeper.submit(
-                lambda: log.index.truncate_tail(matchpoint, kept[0][1], block_first=kept[0][0]),
-                truncated,
-                log.store_failed,
-            ),
-        )
+        log.append_record(FrameKind.ROLLBACK_END, end, lambda _: log.keeper.submit(cut, forget, log.store_failed))
 
-    def truncated(_: object) -> None:
+    def end() -> bytes:
+        return RollbackEnd(start_lsn=started[0], clock_us=log.seams.clock.wall_us()).encode()
+
+    def cut() -> None:
+        log.index.truncate_tail(matchpoint, plan[0].kept_at, block_first=plan[0].kept_first)
+
+    def forget(_: None) -> None:
         log.forget_after(matchpoint)
         done()
 
-    if matchpoint:
-        log.keeper.submit(lambda: _block_at(log, matchpoint), located, log.store_failed)
-    else:
-        located((NULL_VLSN, NULL_LSN))
+    def unreadable(error: BaseException) -> None:
+        if isinstance(error, VlsnLogError):
+            refused(error)
+        else:
+            log.store_failed(error)
+
+    log.keeper.submit(lambda: find_abandoned(log, matchpoint), located, unreadable)
 
 
-def _block_at(log: LocalLog, vlsn: Vlsn) -> tuple[Vlsn, Lsn]:
-    """First VLSN and LSN of the block that ends at ``vlsn``."""
-    mapping = log.index.at_or_before(vlsn)
-    assert mapping is not None
+def find_abandoned(log: LocalLog, matchpoint: Vlsn) -> Abandoned:
+    """Reads where the blocks after ``matchpoint`` lie, by windows.  Raises ``BadArgument`` when no visible block
+    ends there, ``Damaged`` when what is to be abandoned cannot be read."""
+    span = log.range
+    if matchpoint >= span.last:
+        return Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])
+    mapping = log.index.at_or_before(matchpoint or span.first)
+    if mapping is None or (not matchpoint and span.first != 1):
+        raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log begins at {span.first}")
     reader = LogReader(log.seams.disk, log.directory, log.synced_end)
+    kept_first, kept_at, at = NULL_VLSN, NULL_LSN, mapping[1]
+    frames: list[Lsn] = []
     try:
-        run = reader.blocks(vlsn, start=mapping[1], upto_vlsn=vlsn, bytes_max=1)
+        if matchpoint:
+            run = reader.blocks(matchpoint, start=at, upto_vlsn=matchpoint, bytes_max=1)
+            if run.last != matchpoint:
+                raise BadArgument(f"VLSN {matchpoint} is not the last of its block: nothing can be rolled back to it")
+            kept_first, kept_at, at = run.first, run.lsns[0], run.next_lsn
+        want = Vlsn(matchpoint + 1)
+        while want <= span.last:
+            run = reader.blocks(want, start=at, upto_vlsn=span.last, bytes_max=WINDOW_BYTES_MAX)
+            if not run.data:
+                raise Damaged(f"the log ends before VLSN {want}, its index at {span.last}", vlsn=want)
+            frames += run.lsns
+            want, at = run.next_vlsn, run.next_lsn
     finally:
         reader.close()
-    if run.last != vlsn:
-        raise Damaged(f"no block ends at the matchpoint {vlsn}", vlsn=vlsn)
-    return run.first, run.lsns[0]
+    return Abandoned(matchpoint, kept_first, kept_at, frames)
 
 
 def finish_rollback(disk: Disk, directory: str, frames: Sequence[Lsn]) -> None:

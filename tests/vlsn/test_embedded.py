@@ -6,12 +6,21 @@ import asyncio
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vlsn import Log
-from vlsn.errors import BadArgument, LogFailed, LogInUse, TooLarge, WrongDirectory
+from vlsn.errors import (
+    BadArgument,
+    LogFailed,
+    LogInUse,
+    NotMaster,
+    RollbackProhibited,
+    TooLarge,
+    WrongDirectory,
+)
 from vlsn.options import LogOptions
 
 SMALL = LogOptions(segment_bytes=64 << 10)
@@ -143,3 +152,99 @@ def test_after_close_every_call_says_so(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"closed|not sealing") as raised:
         log.append(b"x")
     assert not isinstance(raised.value, LogFailed)
+
+
+def told(**changes: object) -> LogOptions:
+    return replace(SMALL, durable_when_synced=False, **changes)  # type: ignore[arg-type]
+
+
+def test_a_rollback_abandons_what_came_after_and_gives_its_vlsns_again(tmp_path: Path) -> None:
+    with Log.open(tmp_path, told()) as log:
+        assert log.append([b"a", b"b"]) == (2, 3)
+        log.raise_durable(3)
+        for value in (b"c", b"d"):
+            log.append(value)
+        log.rollback(3)
+        assert (log.range.last, log.term, log.durable_vlsn) == (4, 2, 3)
+        assert log.append(b"C") == (5, 5)
+        assert [(entry.vlsn, entry.value) for entry in log.read()] == [(2, b"a"), (3, b"b"), (5, b"C")]
+    with Log.open(tmp_path, told()) as log:
+        assert [entry.value for entry in log.read()] == [b"a", b"b", b"C"]
+
+
+def test_rollbacks_nested_and_disjoint_leave_one_life_of_each_vlsn(tmp_path: Path) -> None:
+    with Log.open(tmp_path, told()) as log:
+        log.append(b"2")
+        log.append(b"3")
+        log.rollback(2)  # TERM 3
+        log.append(b"4")
+        log.append(b"5")
+        log.rollback(4)  # disjoint: TERM 5
+        log.append(b"6")
+        log.rollback(3)  # nested: TERM 4
+        log.append(b"five")
+        held = [(entry.vlsn, entry.term, entry.value) for entry in log.read(all_kinds=False)]
+    assert held == [(2, 1, b"2"), (5, 4, b"five")]
+    with Log.open(tmp_path, told()) as log:
+        assert [(entry.vlsn, entry.term, entry.value) for entry in log.read()] == held
+        log.rollback(0)
+        assert (log.range.first, log.range.last) == (1, 1)
+        assert list(log.read()) == []
+
+
+def test_a_rollback_below_what_is_durable_or_within_a_block_is_refused_and_the_log_goes_on(tmp_path: Path) -> None:
+    with Log.open(tmp_path, told()) as log:
+        log.append([b"a", b"b"])
+        log.append(b"c")
+        log.raise_durable(3)
+        with pytest.raises(RollbackProhibited) as refused:
+            log.rollback(2)
+        assert (refused.value.matchpoint, refused.value.durable) == (2, 3)
+        with pytest.raises(BadArgument):
+            log.raise_durable(5)
+        with pytest.raises(BadArgument):
+            log.rollback(99)
+        assert log.append([b"d", b"e"]) == (5, 6)  # none of these took a new term
+        with pytest.raises(BadArgument, match="not the last of its block"):
+            log.rollback(5)
+        assert [entry.value for entry in log.read()] == [b"a", b"b", b"c", b"d", b"e"]
+        assert log.append(b"f") == (8, 8)
+    with Log.open(tmp_path, SMALL) as log:  # what is synced is durable here
+        with pytest.raises(RollbackProhibited):
+            log.rollback(3)
+        assert len(list(log.read())) == 6
+
+
+def test_appends_beside_rollbacks_are_logged_and_kept_abandoned_or_refused(tmp_path: Path) -> None:
+    answers: list[tuple[int, bytes]] = []
+    refused = 0
+    stop = threading.Event()
+    with Log.open(tmp_path, told()) as log:
+
+        def write(name: int) -> None:
+            nonlocal refused
+            number = 0
+            while not stop.is_set():
+                number += 1
+                try:
+                    answers.append((log.append(f"{name}/{number}".encode())[0], f"{name}/{number}".encode()))
+                except NotMaster:
+                    refused += 1
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(10):
+                log.wait_for(log.range.last + 20, 10)
+                log.rollback(0)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert log.term == 11
+        found = {entry.vlsn: entry.value for entry in log.read()}
+        assert set(found.items()) <= set(answers)
+        held = [(entry.vlsn, entry.value) for entry in log.read(all_kinds=True)]
+    with Log.open(tmp_path, told()) as log:
+        assert [(entry.vlsn, entry.value) for entry in log.read(to_vlsn=held[-1][0], all_kinds=True)] == held

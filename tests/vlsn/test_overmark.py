@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
-from vlsn.errors import Damaged, Halted
+from vlsn.errors import Damaged, Halted, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.segment import segment_name
 
@@ -22,10 +22,12 @@ class Undurable(Opened):
 
 
 def rolled_back(opened: Opened, matchpoint: int) -> None:
-    opened.log.stop_sealing(Halted("a rollback follows"))
-    done = []
-    opened.log.rollback(Vlsn(matchpoint), opened.frames_after(matchpoint), lambda: done.append(True))
-    assert done == [True]
+    opened.log.stop_sealing(NotMaster("a rollback follows"))
+    done: list[VlsnLogError | None] = []
+    opened.log.rollback(Vlsn(matchpoint), lambda: done.append(None), done.append)
+    assert len(done) == 1
+    if done[0] is not None:
+        raise done[0]
 
 
 def test_blocks_after_the_matchpoint_are_gone_for_readers_and_their_vlsns_are_given_again() -> None:
