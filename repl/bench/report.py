@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from repl.bench.memory import Touched
+
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
@@ -79,6 +81,7 @@ class BenchReport:
     acks: str
     outcome: Outcome
     ceilings: Ceilings
+    memory: Touched = field(default_factory=Touched)
 
     def json(self) -> dict[str, Any]:
         done = self.outcome
@@ -97,6 +100,7 @@ class BenchReport:
             "p99_ms": done.percentile(99),
             "errors": done.errors,
             "ceilings": asdict(self.ceilings),
+            **self.memory.json(),
             **done.more,
         }
 
@@ -118,4 +122,9 @@ class BenchReport:
             f" WebSocket echo {self.ceilings.ws_msgs_per_s:,.0f} messages/s,"
             f" synced 1 MiB writes {self.ceilings.seq_write_mb_per_s:,.0f} MB/s"
         )
+        if self.memory.bytes:
+            shown.append(
+                f"  memory used once before: {self.memory.bytes / 1e6:,.0f} MB in {self.memory.seconds:.1f} s,"
+                f" {self.memory.fresh_bytes / 1e6:,.0f} MB of it new to the machine"
+            )
         return shown

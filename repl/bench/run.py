@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repl.bench.ceilings import measure_ceilings
+from repl.bench.memory import Reserve
 from repl.bench.report import BenchReport
 from repl.bench.target import Given, Own, check_space
 from repl.bench.works import WORKS, Load
@@ -15,6 +16,8 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX
 LONE_WRITERS = 256
 BYTES_MAX = 16 << 30
 """Cap on what one run writes, all nodes together."""
+NODES_BYTES = 1 << 30
+"""What an own cluster takes before it does anything: its processes, and two zeroed segments a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class BenchOptions:
     batch: int | None = None
     acks: str = "majority"
     bytes_max: int = BYTES_MAX
+    touch_memory: bool = True
+    """Before a cluster of its own starts (``memory``); has no effect with ``url``."""
 
 
 def run_bench(options: BenchOptions) -> BenchReport:
@@ -59,12 +64,16 @@ async def bench(options: BenchOptions) -> BenchReport:
         acks=options.acks,
         bytes_max=options.bytes_max,
     )
-    target = Given(",".join(split_urls(options.url))) if options.url is not None else Own(settings)
-    async with target:
-        check_space(target.directory, options.bytes_max)
-        ceilings = await measure_ceilings(target.directory)
-        outcome = await work.run(target, load)
-    return BenchReport(options.work, writers, options.size, batch, options.acks, outcome, ceilings)
+    reserved = min(options.bytes_max, NODES_BYTES + int(work.cache_bytes_per_s * options.seconds))
+    if options.url is not None or not options.touch_memory:
+        reserved = 0
+    with Reserve(reserved) as reserve:
+        target = Given(",".join(split_urls(options.url))) if options.url is not None else Own(settings)
+        async with target:
+            check_space(target.directory, options.bytes_max)
+            ceilings = await measure_ceilings(target.directory)
+            outcome = await work.run(target, load)
+    return BenchReport(options.work, writers, options.size, batch, options.acks, outcome, ceilings, reserve.touched)
 
 
 def _check(options: BenchOptions, writers: int, batch: int) -> None:

@@ -253,16 +253,29 @@ class Work:
     """Makes itself a log to work on: of one-entry blocks when ``batch`` is 1."""
     settings: tuple[tuple[str, int], ...] = ()
     """Settings of the own cluster's nodes."""
+    cache_bytes_per_s: int = 128_000_000
+    """More than it ever made the page cache grow by, all nodes together."""
 
 
+_BULK_BYTES_PER_S = 1_000_000_000
 _NO_CHECKPOINT = (("checkpoint_bytes", 1 << 40), ("checkpoint_period_s", 86_400))
 
 WORKS: dict[str, Work] = {
     "append": Work(run=append, writers=64),
-    "bulk": Work(run=append, writers=16, batch=1000),
+    "bulk": Work(run=append, writers=16, batch=1000, cache_bytes_per_s=_BULK_BYTES_PER_S),
     "http": Work(run=http, writers=64),
-    "catchup": Work(run=catchup, writers=16, batch=1000, own_only=True, fills=True),
-    "recover": Work(run=recover, writers=16, batch=1000, own_only=True, fills=True, settings=_NO_CHECKPOINT),
+    "catchup": Work(
+        run=catchup, writers=16, batch=1000, own_only=True, fills=True, cache_bytes_per_s=_BULK_BYTES_PER_S
+    ),
+    "recover": Work(
+        run=recover,
+        writers=16,
+        batch=1000,
+        own_only=True,
+        fills=True,
+        settings=_NO_CHECKPOINT,
+        cache_bytes_per_s=_BULK_BYTES_PER_S,
+    ),
     "tail": Work(run=tail, writers=16),
-    "scan": Work(run=scan, writers=16, batch=1000, fills=True),
+    "scan": Work(run=scan, writers=16, batch=1000, fills=True, cache_bytes_per_s=_BULK_BYTES_PER_S),
 }

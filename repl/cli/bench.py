@@ -19,10 +19,16 @@ WORKS = ("append", "bulk", "http", "catchup", "recover", "tail", "scan")
 @click.option("--batch", type=int, help="Entries of an append.")
 @acks_option
 @click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together.")
+@click.option(
+    "--touch-memory/--no-touch-memory",
+    default=True,
+    show_default=True,
+    help="Use memory once before an own cluster starts: on a virtual machine its first use is slow.",
+)
 @json_option
 def bench(
     work: str, url: str | None, seconds: float, writers: int | None, size: int, batch: int | None, acks: str,
-    bytes_max: int | None, as_json: bool,
+    bytes_max: int | None, touch_memory: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Measure WORK and print rates, which count only what was acknowledged."""
     from repl.bench.run import BYTES_MAX, BenchOptions, run_bench
@@ -36,6 +42,7 @@ def bench(
         batch=batch,
         acks=acks,
         bytes_max=bytes_max or BYTES_MAX,
+        touch_memory=touch_memory,
     )
     report = run_bench(options)
     if as_json:

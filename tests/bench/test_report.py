@@ -33,6 +33,9 @@ def test_report_json_has_the_promised_fields_and_counts_by_its_own_seconds() -> 
         "p99_ms": 99.01,
         "errors": 3,
         "ceilings": {"fdatasync_p50_ms": 0.2, "ws_msgs_per_s": 50_000.0, "seq_write_mb_per_s": 1_500.0},
+        "memory_touched_mb": 0,
+        "memory_fresh_mb": 0,
+        "memory_touch_s": 0.0,
     }
     assert json.loads(json.dumps(row)) == row
 
