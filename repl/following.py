@@ -78,7 +78,10 @@ class Following:
         url = node.config.members[self.master]
         try:
             answer = await ask(node, self.master, url, founding.DISCOVERY)
-            incarnation, process = Incarnation(int(answer.incarnation, 16)), int(answer.process, 16)
+            incarnation, process = (
+                Incarnation(founding.parse_hex(answer.incarnation)),
+                founding.parse_hex(answer.process),
+            )
             if not self.log.allocated and node.founder is not None and node.founder != (incarnation, process):
                 raise Unreachable(f"{self.master} is not the process that this empty node answered; waits for it")
             channel = await node.network.connect(
@@ -89,7 +92,9 @@ class Following:
             )
         except (VlsnLogError, OSError) as error:
             self._stopped(error)
-            raise
+            if isinstance(error, _Again):
+                raise
+            raise Unreachable(str(error)) from error  # what the master says of itself is no state of this node
         feed = self.feed = ReplicaFeed(
             log=self.log,
             channel=channel,

@@ -15,44 +15,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from vlsn.errors import BadBody
-from vlsn.ids import Incarnation, NodeName, Term, is_name
-from vlsn.records import GroupEntry, Member
+from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.records import JSON_FAULTS, GroupEntry, Member
+from vlsn.stream import Number, StoredTerm
 
-FOUNDING = "founding"
-DISCOVERY = "discovery"
-PURPOSES = (FOUNDING, DISCOVERY)
+Purpose = Literal["founding", "discovery"]
+FOUNDING: Final = "founding"
+DISCOVERY: Final = "discovery"
+
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}\Z")]
+Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/peer/hello``; incarnation and process as 16 hex digits."""
 
-    group: str
-    sender: str
-    to: str
-    incarnation: str
-    process: str
-    purpose: str
-    term: int = 0
+    group: Name
+    sender: Name
+    to: Name
+    incarnation: Hex
+    process: Hex
+    purpose: Purpose
+    term: StoredTerm = 0
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of itself.  ``last_term``, ``last``: the end of its log, synced; a vote floor above it
     is told in its place to whoever ranks logs."""
 
-    group: str
-    name: str
-    incarnation: str
-    process: str
-    term: int
+    group: Name
+    name: Name
+    incarnation: Hex
+    process: Hex
+    term: StoredTerm
     empty: bool
-    last_term: int
-    last: int
-    floor_term: int = 0
-    floor_vlsn: int = 0
+    last_term: Number
+    last: Number
+    floor_term: Number = 0
+    floor_vlsn: Number = 0
     state: str = "UNKNOWN"
 
 
@@ -74,14 +81,20 @@ class Wait:
 def read_question(body: object) -> Question:
     """Raises ``BadBody``."""
     try:
-        question = msgspec.convert(body, Question)
+        return msgspec.convert(body, Question)
     except msgspec.ValidationError as error:
         raise BadBody(f"hello: {error}") from None
-    if question.purpose not in PURPOSES or not (is_name(question.group) and is_name(question.sender)):
-        raise BadBody(f"hello of {question.sender!r} in group {question.group!r} for {question.purpose!r}")
-    parse_hex(question.incarnation)
-    parse_hex(question.process)
-    return question
+
+
+def read_answer(body: bytes) -> Answer:
+    """What another node said of itself, each number within what a record or a block can hold.  Raises ``BadBody``."""
+    try:
+        answer = msgspec.json.decode(body, type=Answer)
+    except JSON_FAULTS as error:
+        raise BadBody(f"no answer to a hello: {error}") from None
+    if (answer.empty and answer.last) or answer.last_term > answer.term:
+        raise BadBody(f"an answer of a log to {answer.last} of term {answer.last_term}, stored term {answer.term}")
+    return answer
 
 
 def parse_hex(text: str) -> int:

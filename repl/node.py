@@ -24,7 +24,7 @@ from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
 from repl.config import NodeConfig
 from repl.following import Following
-from repl.founding import Answer, Question
+from repl.founding import Answer, Purpose, Question
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
@@ -256,7 +256,7 @@ class Node:
         if self.reads is not None:
             self.reads.rose()
 
-    def question(self, to: str, purpose: str) -> Question:
+    def question(self, to: str, purpose: Purpose) -> Question:
         return Question(
             group=self.config.group,
             sender=self.config.name,

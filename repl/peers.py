@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from repl.founding import Answer
+from repl.founding import Answer, Purpose, read_answer
 from repl.http.problem import error_of
-from vlsn.errors import BadBody, Unreachable, VlsnLogError, WrongGroup, WrongName
+from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import NodeName
 
 if TYPE_CHECKING:
     from repl.node import Node
 
 
-async def ask(node: Node, name: NodeName, url: str, purpose: str) -> Answer:
+async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
     if name == node.config.name:
         return node.answer()
@@ -30,10 +30,7 @@ async def ask(node: Node, name: NodeName, url: str, purpose: str) -> Answer:
     )
     if response.status != 200:
         raise error_of(bytes(response.body))
-    try:
-        answer = msgspec.json.decode(bytes(response.body), type=Answer)
-    except msgspec.MsgspecError as error:
-        raise BadBody(f"{name} at {url} answered with what is no hello: {error}") from None
+    answer = read_answer(bytes(response.body))
     if answer.group != node.config.group:
         raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
     if answer.name != name:
@@ -41,7 +38,7 @@ async def ask(node: Node, name: NodeName, url: str, purpose: str) -> Answer:
     return answer
 
 
-async def ask_all(node: Node, purpose: str, names: Iterable[NodeName]) -> dict[NodeName, Answer]:
+async def ask_all(node: Node, purpose: Purpose, names: Iterable[NodeName]) -> dict[NodeName, Answer]:
     """The answers that came; a silent or refusing member is missing."""
     members = node.config.members
 

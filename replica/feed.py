@@ -1,9 +1,13 @@
 """A replica's side of its feed: syncup, then blocks into the log and acknowledgements back.
 
     1  the write path is drained; SYNCUP goes out
-    2  MATCHPOINT comes; the feed's term is stored, synced, before anything is written or acknowledged
-    3  the block at the matchpoint is compared; START goes out, and an ACK for what is here already
+    2  MATCHPOINT comes; the block there is compared with this log's own
+    3  the feed's term is stored, synced; START goes out, and an ACK for what is here already
     4  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group
+
+A feed's term is stored before anything is written, rolled back or acknowledged for it, and after the comparison:
+comparing only reads, and a stored term is never taken back, so a peer that does not hold this log must not be
+able to raise it and with that shut out the true master.
 
 The DTVLSN rises to what the master announces, but never past what was verified on this feed.  Reading stops
 while more than 16 MiB are unsynced.  A feed that says nothing for ``SILENCE_S`` is given up; whoever owns it
@@ -68,6 +72,7 @@ class ReplicaFeed:
     ) -> None:
         self.term = Term(0)
         self.verified = NULL_VLSN
+        self._last_term = 0
         self.streaming = False
         self.position: Position | None = None
         self.heard_s = log.seams.clock.monotonic_s()
@@ -119,19 +124,29 @@ class ReplicaFeed:
         theirs = decode_json(answer, Matchpoint)
         if theirs.feed_term < stored:
             raise StaleTerm(f"a feed of term {theirs.feed_term}; this node has stored term {stored}")
-        await self._store_term(Term(theirs.feed_term))
-        self.term = Term(theirs.feed_term)
         try:
             await self._compare(theirs)
         except VlsnLogError as error:
             await self._channel.send(encode(Refuse(error.slug, str(error))))
             raise
-        self.verified = Vlsn(theirs.vlsn)
+        await self._store_term(Term(theirs.feed_term))
+        self.term = Term(theirs.feed_term)
+        self._check_term()
+        self.verified, self._last_term = Vlsn(theirs.vlsn), theirs.term
         await self._channel.send(encode(Start(theirs.vlsn + 1)))
+        self._check_term()
         await self._channel.send(ack_message(Ack(self.term, theirs.vlsn, theirs.vlsn)))
+
+    def _check_term(self) -> None:
+        """Raises ``StaleTerm`` unless the feed's term is the stored one at this moment."""
+        stored = self._log.node_file.record.term
+        if stored != self.term:
+            raise StaleTerm(f"this node has stored term {stored}, the feed is of {self.term}")
 
     async def _compare(self, theirs: Matchpoint) -> None:
         span = self._log.range
+        if theirs.feed_term < max(theirs.term, 1):
+            raise BadBody(f"a feed of term {theirs.feed_term} with a matchpoint of term {theirs.term}")
         if theirs.vlsn != span.last:
             raise BadBody(f"the matchpoint is {theirs.vlsn}, this log ends at {span.last}: no rollback was ordered")
         if not theirs.vlsn:
@@ -168,10 +183,12 @@ class ReplicaFeed:
                 raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
             self.position = position
             if kind is MessageType.BLOCKS:
-                run = split_blocks(message, expected_first=self.verified + 1, term_max=self.term)
+                run = split_blocks(
+                    message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term
+                )
                 self._unsynced += run.bytes
                 log.append_blocks(run, lambda error, size=run.bytes: self._kept(size, error))  # type: ignore[misc]
-                self.verified = Vlsn(run.last_vlsn)
+                self.verified, self._last_term = Vlsn(run.last_vlsn), run.terms[-1]
             else:
                 self.synced()
             log.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
@@ -196,7 +213,7 @@ class ReplicaFeed:
 
     async def _acknowledge(self) -> None:
         """The ACK that could not go out at once; and the end of a feed whose master is silent."""
-        loop, log = asyncio.get_running_loop(), self._log
+        loop = asyncio.get_running_loop()
         while True:
             due = self._ack_due = loop.create_future()
             timer = loop.call_later(SILENCE_S / LOOKS, self._look, due)
@@ -206,8 +223,7 @@ class ReplicaFeed:
                 raise self._failed
             if self._silent_looks > LOOKS:
                 raise ChannelClosed(f"the master has said nothing for {SILENCE_S} s")
-            if log.node_file.record.term != self.term:
-                raise StaleTerm(f"this node has stored term {log.node_file.record.term}, the feed is of {self.term}")
+            self._check_term()
             await self._channel.send(self._ack())
 
     def _look(self, due: asyncio.Future[None]) -> None:

@@ -28,6 +28,7 @@ from vlsn.columns import BlockFlag as BlockFlag
 from vlsn.columns import Columns as Columns
 from vlsn.columns import columns_of as columns_of
 from vlsn.errors import BadBody
+from vlsn.ids import NUMBER_MAX as NUMBER_MAX
 from vlsn.ids import Term, Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
 from vlsn.seams import Buffer
@@ -55,8 +56,6 @@ BLOCK_DTYPE = np.dtype(
 )
 VERSION = 1
 KIND_COLUMN = 255
-NUMBER_MAX = (1 << 63) - 1
-"""Terms, VLSNs and times stay within a signed 64-bit integer: readers elsewhere have no other."""
 
 assert BLOCK.size == BLOCK_DTYPE.itemsize == BLOCK_BYTES
 

@@ -26,6 +26,8 @@ NULL_LSN = Lsn(0)
 NULL_TERM = Term(0)
 U32_MAX = 0xFFFF_FFFF
 U64_MAX = 0xFFFF_FFFF_FFFF_FFFF
+NUMBER_MAX = (1 << 63) - 1
+"""Terms, VLSNs and times stay within a signed 64-bit integer: readers elsewhere have no other."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 

@@ -211,6 +211,8 @@ class GroupEntry(msgspec.Struct, frozen=True):
         return None
 
 
+JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not the JSON they should be; the last for a deep nest."""
 _TERM = msgspec.json.Decoder(TermEntry)
 _GROUP = msgspec.json.Decoder(GroupEntry)
 _Value = TypeVar("_Value")
@@ -221,7 +223,7 @@ def _from_json(value: Buffer, decoder: msgspec.json.Decoder[_Value]) -> _Value:
         raise BadBody(f"a value of {len(value)} bytes in an entry of the log's own")
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_FAULTS as error:
         raise BadBody(f"an entry of the log's own: {error}") from None
 
 

@@ -15,8 +15,11 @@ One WebSocket message is one message here, little-endian, its type in the first 
     ACK                 |type|0    |0|0    |term     |written|synced |
 
 A BLOCKS message is checked whole before anything of it is written: lengths, both checksums of every block,
-that they follow on one another and bear the feed's term or a lower one.  Many small blocks are checked by
-column, few large ones one by one.
+that they follow on one another and bear the feed's term or a lower one, never one below the log's, and that the
+log's own entries in them can be read.  Many small blocks are checked by column, few large ones one by one.
+
+No number in any message is below 0 or past 63 bits, and what somebody may store as its term leaves room for the
+next one, which the master of some later day has to seal a block in.
 """
 
 from __future__ import annotations
@@ -25,16 +28,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 from crc32c import crc32c
+from msgspec import Meta
 
-from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE, KIND_COLUMN, BlockHeader, decode, decode_header
+from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE, KIND_COLUMN, BlockHeader, EntryKind, decode, decode_header, entries
 from vlsn.errors import BadBody
-from vlsn.ids import U64_MAX
+from vlsn.ids import NUMBER_MAX, U32_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, MIB
+from vlsn.records import JSON_FAULTS, GroupEntry, TermEntry
 from vlsn.seams import Buffer
 
 PROTOCOL_VERSION = 1
@@ -43,6 +48,11 @@ MESSAGE_BYTES_MAX = BODY_BYTES_MAX + MIB
 FEED_BYTES = MIB
 BLOCKS_MAX = 65_536
 TERM_RUNS_MAX = 1_000_000
+STORED_TERM_MAX = NUMBER_MAX - 1
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+"""A VLSN or a term, from outside."""
+StoredTerm = Annotated[int, Meta(ge=0, le=STORED_TERM_MAX)]
+Checksum = Annotated[int, Meta(ge=0, le=U32_MAX)]
 BLOCKS_HEADER = Struct("<BBHIQQQQ")
 ACK = Struct("<BBHIQQQ")
 _LENGTH = Struct("<I")
@@ -50,6 +60,7 @@ _LENGTH_AT = 52
 _FEW = 16
 _BLOCKS = 5  # MessageType.BLOCKS
 _ZEROS = [bytes(size) for size in range(8)]
+_READ_BY_THE_LOG = frozenset((int(EntryKind.TERM), int(EntryKind.GROUP)))
 
 assert BLOCKS_HEADER.size == 40 and ACK.size == 32
 assert BLOCK_DTYPE.fields is not None and BLOCK_DTYPE.fields["body_bytes"][1] == _LENGTH_AT
@@ -68,18 +79,18 @@ class MessageType(IntEnum):
 class TermRun(msgspec.Struct, frozen=True, array_like=True):
     """VLSNs ``first`` to ``last`` of the visible log were all sealed under ``term``."""
 
-    term: int
-    first: int
-    last: int
+    term: Number
+    first: Number
+    last: Number
 
 
 class Syncup(msgspec.Struct, frozen=True):
     """What a replica has: an empty log is first = last = 0."""
 
-    first: int
-    last: int
-    last_sync: int
-    stored_term: int
+    first: Number
+    last: Number
+    last_sync: Number
+    stored_term: StoredTerm
     term_runs: list[TermRun]
 
 
@@ -87,18 +98,18 @@ class Matchpoint(msgspec.Struct, frozen=True):
     """The block that ends at ``vlsn`` on the master: its name and two checksums over all its bytes.  ``vlsn`` 0:
     the replica is empty and the master's range begins at 1; there is nothing to compare."""
 
-    vlsn: int
-    feed_term: int
-    term: int = 0
-    block_first: int = 0
-    crc32c: int = 0
-    crc32: int = 0
+    vlsn: Number
+    feed_term: StoredTerm
+    term: Number = 0
+    block_first: Number = 0
+    crc32c: Checksum = 0
+    crc32: Checksum = 0
 
 
 class Start(msgspec.Struct, frozen=True):
     """Stream from ``from_vlsn`` on."""
 
-    from_vlsn: int
+    from_vlsn: Number
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -174,7 +185,7 @@ def decode_json(message: bytes, kind: type[_S]) -> _S:
         raise BadBody(f"a feed message of type {message[0]} where {wanted.name} was due")
     try:
         return msgspec.json.decode(memoryview(message)[1:], type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except JSON_FAULTS as error:
         raise BadBody(f"{wanted.name}: {error}") from None
 
 
@@ -182,15 +193,14 @@ def check_syncup(syncup: Syncup) -> None:
     """That a range and its term runs can be one log's.  Raises ``BadBody``."""
     if len(syncup.term_runs) > TERM_RUNS_MAX:
         raise BadBody(f"{len(syncup.term_runs)} term runs")
-    numbers = (syncup.first, syncup.last, syncup.last_sync, syncup.stored_term)
-    if min(numbers) < 0 or max(numbers) > U64_MAX or syncup.first > syncup.last or syncup.last_sync > syncup.last:
+    if syncup.first > syncup.last or syncup.last_sync > syncup.last or (not syncup.first and syncup.last):
         raise BadBody(f"a range from {syncup.first} to {syncup.last}, synced to {syncup.last_sync}")
-    at, term = syncup.first, 0
+    at, term = max(syncup.first, 1), 0
     for run in syncup.term_runs:
         if run.first != at or run.last < run.first or run.term <= term:
             raise BadBody(f"term run {run} after VLSN {at - 1} of term {term}")
         at, term = run.last + 1, run.term
-    if syncup.last and at != syncup.last + 1:
+    if at != syncup.last + 1:
         raise BadBody(f"term runs end at {at - 1}, the range at {syncup.last}")
     if term > syncup.stored_term:
         raise BadBody(f"a log of term {term} with stored term {syncup.stored_term}")
@@ -217,11 +227,13 @@ def heartbeat_message(position: Position) -> bytes:
 
 
 def decode_position(message: bytes) -> Position:
-    """The header of a BLOCKS or HEARTBEAT message.  Raises ``BadBody``."""
+    """The header of a BLOCKS message, or all of a HEARTBEAT.  Raises ``BadBody``."""
     if len(message) < BLOCKS_HEADER.size:
         raise BadBody(f"a feed message of {len(message)} bytes")
-    _, flags, zero, _, last_vlsn, dtvlsn, clock_us, term = BLOCKS_HEADER.unpack_from(message)
-    if flags or zero or dtvlsn > last_vlsn or not term:
+    kind, flags, zero, count, last_vlsn, dtvlsn, clock_us, term = BLOCKS_HEADER.unpack_from(message)
+    if kind != _BLOCKS and (kind != MessageType.HEARTBEAT or count or len(message) != BLOCKS_HEADER.size):
+        raise BadBody(f"a message of type {kind}, {len(message)} bytes, {count} blocks, where a HEARTBEAT was due")
+    if flags or zero or not dtvlsn <= last_vlsn <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX or clock_us > NUMBER_MAX:
         raise BadBody(f"a feed message of term {term}, durable to {dtvlsn} of {last_vlsn}, flags {flags}")
     return Position(last_vlsn, dtvlsn, clock_us, term)
 
@@ -235,14 +247,15 @@ def decode_ack(message: bytes) -> Ack:
     if len(message) != ACK.size:
         raise BadBody(f"{len(message)} bytes where an ACK was due")
     kind, a, b, c, term, written, synced = ACK.unpack(message)
-    if kind != MessageType.ACK or a or b or c or synced > written or not term:
+    if kind != MessageType.ACK or a or b or c or not synced <= written <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX:
         raise BadBody(f"an ACK of term {term}: synced {synced} of {written}")
     return Ack(term, written, synced)
 
 
-def split_blocks(message: bytes, *, expected_first: int, term_max: int) -> BlockRun:
-    """The blocks of a BLOCKS message, which must begin at VLSN ``expected_first`` and bear no term above
-    ``term_max`` or below one another.  Views into ``message``, nothing copied.  Raises ``BadBody``."""
+def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max: int) -> BlockRun:
+    """The blocks of a BLOCKS message, which must begin at VLSN ``expected_first`` and bear terms from ``term_min``,
+    the log's last, to ``term_max``, none below one another.  Views into ``message``, nothing copied.  Raises
+    ``BadBody``."""
     count = BLOCKS_HEADER.unpack_from(message)[3]
     starts, sizes = _walk(message, count)
     view = memoryview(message)
@@ -267,9 +280,22 @@ def split_blocks(message: bytes, *, expected_first: int, term_max: int) -> Block
             if first != previous + 1 or now < term:
                 raise BadBody(f"block ({now}, {first}) after VLSN {previous} of term {term}")
             previous, term = last, now
-    if run.terms[-1] > term_max:
-        raise BadBody(f"a block of term {run.terms[-1]} on a feed of term {term_max}")
+    if run.terms[0] < term_min or run.terms[-1] > term_max:
+        raise BadBody(
+            f"blocks of terms {run.terms[0]} to {run.terms[-1]} on a feed of term {term_max}, after {term_min}"
+        )
+    if any(run.kinds):
+        for block, kind in zip(run.blocks, run.kinds, strict=True):
+            if kind != EntryKind.DATA:
+                _check_own_entries(block)
     return run
+
+
+def _check_own_entries(block: Buffer) -> None:
+    """The log reads its own entries once their block has its place: they must be readable before."""
+    header = decode(block)
+    for entry in entries(block, header, kinds=_READ_BY_THE_LOG):
+        (TermEntry if entry.kind == EntryKind.TERM else GroupEntry).decode(entry.value)
 
 
 def _checked(block: memoryview) -> BlockHeader:

@@ -17,6 +17,7 @@ import msgspec
 from repl.http import problem
 from repl.http.types import Network
 from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError
+from vlsn.records import JSON_FAULTS
 
 STATUS_TIMEOUT_S = 2.0
 
@@ -77,7 +78,7 @@ class Endpoints:
             raise problem.error_of(bytes(response.body))
         try:
             document = msgspec.json.decode(response.body)
-        except msgspec.DecodeError:
+        except JSON_FAULTS:
             raise BadBody(f"{url} answered no JSON status; is it a vlsnlog node?") from None
         if not isinstance(document, dict):
             raise BadBody(f"{url} answered no status; is it a vlsnlog node?")

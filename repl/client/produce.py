@@ -28,6 +28,7 @@ from repl.http import problem
 from repl.http.types import Network
 from repl.produce import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
 from vlsn.errors import BadBody, LogClosed, OutcomeUnknown, TooLarge, Unreachable, VlsnLogError
+from vlsn.records import JSON_FAULTS
 from vlsn.seams import Channel
 
 IN_FLIGHT_GROUPS_MAX: Final = 256
@@ -297,7 +298,7 @@ def _was_not_submitted(document: bytes) -> bool:
     """Whether the request was refused only for one before it (``after``)."""
     try:
         return msgspec.json.decode(document, type=_Refusal).after is not None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_FAULTS:
         return False
 
 

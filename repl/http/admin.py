@@ -11,6 +11,7 @@ from repl.http import query
 from repl.http.limits import PEER_BODY_BYTES_MAX
 from repl.http.types import Request, Response
 from vlsn.errors import BadBody
+from vlsn.records import JSON_FAULTS
 
 _NONE: frozenset[str] = frozenset()
 _decoder = msgspec.json.Decoder(dict[str, Any])
@@ -33,7 +34,7 @@ class Admin:
         body = await request.body(PEER_BODY_BYTES_MAX)
         try:
             question = _decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except JSON_FAULTS as error:
             raise BadBody(f"the question is no JSON object: {error}") from None
         return _json(await self._node.peer_hello(question))
 

@@ -15,6 +15,7 @@ import msgspec
 from repl.http.limits import RETRY_AFTER_S
 from repl.http.types import Response
 from vlsn.errors import Damaged, Trimmed, VlsnLogError, by_slug
+from vlsn.records import JSON_FAULTS
 
 CONTENT_TYPE = "application/problem+json"
 DETAIL_BYTES_MAX = 600
@@ -102,7 +103,7 @@ def error_of(body: bytes | memoryview) -> VlsnLogError:
     """The error that a peer's problem document speaks of; the root class when it is none that we know."""
     try:
         read = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_FAULTS:
         return VlsnLogError("the peer's answer is no problem document")
     kind = _classes.get(read.type, VlsnLogError)
     if kind is Trimmed:

@@ -13,18 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repl import founding, produce
+from repl.api import Acks
 from tests.golden.hex import golden
 from tests.vlsn.strategies import blocks, entry_lists, rebuilt, with_batch_header, with_block_header
-from vlsn import batch, block, frame
+from vlsn import batch, block, frame, stream
 from vlsn.checksum import crc
 from vlsn.errors import BadBody, TooLarge
 from vlsn.nodefile import NodeRecord
 from vlsn.records import CheckpointEnd, CheckpointStart, GroupEntry, RollbackEnd, RollbackStart, TermEntry
+from vlsn.seal import Values, seal
 from vlsn.segment import SegmentHeader
 from vlsn.sidecar import Sidecar
 
@@ -95,7 +99,74 @@ def sidecar_of(frames: int) -> bytes:
     return Sidecar(1, 2, 5, 4 + frames, OFFSET + 32 * frames, frames, 3, offsets).encode()
 
 
+def blocks_of(counts: list[int]) -> bytes:
+    found, first = [], 5
+    for count in counts:
+        values = Values([b"v" * (number % 7) for number in range(count)])
+        found.append(seal([values], term=3, first_vlsn=first, dtvlsn=0, clock_us=1)[0].data)
+        first += count
+    return stream.blocks_message(POSITION, found)
+
+
+def blocks_again(data: bytes) -> bytes:
+    if stream.message_type(data) is not stream.MessageType.BLOCKS:
+        raise BadBody("no BLOCKS")
+    position = stream.decode_position(data)
+    run = stream.split_blocks(data, expected_first=5, term_min=1, term_max=3)
+    return stream.blocks_message(position, run.blocks)
+
+
+def reseal_blocks(data: bytes) -> bytes:
+    """The first block's checksums made right again."""
+    size = int.from_bytes(data[92:96], "little")
+    body, head = data[104 : 104 + size], data[40:96]
+    head += crc(body).to_bytes(4, "little")
+    return data[:40] + head + crc(head).to_bytes(4, "little") + data[104:]
+
+
+def heartbeat_again(data: bytes) -> bytes:
+    if stream.message_type(data) is not stream.MessageType.HEARTBEAT:
+        raise BadBody("no HEARTBEAT")
+    return stream.heartbeat_message(stream.decode_position(data))
+
+
+def json_message(message: Any) -> Format:
+    def decoded(data: bytes) -> None:
+        value = stream.decode_json(data, type(message))
+        if isinstance(value, stream.Syncup):
+            stream.check_syncup(value)
+        assert stream.decode_json(stream.encode(value), type(message)) == value
+
+    return Format(st.just(stream.encode(message)), decoded)
+
+
+def answer_again(data: bytes) -> None:
+    answer = founding.read_answer(data)
+    assert founding.read_answer(msgspec.json.encode(answer)) == answer
+    NodeRecord(group=answer.group, node=answer.name, incarnation=1, term=answer.term + 1).encode()
+
+
+def request_again(data: bytes) -> bytes:
+    id, acks, timeout_ms = produce.decode_request(data)
+    return produce.request_header(id, acks, timeout_ms) + data[produce.REQUEST_BYTES :]
+
+
+POSITION = stream.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
+ANSWER = founding.Answer(
+    group="g", name="n2", incarnation="0" * 16, process="1" * 16, term=3, empty=False, last_term=3, last=9
+)
 FORMATS = {
+    "BLOCKS": Format(st.lists(st.integers(1, 9), min_size=1, max_size=20).map(blocks_of), blocks_again, reseal_blocks),
+    "HEARTBEAT": Format(st.just(stream.heartbeat_message(POSITION)), heartbeat_again),
+    "ACK": Format(
+        st.just(stream.ack_message(stream.Ack(4, 10, 9))), lambda data: stream.ack_message(stream.decode_ack(data))
+    ),
+    "SYNCUP": json_message(stream.Syncup(1, 9, 9, 3, [stream.TermRun(1, 1, 4), stream.TermRun(3, 5, 9)])),
+    "MATCHPOINT": json_message(stream.Matchpoint(9, 3, term=3, block_first=5, crc32c=7, crc32=8)),
+    "START": json_message(stream.Start(10)),
+    "REFUSE": json_message(stream.Refuse("stale-term", "no")),
+    "answer to a hello": Format(st.just(msgspec.json.encode(ANSWER)), answer_again),
+    "produce request": Format(st.just(produce.request_header(7, Acks.MAJORITY, 10_000) + b"batch"), request_again),
     "block": Format(blocks(), rebuilt, with_block_header),
     "batch": Format(
         entry_lists().map(lambda drawn: batch.encode(*drawn)), batch_again, with_batch_header, (BadBody, TooLarge)

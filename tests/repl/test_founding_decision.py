@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from repl.founding import (
@@ -12,6 +13,7 @@ from repl.founding import (
     electable_incarnations,
     further,
     listed_incarnation,
+    read_answer,
     read_question,
 )
 from vlsn.errors import BadBody
@@ -72,7 +74,17 @@ def test_who_is_further_is_told_by_term_then_vlsn() -> None:
     assert further((2, 5), said) is None
 
 
-GOOD = {"group": "g", "sender": "n1", "to": "n2", "incarnation": "0" * 16, "process": "0" * 16, "purpose": "founding"}
+NUMBERS = ("last_term", "last", "floor_term", "floor_vlsn")
+NO_TERMS = (-1, (1 << 63) - 1, 1 << 63, 1 << 64, 1 << 70, 1.0, "1", True, None)
+NO_NUMBERS = (-1, 1 << 63, 1 << 64, 1 << 70, 1.0, "1", True, None)
+GOOD: dict[str, object] = {
+    "group": "g",
+    "sender": "n1",
+    "to": "n2",
+    "incarnation": "0" * 16,
+    "process": "0" * 16,
+    "purpose": "founding",
+}
 
 
 def test_a_hello_is_read() -> None:
@@ -81,8 +93,46 @@ def test_a_hello_is_read() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{}, [], GOOD | {"incarnation": "xyz"}, GOOD | {"purpose": "?"}, GOOD | {"sender": "a b"}, GOOD | {"x": 1}],
+    [
+        {},
+        [],
+        GOOD | {"x": 1},
+        *(GOOD | {"incarnation": text} for text in ("xyz", "0" * 15, "0" * 16 + "\n", "A" * 16, 0)),
+        *(GOOD | {"process": text} for text in ("xyz", "")),
+        *(GOOD | {"purpose": text} for text in ("?", "", None)),
+        *(GOOD | {name: text} for name in ("group", "sender", "to") for text in ("a b", "", "x" * 33, "n1\n")),
+        *(GOOD | {"term": number} for number in NO_TERMS),
+    ],
 )
 def test_a_hello_that_is_none_is_refused(body: object) -> None:
     with pytest.raises(BadBody):
         read_question(body)
+
+
+SAID = msgspec.to_builtins(answer("n2", term=3, empty=False, last=9))
+
+
+def test_an_answer_to_a_hello_is_read() -> None:
+    assert read_answer(msgspec.json.encode(SAID)) == answer("n2", term=3, empty=False, last=9)
+    assert read_answer(msgspec.json.encode(SAID | {"more": 1})).last == 9  # of a later version
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b'{"more":' + b"[" * 100_000,
+        *(SAID | {name: text} for name in ("incarnation", "process") for text in ("xyz", "0" * 17, "-" + "0" * 15, 0)),
+        *(SAID | {name: text} for name in ("group", "name") for text in ("a b", "", 0)),
+        *(SAID | {"term": number} for number in NO_TERMS),
+        *(SAID | {name: number} for name in NUMBERS for number in NO_NUMBERS),
+        SAID | {"empty": True},
+        SAID | {"last_term": 4},
+        {name: value for name, value in SAID.items() if name != "last"},
+    ],
+)
+def test_an_answer_that_is_none_is_refused(said: object) -> None:
+    with pytest.raises(BadBody):
+        read_answer(said if isinstance(said, bytes) else msgspec.json.encode(said))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlsn.block import EntryKind
 from vlsn.errors import BadBody
-from vlsn.seal import Values, seal
+from vlsn.records import GroupEntry, Member, TermEntry
+from vlsn.seal import Values, seal, seal_local
 from vlsn.stream import (
     ACK,
     Ack,
@@ -28,6 +31,8 @@ from vlsn.stream import (
     split_blocks,
 )
 
+TERM = TermEntry(term=3, master="n1", incarnation="0" * 16)
+GROUP = GroupEntry(group="g", members=[Member("n1", "http://n1:1", "0" * 16)])
 POSITION = Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
 
 
@@ -44,7 +49,7 @@ def blocks_from(first: int, counts: list[int], *, term: int = 3) -> list[bytes]:
 def test_blocks_come_out_as_they_went_in(first: int, counts: list[int]) -> None:
     blocks = blocks_from(first, counts)
     message = blocks_message(POSITION, blocks)
-    run = split_blocks(message, expected_first=first, term_max=3)
+    run = split_blocks(message, expected_first=first, term_min=1, term_max=3)
     assert [bytes(block) for block in run.blocks] == blocks
     assert (run.first_vlsn, run.last_vlsn) == (first, first + sum(counts) - 1)
     assert run.terms == [3] * len(counts)
@@ -59,15 +64,15 @@ def test_each_flipped_bit_of_a_blocks_message_is_found(count: int) -> None:
     for at in range(40, len(message), 3 if count == 2 else 41):
         message[at] ^= 1 << at % 8
         with pytest.raises(BadBody):
-            split_blocks(bytes(message), expected_first=1, term_max=3)
+            split_blocks(bytes(message), expected_first=1, term_min=1, term_max=3)
         message[at] ^= 1 << at % 8
-    split_blocks(bytes(message), expected_first=1, term_max=3)
+    split_blocks(bytes(message), expected_first=1, term_min=1, term_max=3)
 
 
 @pytest.mark.parametrize("count", [2, 30])
 def test_blocks_that_do_not_follow_or_bear_a_wrong_term_are_refused(count: int) -> None:
     good = blocks_from(1, [1] * count)
-    split_blocks(blocks_message(POSITION, good), expected_first=1, term_max=3)
+    split_blocks(blocks_message(POSITION, good), expected_first=1, term_min=1, term_max=3)
     for message, first, term in (
         (blocks_message(POSITION, good), 2, 3),
         (blocks_message(POSITION, good), 1, 2),
@@ -77,7 +82,23 @@ def test_blocks_that_do_not_follow_or_bear_a_wrong_term_are_refused(count: int) 
         (blocks_message(POSITION, good) + bytes(8), 1, 3),
     ):
         with pytest.raises(BadBody):
-            split_blocks(message, expected_first=first, term_max=term)
+            split_blocks(message, expected_first=first, term_min=1, term_max=term)
+    with pytest.raises(BadBody):  # a log of term 4 takes none of term 3 any more
+        split_blocks(blocks_message(POSITION, good), expected_first=1, term_min=4, term_max=4)
+
+
+@pytest.mark.parametrize("others", [0, 30])
+@pytest.mark.parametrize("kind", [EntryKind.TERM, EntryKind.GROUP])
+def test_entries_of_the_logs_own_are_readable_before_their_block_gets_a_place(kind: EntryKind, others: int) -> None:
+    right = {EntryKind.TERM: TERM.encode(), EntryKind.GROUP: GROUP.encode()}[kind]
+    for value, good in ((right, True), (b"{}", False), (b'{"x":' + b"[" * 100_000, False), (right[:-1], False)):
+        own = seal_local([kind], [value], term=3, first_vlsn=1, dtvlsn=0, clock_us=1).data
+        message = blocks_message(POSITION, [own, *blocks_from(2, [1] * others)])
+        if good:
+            assert split_blocks(message, expected_first=1, term_min=1, term_max=3).lasts[-1] == 1 + others
+        else:
+            with pytest.raises(BadBody):
+                split_blocks(message, expected_first=1, term_min=1, term_max=3)
 
 
 @given(st.binary(max_size=200))
@@ -86,7 +107,7 @@ def test_no_bytes_crash_a_decoder(data: bytes) -> None:
         message_type,
         decode_ack,
         decode_position,
-        lambda message: split_blocks(b"\5\0\0\0" + message.ljust(60, b"\1"), expected_first=1, term_max=9),
+        lambda message: split_blocks(b"\5\0\0\0" + message.ljust(60, b"\1"), expected_first=1, term_min=1, term_max=9),
         lambda message: decode_json(b"\1" + message, Syncup),
         lambda message: decode_json(b"\2" + message, Matchpoint),
     ):
@@ -107,6 +128,58 @@ def test_acks_and_heartbeats_round_trip() -> None:
         decode_ack(ack_message(ack) + b"\0")
 
 
+def test_a_heartbeat_is_its_header_and_nothing_else() -> None:
+    right = heartbeat_message(POSITION)
+    for message in (
+        right + bytes(8),
+        right[:4] + b"\1\0\0\0" + right[8:],
+        blocks_message(POSITION, blocks_from(1, [1])).replace(b"\5", b"\6", 1),
+        b"\7" + right[1:],
+    ):
+        with pytest.raises(BadBody):
+            decode_position(message)
+
+
+@pytest.mark.parametrize("at", [8, 24, 32])
+def test_no_number_of_a_position_is_past_63_bits(at: int) -> None:
+    right = heartbeat_message(POSITION)
+    for top, good in ((0x7F, True), (0x80, False), (0xFF, False)):
+        message = right[: at + 7] + bytes([top]) + right[at + 8 :]
+        if good:
+            decode_position(message)
+        else:
+            with pytest.raises(BadBody):
+                decode_position(message)
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 63, 1 << 64, 1 << 70])
+def test_no_number_of_a_json_message_is_negative_or_past_63_bits(number: int) -> None:
+    for message in (
+        Matchpoint(9, 3, term=3, block_first=9),
+        Syncup(1, 9, 9, 3, [TermRun(3, 1, 9)]),
+        Start(7),
+    ):
+        assert decode_json(encode(message), type(message)) == message
+        for field in message.__struct_fields__:
+            wrong = [TermRun(3, 1, number)] if field == "term_runs" else number
+            with pytest.raises(BadBody):
+                decode_json(encode(msgspec.structs.replace(message, **{field: wrong})), type(message))
+
+
+def test_a_stored_term_leaves_room_for_the_next() -> None:
+    last = (1 << 63) - 2
+    assert decode_json(encode(Matchpoint(0, last)), Matchpoint).feed_term == last
+    with pytest.raises(BadBody):
+        decode_json(encode(Matchpoint(0, last + 1)), Matchpoint)
+    with pytest.raises(BadBody):
+        decode_json(encode(Syncup(0, 0, 0, last + 1, [])), Syncup)
+
+
+def test_a_deep_nest_is_no_message() -> None:
+    with pytest.raises(BadBody):
+        decode_json(b'\2{"x":' + b"[" * 100_000, Matchpoint)
+
+
 @pytest.mark.parametrize(
     "syncup",
     [
@@ -116,7 +189,8 @@ def test_acks_and_heartbeats_round_trip() -> None:
         Syncup(1, 9, 9, 1, [TermRun(1, 2, 9)]),
         Syncup(1, 9, 9, 2, [TermRun(2, 1, 4), TermRun(1, 5, 9)]),
         Syncup(1, 9, 9, 1, [TermRun(2, 1, 9)]),
-        Syncup(-1, 9, 9, 1, [TermRun(1, -1, 9)]),
+        Syncup(0, 9, 9, 1, [TermRun(1, 0, 9)]),
+        Syncup(0, 0, 0, 1, [TermRun(1, 0, 0)]),
     ],
 )
 def test_a_syncup_that_can_be_no_log_is_refused(syncup: Syncup) -> None:

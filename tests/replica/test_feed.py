@@ -1,0 +1,138 @@
+"""The replica's side of a feed, step by step: what is stored, and what is said, in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from replica.feed import ReplicaFeed
+from replica.syncup import matchpoint_of
+from tests.vlsn.logs import Machine, Opened
+from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
+from vlsn.ids import Term
+from vlsn.reader import LogReader, ReadRun
+from vlsn.seams import Buffer
+from vlsn.stream import Ack, Matchpoint, Start, ack_message, encode, message_type
+
+
+class Master:
+    """A channel whose other end gives one MATCHPOINT and then hangs up; ``events`` is what the replica did."""
+
+    def __init__(self, events: list[object], matchpoint: Matchpoint) -> None:
+        self.events = events
+        self._messages = [encode(matchpoint)]
+
+    async def send(self, message: Buffer) -> None:
+        self.events.append(bytes(message))
+
+    def send_now(self, message: Buffer) -> bool:
+        self.events.append(bytes(message))
+        return True
+
+    async def receive(self) -> bytes:
+        if not self._messages:
+            raise ChannelClosed("hung up")
+        return self._messages.pop()
+
+    async def close(self) -> None:
+        self._messages.clear()
+
+
+def follower() -> tuple[Opened, Matchpoint]:
+    """A log of term 1 to VLSN 3 that follows, and the matchpoint of a master that holds the same."""
+    machine = Machine()
+    opened = Opened(machine)
+    opened.append(b"a")
+    opened.append(b"b")
+    opened.close()
+    opened = Opened(machine, take_term=False)
+    log = opened.log
+    mapping = log.index.at_or_before(log.range.last)
+    assert mapping is not None
+    reader = LogReader(machine.disk, log.directory, log.synced_end)
+    block = reader.blocks(log.range.last, start=mapping[1], upto_vlsn=log.range.last, bytes_max=1).data[0]
+    reader.close()
+    return opened, matchpoint_of(block, feed_term=5)
+
+
+async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 0) -> tuple[list[object], object]:
+    """What the replica did with that matchpoint, and what ended the feed; ``somebody_stores`` that term while the
+    feed's own is on its way to the node file."""
+    events: list[object] = []
+    node_file = opened.log.node_file
+
+    async def store_term(term: Term) -> None:
+        events.append(term)
+        node_file.replace(replace(node_file.record, term=max(node_file.record.term, term, somebody_stores)))
+
+    def offload(job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]:
+        future: asyncio.Future[ReadRun] = asyncio.get_running_loop().create_future()
+        future.set_result(job())
+        return future
+
+    feed = ReplicaFeed(
+        log=opened.log,
+        channel=Master(events, matchpoint),
+        store_term=store_term,
+        offload=offload,
+        on_position=lambda _: None,
+    )
+    ended: list[BaseException] = []
+    try:
+        await feed.run()
+    except* VlsnLogError as errors:
+        ended += errors.exceptions
+    return events, ended[0]
+
+
+async def test_the_feeds_term_is_stored_after_the_comparison_and_before_the_first_ack() -> None:
+    opened, matchpoint = follower()
+    events, _ = await fed(opened, matchpoint)
+    syncup, *then = events
+    assert isinstance(syncup, bytes)
+    assert message_type(syncup).name == "SYNCUP"
+    assert then[:3] == [Term(5), encode(Start(4)), ack_message(Ack(5, 3, 3))]
+    assert opened.log.node_file.record.term == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"vlsn": 2}, BadBody),
+        ({"vlsn": 4}, BadBody),
+        ({"vlsn": 0}, BadBody),
+        ({"crc32": 1}, IntegrityFault),
+        ({"term": 2}, IntegrityFault),
+        ({"term": 6}, BadBody),
+    ],
+)
+async def test_a_peer_that_does_not_hold_this_log_leaves_no_term_behind(
+    changed: dict[str, int], error: type[VlsnLogError]
+) -> None:
+    opened, matchpoint = follower()
+    before = opened.log.node_file.record
+    events, ended = await fed(opened, msgspec.structs.replace(matchpoint, **changed))
+    assert isinstance(ended, error)
+    assert opened.log.node_file.record == before
+    said = [message_type(event).name for event in events if isinstance(event, bytes)]
+    assert said == ["SYNCUP", "REFUSE"]
+
+
+async def test_nothing_is_acknowledged_for_a_feed_whose_term_is_not_the_stored_one() -> None:
+    opened, matchpoint = follower()
+    events, ended = await fed(opened, matchpoint, somebody_stores=6)
+    assert isinstance(ended, StaleTerm)
+    assert opened.log.node_file.record.term == 6
+    assert [message_type(event).name for event in events if isinstance(event, bytes)] == ["SYNCUP"]
+
+
+async def test_a_feed_below_the_stored_term_is_left_alone() -> None:
+    opened, matchpoint = follower()
+    opened.log.node_file.replace(replace(opened.log.node_file.record, term=9))
+    events, ended = await fed(opened, matchpoint)
+    assert isinstance(ended, StaleTerm)
+    assert [message_type(event).name for event in events if isinstance(event, bytes)] == ["SYNCUP"]
