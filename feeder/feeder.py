@@ -2,7 +2,7 @@
 
     1  SYNCUP comes; the matchpoint is found by terms; MATCHPOINT goes out with that block's checksums
     2  START comes: the replica found its own block equal
-    3  BLOCKS, at once when there is anything synced; HEARTBEAT every 200 ms, or soon after the DTVLSN moved
+    3  BLOCKS, at once when there is anything synced; HEARTBEAT every ``heartbeat_s``, or soon after the DTVLSN moved
     4  ACKs come back meanwhile and go to the master's count
 
 A feeder lives inside a master's term and ends with it.  Its own faults (a damaged segment, a replica that
@@ -41,7 +41,6 @@ from vlsn.stream import (
     message_type,
 )
 
-HEARTBEAT_S = 0.2
 SYNCUP_TIMEOUT_S = 30.0
 
 
@@ -91,6 +90,7 @@ class Feeder:
         channel: Channel,
         owner: FeederOwner,
         offload: Offload,
+        heartbeat_s: float,
     ) -> None:
         self.replica = replica
         self.incarnation = incarnation
@@ -107,6 +107,7 @@ class Feeder:
         self._channel = channel
         self._owner = owner
         self._offload = offload
+        self._heartbeat_s = heartbeat_s
         self._waiter: asyncio.Future[None] | None = None
         self._told_dtvlsn = NULL_VLSN
         self._idle = False
@@ -233,7 +234,7 @@ class Feeder:
             if blocks:
                 await channel.send(self._message(blocks, first))
                 continue
-            if await self._nothing_for(HEARTBEAT_S):
+            if await self._nothing_for(self._heartbeat_s):
                 await channel.send(heartbeat_message(self._position()))
             elif self._unsent:
                 message, self._unsent = self._unsent, b""

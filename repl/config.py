@@ -85,8 +85,10 @@ class NodeConfig:
     checkpoint_period_s: float = _setting(limits.CHECKPOINT_PERIOD_S, "seconds between checkpoints", low=0.1)
     idle_end_s: float = _setting(limits.IDLE_END_S, "quiet seconds after which the synced end is noted", low=0.01)
     roll_period_s: float = _setting(0.0, "seconds after which a segment is rolled; 0: never")
-    ack_timeout_s: float = _setting(10.0, "seconds an append waits for its acknowledgements", low=0.001, high=3600)
-    heartbeat_s: float = _setting(0.2, "seconds between heartbeats on a quiet feed", low=0.01, high=60)
+    ack_timeout_s: float = _setting(
+        10.0, "seconds an append waits for its acknowledgements unless it says so itself", low=0.001, high=600
+    )
+    heartbeat_s: float = _setting(0.2, "seconds between heartbeats on a quiet feed", low=0.01, high=1.0)
     election_timeout_s: float = _setting(1.5, "seconds without a peer after which it counts as gone", low=0.05)
     connect_timeout_s: float = _setting(5.0, "seconds to wait for a peer's answer", low=0.05)
     ready_lag_vlsns_max: int = _setting(100_000, "lag past which /readyz says no", low=0)
@@ -103,6 +105,21 @@ class NodeConfig:
         split_listen(self.listen)
         for each in fields(self):
             _check_range(each, getattr(self, each.name))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.heartbeat_s * 2 > self.election_timeout_s:
+            raise BadArgument(
+                f"heartbeat_s: {self.heartbeat_s} is more than half of election_timeout_s, {self.election_timeout_s}: "
+                "a replica would count as gone between two heartbeats; lower it"
+            )
+        if self.entry_bytes_max > self.body_bytes_max:
+            raise BadArgument(f"entry_bytes_max: {self.entry_bytes_max} is over body_bytes_max, {self.body_bytes_max}")
+        if self.body_bytes_max > self.bodies_in_flight_bytes_max:
+            raise BadArgument(
+                f"body_bytes_max: {self.body_bytes_max} is over bodies_in_flight_bytes_max, "
+                f"{self.bodies_in_flight_bytes_max}: such a body would never be taken"
+            )
 
     @property
     def url(self) -> str:
@@ -130,7 +147,6 @@ class CommandConfig:
 
     url: str = _setting(DEFAULT_URL, "URLs of nodes, separated by commas")
     acks: str = _setting("majority", "which nodes must have an append before it returns", choices=ACK_POLICIES)
-    timeout_s: float = _setting(10.0, "seconds an append may take", low=0.001, high=3600)
     format: str = _setting("raw", "how `read` prints an entry", choices=("raw", "json"))
     spark_master: str = _setting("local[2]", "Spark master of the audit")
     nodes: int = _setting(3, "nodes of a local cluster", low=1, high=64)

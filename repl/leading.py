@@ -275,6 +275,7 @@ class Leading:
             channel=channel,
             owner=self,
             offload=self.node.feed_offload,
+            heartbeat_s=self.node.config.heartbeat_s,
         )
         task = asyncio.current_task()
         assert task is not None

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from repl import founding
-from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello
+from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
 from repl.config import NodeConfig
 from repl.following import Following
 from repl.founding import Answer, Purpose, Question
+from repl.http.limits import AppendLimits
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
@@ -103,7 +104,7 @@ class Node:
         """Listens, then opens the log and takes its role in the background.  Raises ``BadArgument`` when the
         address cannot be had."""
         try:
-            gateway = Gateway(self)
+            gateway = Gateway(self, _append_limits(self.config))
             self.listener = await self.network.serve(
                 self.config.host, self.config.port, gateway.handle, quick=gateway.quick
             )
@@ -176,6 +177,9 @@ class Node:
             ring_bytes_max=config.ring_bytes_max,
             checkpoint_bytes=config.checkpoint_bytes,
             checkpoint_period_s=config.checkpoint_period_s,
+            idle_end_s=config.idle_end_s,
+            roll_period_s=config.roll_period_s,
+            free_bytes_min=config.free_bytes_min,
         )
         log = LocalLog(
             recovered,
@@ -445,5 +449,11 @@ class Node:
         return self.reads
 
 
-Stored = Callable[[Term], Awaitable[None]]
-__all__ = ["Appended", "Node"]
+def _append_limits(config: NodeConfig) -> AppendLimits:
+    return AppendLimits(
+        entry_bytes_max=config.entry_bytes_max,
+        key_bytes_max=config.key_bytes_max,
+        body_bytes_max=config.body_bytes_max,
+        bodies_in_flight_bytes_max=config.bodies_in_flight_bytes_max,
+        timeout_s=config.ack_timeout_s,
+    )

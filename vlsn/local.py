@@ -31,7 +31,6 @@ from vlsn.ids import Lsn, Term, Vlsn, padded
 from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
 from vlsn.limits import (
-    IDLE_END_S,
     QUEUE_SHED_FRACTION,
     STATE_FREE_BYTES_MIN,
 )
@@ -123,7 +122,13 @@ class LocalLog:
         self._capacity = options.segment_bytes - FIRST_FRAME
         self._quiet_since: float | None = None
         self._idle_stated: tuple[Lsn, Vlsn] | None = None
-        self._standby = Standby(seams.disk, self.directory, keeper, on_ready=self._standby_changed)
+        self._standby = Standby(
+            seams.disk,
+            self.directory,
+            keeper,
+            on_ready=self._standby_changed,
+            free_bytes_min=options.free_bytes_min,
+        )
         self._standby.prepare(self._standby_header())
         self.checkpointer = Checkpointer(self, last=recovered.checkpoint)
 
@@ -318,7 +323,7 @@ class LocalLog:
             self._quiet_since = None
         elif self._quiet_since is None:
             self._quiet_since = now
-        elif now - self._quiet_since >= IDLE_END_S:
+        elif now - self._quiet_since >= self.options.idle_end_s:
             self._state_idle_end()
         self.checkpointer.tick(now)
 

@@ -8,7 +8,9 @@ from vlsn.limits import (
     BLOCK_BYTES_MAX,
     CHECKPOINT_BYTES,
     CHECKPOINT_PERIOD_S,
+    FREE_BYTES_MIN,
     GROUP_BYTES_MAX,
+    IDLE_END_S,
     QUEUE_BYTES_MAX,
     QUEUE_ENTRIES_MAX,
     RING_BYTES_MAX,
@@ -21,7 +23,7 @@ ROLL_REASONS = ("size", "error", "slow_sync", "period", "request")
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Settings of a local log; sizes in bytes, times in seconds."""
+    """Settings of a local log; sizes in bytes, times in seconds; ``roll_period_s`` 0 is never."""
 
     segment_bytes: int = SEGMENT_BYTES
     block_bytes_max: int = BLOCK_BYTES_MAX
@@ -31,6 +33,9 @@ class LogOptions:
     ring_bytes_max: int = RING_BYTES_MAX
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_period_s: float = CHECKPOINT_PERIOD_S
+    idle_end_s: float = IDLE_END_S
+    roll_period_s: float = 0.0
+    free_bytes_min: int = FREE_BYTES_MIN
     durable_when_synced: bool = True
     """Of the embedded log: what it has synced is durable.  False: its owner says what is (``Log.raise_durable``),
     as one does who keeps copies elsewhere, and may roll back to there."""

@@ -102,9 +102,18 @@ def check_values(
         raise TooLarge(f"a body of {size} bytes; at most {body_bytes_max}")
 
 
-def values_of(values: list[bytes], keys: Sequence[bytes | None] | None = None) -> Values:
-    """A submission within the default limits.  Raises ``TooLarge`` and ``BadBody``."""
-    check_values(values, keys)
+def values_of(
+    values: list[bytes],
+    keys: Sequence[bytes | None] | None = None,
+    *,
+    entry_bytes_max: int = ENTRY_BYTES_MAX,
+    key_bytes_max: int = KEY_BYTES_MAX,
+    body_bytes_max: int = BODY_BYTES_MAX,
+) -> Values:
+    """A submission within these limits.  Raises ``TooLarge`` and ``BadBody``."""
+    check_values(
+        values, keys, entry_bytes_max=entry_bytes_max, key_bytes_max=key_bytes_max, body_bytes_max=body_bytes_max
+    )
     return Values(values, keys)
 
 

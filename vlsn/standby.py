@@ -37,11 +37,20 @@ class Taken:
 class Standby:
     """Makes one segment ahead on the keeper's thread.  Called at home only."""
 
-    def __init__(self, disk: Disk, directory: str, keeper: Worker, *, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        keeper: Worker,
+        *,
+        on_ready: Callable[[], None],
+        free_bytes_min: int = FREE_BYTES_MIN,
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._keeper = keeper
         self._on_ready = on_ready
+        self._free_bytes_min = free_bytes_min
         self._header: SegmentHeader | None = None
         self._file: File | None = None
         self._zeroed = 0
@@ -123,7 +132,7 @@ class Standby:
             self._keeper.submit(file.close, lambda _: None, lambda _: None)
 
     def _create(self, header: SegmentHeader) -> File:
-        if self._disk.free_bytes(self._directory) < header.size + FREE_BYTES_MIN:
+        if self._disk.free_bytes(self._directory) < header.size + self._free_bytes_min:
             raise OSError(errno.ENOSPC, "too little free space for the next segment")
         path = f"{self._directory}/{segment_name(header.number)}"
         if self._disk.exists(path):

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 
 from repl.api import Acks, Appended, NodeApi, Pending
 from repl.http import ndjson, problem, query
-from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, Budget
+from repl.http.limits import TIMEOUT_S_MAX, AppendLimits, Budget
 from repl.http.types import Answer, Leave, Request, Response, Start
 from vlsn import batch
 from vlsn.errors import NotMaster, TooLarge, UnsupportedType, VlsnLogError
-from vlsn.limits import BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 from vlsn.seal import Submission, Values, values_of
+from vlsn.seams import Buffer
 
 OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
@@ -31,19 +31,20 @@ BATCH = "application/x-vlsnlog-batch"
 _ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
 _PARAMETERS = frozenset({"acks", "timeout"})
 _PARAMETERS_OCTETS = _PARAMETERS | {"key"}
-_BODY_BYTES_MAX = {OCTETS: ENTRY_BYTES_MAX, ndjson.CONTENT_TYPE: BODY_BYTES_MAX, BATCH: BODY_BYTES_MAX}
+_KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
 _JSON = {"Content-Type": "application/json"}
 
 
 class Appends:
-    def __init__(self, node: NodeApi, bodies: Budget) -> None:
+    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits) -> None:
         self._node = node
         self._bodies = bodies
+        self._limits = limits
 
     async def append(self, request: Request) -> Response:
         if not self._node.is_master():
             return redirect(self._node, request)
-        terms = _Terms(request)
+        terms = _Terms(request, self._limits)
         body = await self._take_body(request, terms.body_bytes_max)
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
@@ -61,7 +62,7 @@ class Appends:
     def quick(self, request: Request) -> Start | None:
         """How to serve appends with exactly this head; ``None`` when ``append`` is to find out what is wrong."""
         try:
-            terms = _Terms(request)
+            terms = _Terms(request, self._limits)
         except VlsnLogError:
             return None
 
@@ -105,27 +106,44 @@ class Appends:
 class _Terms:
     """What an append's head says: how to read its body, and when to answer."""
 
-    __slots__ = ("acks", "body_bytes_max", "key", "kind", "timeout_s")
+    __slots__ = ("acks", "body_bytes_max", "key", "kind", "limits", "timeout_s")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, limits: AppendLimits) -> None:
+        self.limits = limits
         self.kind = _content_type(request)
-        self.body_bytes_max = _BODY_BYTES_MAX[self.kind]
-        self.acks, self.timeout_s, self.key = Acks.MAJORITY, TIMEOUT_S, b""
+        self.body_bytes_max = limits.entry_bytes_max if self.kind == OCTETS else limits.body_bytes_max
+        self.acks, self.timeout_s, self.key = Acks.MAJORITY, limits.timeout_s, b""
         if request.query_text:
             fields = request.query
             query.only(fields, _PARAMETERS_OCTETS if self.kind == OCTETS else _PARAMETERS)
             self.acks = query.choice(fields, "acks", Acks.MAJORITY, _ACKS)
-            self.timeout_s = query.seconds(fields, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)
+            self.timeout_s = query.seconds(fields, "timeout", limits.timeout_s, 0.001, TIMEOUT_S_MAX)
             self.key = fields.get("key", "").encode("utf-8", "surrogateescape")
-        if len(self.key) > KEY_BYTES_MAX:
-            raise TooLarge(f"a key of {len(self.key)} bytes; at most {KEY_BYTES_MAX}")
+        if len(self.key) > limits.key_bytes_max:
+            raise TooLarge(f"a key of {len(self.key)} bytes; at most {limits.key_bytes_max}")
 
     def submission(self, body: bytes) -> Submission:
         if self.kind == OCTETS:
             return Values([body], [self.key] if self.key else None)
         if self.kind == BATCH:
-            return batch.decode(body)
-        return values_of(*ndjson.decode(body))
+            return decode_batch(body, self.limits)
+        limits = self.limits
+        return values_of(
+            *ndjson.decode(body),
+            entry_bytes_max=limits.entry_bytes_max,
+            key_bytes_max=limits.key_bytes_max,
+            body_bytes_max=limits.body_bytes_max,
+        )
+
+
+def decode_batch(data: Buffer, limits: AppendLimits) -> batch.Batch:
+    """Raises ``BadBody`` and ``TooLarge``."""
+    return batch.decode(
+        data,
+        entry_bytes_max=limits.entry_bytes_max,
+        key_bytes_max=limits.key_bytes_max,
+        body_bytes_max=limits.body_bytes_max,
+    )
 
 
 class _Append:
@@ -191,9 +209,9 @@ def redirect(node: NodeApi, request: Request) -> Response:
 
 def _content_type(request: Request) -> str:
     given = request.headers.get("Content-Type", "")
-    kind = given if given in _BODY_BYTES_MAX else given.partition(";")[0].strip().lower()
-    if kind not in _BODY_BYTES_MAX:
-        raise UnsupportedType(f"content type {given[:80]!r}; this call reads {', '.join(_BODY_BYTES_MAX)}")
+    kind = given if given in _KINDS else given.partition(";")[0].strip().lower()
+    if kind not in _KINDS:
+        raise UnsupportedType(f"content type {given[:80]!r}; this call reads {', '.join(_KINDS)}")
     encoding = request.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         raise UnsupportedType(f"content encoding {encoding[:40]!r}; bodies are read as they are")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from vlsn.errors import QueueFull
-from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, MIB
+from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, MIB
 
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 600.0
@@ -74,6 +75,16 @@ class Budget:
             self.give(count)
 
 
-def bodies_in_flight() -> Budget:
-    """The budget of append bodies of a whole node, HTTP and sockets together."""
-    return Budget("bytes of append bodies in flight", BODIES_IN_FLIGHT_BYTES_MAX)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLimits:
+    """What a node is told of appends: bytes, and how many seconds one waits that names no time of its own."""
+
+    entry_bytes_max: int = ENTRY_BYTES_MAX
+    key_bytes_max: int = KEY_BYTES_MAX
+    body_bytes_max: int = BODY_BYTES_MAX
+    bodies_in_flight_bytes_max: int = BODIES_IN_FLIGHT_BYTES_MAX
+    timeout_s: float = TIMEOUT_S
+
+    def budget(self) -> Budget:
+        """Of the append bodies of a whole node, HTTP and sockets together."""
+        return Budget("bytes of append bodies in flight", self.bodies_in_flight_bytes_max)

@@ -17,9 +17,9 @@ from collections import deque
 
 from repl.api import Acks, Appended, NodeApi, Pending
 from repl.http import problem, query
-from repl.http.append import redirect
+from repl.http.append import decode_batch, redirect
 from repl.http.feed import require_upgrade
-from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, Budget
+from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, AppendLimits, Budget
 from repl.http.types import Request, Response, Upgrade
 from repl.produce import (
     REQUEST_BYTES,
@@ -29,7 +29,6 @@ from repl.produce import (
     done_answer,
     refused_answer,
 )
-from vlsn import batch
 from vlsn.errors import BadBody, ChannelClosed, VlsnLogError
 from vlsn.seams import Channel
 
@@ -37,9 +36,10 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Producers:
-    def __init__(self, node: NodeApi, bodies: Budget) -> None:
+    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits) -> None:
         self._node = node
         self._bodies = bodies
+        self._limits = limits
         self._producers = Budget("producers", PRODUCERS_MAX)
 
     async def produce(self, request: Request) -> Response | Upgrade:
@@ -52,7 +52,7 @@ class Producers:
 
     async def _serve(self, channel: Channel) -> None:
         with self._producers.hold():
-            await _Producer(self._node, self._bodies, channel).run()
+            await _Producer(self._node, self._bodies, self._limits, channel).run()
 
 
 class _Slot:
@@ -81,9 +81,10 @@ class _Slot:
 class _Producer:
     """The requests of one connection, from receive to answer."""
 
-    def __init__(self, node: NodeApi, bodies: Budget, channel: Channel) -> None:
+    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits, channel: Channel) -> None:
         self._node = node
         self._bodies = bodies
+        self._limits = limits
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._slots: deque[_Slot] = deque()
@@ -130,7 +131,7 @@ class _Producer:
             slot.done(error)
 
     def _submit(self, slot: _Slot, message: bytes, acks: Acks) -> None:
-        submission = batch.decode(memoryview(message)[REQUEST_BYTES:])
+        submission = decode_batch(memoryview(message)[REQUEST_BYTES:], self._limits)
         self._bodies.take(len(message))
         slot.held = len(message)
         self._bytes += slot.held

@@ -15,7 +15,7 @@ from repl.http import problem
 from repl.http.admin import Admin
 from repl.http.append import Appends
 from repl.http.feed import Feeds
-from repl.http.limits import bodies_in_flight
+from repl.http.limits import AppendLimits
 from repl.http.produce import Producers
 from repl.http.read import Reads
 from repl.http.segments import Segments
@@ -30,10 +30,11 @@ Methods = Mapping[str, Handler]
 class Gateway:
     """One node's HTTP surface; ``handle`` and ``quick`` are what a ``Network`` serves."""
 
-    def __init__(self, node: NodeApi) -> None:
-        bodies = bodies_in_flight()
-        appends, reads, tails = Appends(node, bodies), Reads(node), Tails(node)
-        producers, feeds = Producers(node, bodies), Feeds(node)
+    def __init__(self, node: NodeApi, limits: AppendLimits | None = None) -> None:
+        limits = limits or AppendLimits()
+        bodies = limits.budget()
+        appends, reads, tails = Appends(node, bodies, limits), Reads(node), Tails(node)
+        producers, feeds = Producers(node, bodies, limits), Feeds(node)
         segments, status, admin = Segments(node), Status(node), Admin(node)
         self._quick_append = appends.quick
         self._entry, self._segment = reads.entry, segments.segment

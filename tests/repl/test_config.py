@@ -115,6 +115,10 @@ def test_listen_defaults_to_this_machine_alone_on_the_port_of_the_members_url() 
         ({"queue_entries_max": "1MiB"}, "whole number"),
         ({"heartbeat_s": "soon"}, "no number"),
         ({"heartbeat_s": "nan"}, "out of range"),
+        ({"heartbeat_s": "1.5"}, "out of range"),
+        ({"heartbeat_s": "0.8"}, "more than half of election_timeout_s"),
+        ({"body_bytes_max": "1KiB"}, "is over body_bytes_max"),
+        ({"bodies_in_flight_bytes_max": "8MiB"}, "is over bodies_in_flight_bytes_max"),
         ({"log_level": "loud"}, "debug, info"),
     ],
 )
