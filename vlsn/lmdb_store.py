@@ -115,6 +115,16 @@ class LmdbStore:
                 there = cursor.next()
             return found
 
+    def keys(self, start: bytes, end: bytes) -> list[bytes]:
+        with self._reading as transaction:
+            cursor = transaction.cursor()
+            found: list[bytes] = []
+            there = cursor.set_range(start)
+            while there and (key := bytes(cursor.key())) < end:
+                found.append(key)
+                there = cursor.next()
+            return found
+
     def write(
         self,
         puts: Sequence[tuple[bytes, bytes]] = (),

@@ -5,7 +5,7 @@
     3  examine them (``examine``): good frames, or a cut, or damage
     4  a rollback that was begun is finished; visible blocks must follow on exactly
     5  write the vote floor, then keep the cut bytes aside
-    6  re-track the blocks into the index; rebuild it when it does not fit the log
+    6  the blocks go into the index, or it is built anew where it does not fit the log (``reindex``)
 
 Damage raises and nothing is changed by it.  Stopped anywhere, the next open does the same again: nothing
 here makes the log shorter on the medium; the next segment's header will, by naming the end.  All of it runs
@@ -35,7 +35,9 @@ from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.nodefile import NodeFile, NodeRecord
 from vlsn.overmark import finish_rollback
-from vlsn.records import CheckpointEnd, RollbackEnd, RollbackStart
+from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
+from vlsn.reindex import Reread, StoredIndex, log_base
+from vlsn.retrack import Columns
 from vlsn.seams import DirectoryLock, Disk, Seams
 from vlsn.segment import FIRST_FRAME, SegmentState, segment_name
 from vlsn.state import Checkpoint, StateStore
@@ -45,10 +47,6 @@ LOCK_NAME = "LOCK"
 NODE_FILE_NAME = "node.id"
 INDEX_NAME = "index"
 STATE_NAME = "state"
-
-
-class _IndexMisfit(Exception):
-    """The stored index and the log do not fit: it is rebuilt."""
 
 
 @dataclass(slots=True)
@@ -136,8 +134,8 @@ def _recover(
     state = _open_state(seams, directory, state_map_bytes, notes)
     opened.append(state.close)
     latch = seams.threads.latch()
-    index, loaded = _open_index(seams, directory, index_map_bytes, latch, notes)
-    opened.append(lambda: index.close())
+    stored = StoredIndex(seams.stores, f"{directory}/{INDEX_NAME}", index_map_bytes, latch, notes)
+    opened.append(lambda: stored.index.close())
 
     checkpoint = state.checkpoint()
     state_record = state.record()
@@ -148,15 +146,7 @@ def _recover(
         if record is None and not segments:
             raise WrongDirectory(f"{directory} has a checkpoint but neither segments nor a node file")
         raise Damaged(f"{directory}: the checkpoint points at a segment that is gone", file="state")
-    pointer_id = checkpoint.id if checkpoint is not None else 0
-    fits = loaded is not None and loaded in (pointer_id, pointer_id + 1)
-    if loaded is None and checkpoint is None and not segments:
-        fits = True
-    if not fits and (segments or index.range.last):
-        notes.append("the VLSN index is rebuilt from the log")
-    scan_from = checkpoint.scan_lsn if fits and checkpoint is not None else NULL_LSN
-    if not fits:
-        index.clear()
+    scan_from = checkpoint.scan_lsn if checkpoint is not None else NULL_LSN
 
     read = [segment for segment in segments if segment.number >= lsn_file(scan_from)]
     sync_and_forget(disk, directory, read)
@@ -166,11 +156,12 @@ def _recover(
     rollbacks, ends = _rollback_records(found)
     _apply_rollbacks(disk, directory, blocks, rollbacks, ends, notes)
     visible = ~blocks.marked
-    _check_contiguity(blocks, visible, index.range.last)
+    _check_contiguity(blocks, visible)
+    log = _reread(scan_from, blocks, visible, rollbacks, found)
 
     cut = found[-1].cut if found else None
     highest_term = int(blocks.terms.max()) if len(blocks.terms) else 0
-    last_visible = int(blocks.lasts[visible][-1]) if visible.any() else int(index.range.last)
+    last_visible = int(log.last)
     empty_store = record is None
     node_file = _open_node_file(seams, directory, record, group, node, max(highest_term, cut.floor_term if cut else 0))
     opened.append(node_file.close)
@@ -185,11 +176,14 @@ def _recover(
 
     history = History(state_record if scan_from else None)
     _derive(history, blocks, visible, found)
-    try:
-        _retrack(index, blocks, visible, rollbacks, last_visible)
-        index.note_synced(Vlsn(last_visible))
-    except Damaged as error:
-        raise _IndexMisfit(str(error)) from error
+    index = stored.fit(
+        disk,
+        directory,
+        segments,
+        log,
+        pointer=checkpoint.id if checkpoint is not None else 0,
+        owner=node_file.record.incarnation,
+    )
 
     idle = state.idle_end()
     dtvlsn = max(
@@ -374,7 +368,7 @@ def _apply_rollbacks(
     blocks.marked = wanted
 
 
-def _check_contiguity(blocks: _Blocks, visible: npt.NDArray[np.bool_], indexed_last: int) -> None:
+def _check_contiguity(blocks: _Blocks, visible: npt.NDArray[np.bool_]) -> None:
     firsts, lasts, terms = blocks.firsts[visible], blocks.lasts[visible], blocks.terms[visible]
     if not len(firsts):
         return
@@ -436,23 +430,6 @@ def _open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) 
         return StateStore(seams.stores.open(path, map_bytes=map_bytes))
 
 
-def _open_index(
-    seams: Seams, directory: str, map_bytes: int, latch: AbstractContextManager[object], notes: list[str]
-) -> tuple[VlsnIndex, int | None]:
-    path = f"{directory}/{INDEX_NAME}"
-    try:
-        index = VlsnIndex(seams.stores.open(path, map_bytes=map_bytes), latch)
-        try:
-            return index, index.load()
-        except Damaged:
-            index.close()
-            raise
-    except Damaged as error:
-        aside = seams.stores.set_aside(path)
-        notes.append(f"the VLSN index could not be read ({error}); set aside as {aside}")
-        return VlsnIndex(seams.stores.open(path, map_bytes=map_bytes), latch), None
-
-
 def _write_floor(node_file: NodeFile, cut: Cut, last_visible: int) -> None:
     """Before the log gets shorter: what is left out may have been acknowledged, and then rotted.  A floor not yet
     reached is never lowered."""
@@ -505,33 +482,17 @@ def _derive(history: History, blocks: _Blocks, visible: npt.NDArray[np.bool_], f
                 history.note_block(each.payloads[offset])
 
 
-def _retrack(
-    index: VlsnIndex,
+def _reread(
+    scan_from: Lsn,
     blocks: _Blocks,
     visible: npt.NDArray[np.bool_],
     rollbacks: Sequence[tuple[Lsn, RollbackStart]],
-    last_visible: int,
-) -> None:
-    """What the log says wins: the index is cut back to where a rollback or the log's end is, then learns."""
-    loaded = index.range
-    lowest = min([rollback.matchpoint for _, rollback in rollbacks] + [last_visible])
-    if loaded.last > lowest:
-        first, at = _block_of(index, blocks, visible, lowest)
-        index.truncate_tail(Vlsn(lowest), at, block_first=first)
-    new = visible & (blocks.lasts > index.range.last)
-    if not new.any():
-        return
-    firsts = blocks.firsts[new]
-    index.put_run(firsts.tolist(), blocks.lasts[new].tolist(), blocks.lsns[new].tolist())
-
-
-def _block_of(index: VlsnIndex, blocks: _Blocks, visible: npt.NDArray[np.bool_], vlsn: int) -> tuple[Vlsn, Lsn]:
-    """First VLSN and LSN of the block that ends at ``vlsn``; of a mapping before it where that was not read."""
-    hits = np.flatnonzero(visible & (blocks.firsts <= vlsn) & (blocks.lasts >= vlsn))
-    if len(hits):
-        return Vlsn(int(blocks.firsts[hits[-1]])), Lsn(int(blocks.lsns[hits[-1]]))
-    mapping = index.at_or_before(Vlsn(vlsn)) if vlsn else None
-    return mapping if mapping is not None else (NULL_VLSN, NULL_LSN)
+    found: Sequence[Found],
+) -> Reread:
+    columns = Columns(*(column[visible].tolist() for column in (blocks.firsts, blocks.lasts, blocks.lsns)))
+    starts = [CheckpointStart.decode(data).last_vlsn for _, data in _records(found, FrameKind.CHECKPOINT_START)]
+    matchpoints = [rollback.matchpoint for _, rollback in rollbacks]
+    return Reread(scan_from, log_base(columns, matchpoints, starts[0] if starts else NULL_VLSN), columns)
 
 
 # The tail.

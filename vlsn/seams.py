@@ -138,6 +138,10 @@ class KeyValue(Protocol):
         """All with start <= key < end, ascending."""
         ...
 
+    def keys(self, start: bytes, end: bytes) -> list[bytes]:
+        """The keys that ``items`` would give, whatever has become of their values."""
+        ...
+
     def write(
         self,
         puts: Sequence[tuple[bytes, bytes]] = (),

@@ -126,6 +126,9 @@ class FakeStore:
     def items(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         return [(key, self._value(key)) for key in self._contents.keys if start <= key < end]
 
+    def keys(self, start: bytes, end: bytes) -> list[bytes]:
+        return [key for key in self._contents.keys if start <= key < end]
+
     def write(
         self,
         puts: Sequence[tuple[bytes, bytes]] = (),

@@ -5,6 +5,7 @@
 3. Only checkpoint, close, truncation and merge write; a put never does.
 4. A put that comes late (out of order) is dropped, since its neighbours find its block; the range learns.
 5. What the log says wins: the index is derived, and ``Damaged`` from here means *clear and rebuild*.
+   Lookups never raise it (``lookup``).
 
     put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1; then put(11–20): dropped.
 
@@ -18,15 +19,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any
 
-from vlsn import limits
 from vlsn.errors import BadArgument, Damaged, VlsnLogError
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn
-from vlsn.index.bucket import Bucket, Mapping
+from vlsn.index.bucket import Bucket, Mapping, bucket_key
 from vlsn.index.flush import Flush
-from vlsn.index.levels import Levels
+from vlsn.index.lookup import Lookups
 from vlsn.index.range import EMPTY, VlsnRange
 from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, Record
 from vlsn.index.tracker import Tracker
@@ -38,69 +36,39 @@ class IndexHole(Damaged):
     """VLSNs between the end of the loaded index and the first block that recovery found: rebuild it."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexStats:
-    """Since the index was made."""
+class VlsnIndex(Lookups):
+    """``load`` it, ``merge`` what recovery finds; or ``clear`` it and put the whole log.  ``settings`` are the
+    tracker's."""
 
-    hits: int
-    """Lookups that the tracker answered."""
-    misses: int
-    """Lookups that went to the store."""
-    buckets_created: int
-    buckets_deleted: int
-    flushes: int
-
-
-class VlsnIndex:
-    """``load`` it, ``merge`` what recovery finds; or ``clear`` it and put the whole log."""
-
-    def __init__(
-        self,
-        store: KeyValue,
-        latch: AbstractContextManager[object],
-        *,
-        stride: int = limits.INDEX_STRIDE,
-        mapping_bytes_min: int = limits.INDEX_MAPPING_BYTES_MIN,
-        max_distance: int = limits.INDEX_MAX_DISTANCE_BYTES,
-        max_mappings: int = limits.INDEX_MAX_MAPPINGS,
-    ) -> None:
-        self.epoch = 0
-        """Rises when mappings are taken away: a bucket kept from before it may say what is no longer so."""
-        self._latch = latch
-        self._tracker = Tracker(
-            stride=stride, mapping_bytes_min=mapping_bytes_min, max_distance=max_distance, max_mappings=max_mappings
-        )
-        self._levels = Levels(store, self._tracker)
-        self._stored = self._levels.stored
-        self._store = store
+    def __init__(self, store: KeyValue, latch: AbstractContextManager[object], **settings: int) -> None:
+        super().__init__(store, latch, **settings)
+        self.owner = 0
+        """The incarnation of the store whose log this is the index of; what is flushed says so."""
         self._waiters = Waiters()
-        self._hits = self._misses = self._flushes = 0
-        self._range = EMPTY
         self._floor = NULL_VLSN
         """Puts below it are of VLSNs that were trimmed, or flushed without them."""
         self._checkpoint_id: int | None = None
-        self._loaded = False
-        """Nothing was put past what was loaded."""
-
-    @property
-    def range(self) -> VlsnRange:
-        return self._range
 
     @property
     def checkpoint_id(self) -> int | None:
         """Of the last flush, or of what was loaded; ``None`` while the store holds nothing."""
         return self._checkpoint_id
 
+    @property
+    def waiting(self) -> int:
+        """Waits that have not ended."""
+        return len(self._waiters)
+
     # Putting.
 
     def put(self, first: Vlsn, last: Vlsn, at: Lsn, *, synced: bool = False, txn_end: Vlsn = NULL_VLSN) -> None:
-        """The block ``first`` … ``last`` lies at ``at``.  0.6 µs, 1 µs where its mapping is kept."""
+        """The block ``first`` … ``last`` lies at ``at``.  From any thread, in any order."""
         with self._latch:
             held = self._range
             if first > held.last:
-                if self._loaded:
-                    self._check_follows(first)
                 self._tracker.track(first, last, at)
+                if not held.last:
+                    self._levels.head = first, at
                 self._range = VlsnRange(
                     held.first or first, last, last if synced else held.last_sync, txn_end or held.last_txn_end
                 )
@@ -111,7 +79,7 @@ class VlsnIndex:
             wake(None)
 
     def put_run(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Many blocks, ascending; those at or below the range's last are passed over.  0.1 µs a block."""
+        """Many blocks, ascending; those at or below the range's last are passed over."""
         with self._latch:
             start = bisect_right(firsts, self._range.last) if firsts and firsts[0] <= self._range.last else 0
             if start:
@@ -119,10 +87,10 @@ class VlsnIndex:
                 firsts, lasts, lsns = firsts[start:], lasts[start:], lsns[start:]
             if not firsts:
                 return
-            if self._loaded:
-                self._check_follows(firsts[0])
             self._tracker.track_run(firsts, lasts, lsns)
             held, last = self._range, Vlsn(lasts[-1])
+            if not held.last:
+                self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
             self._range = VlsnRange(held.first or Vlsn(firsts[0]), last, held.last_sync, held.last_txn_end)
             due = self._waiters.take(last) if last >= self._waiters.lowest else ()
         for wake in due:
@@ -143,6 +111,7 @@ class VlsnIndex:
         held = self._range
         if first < held.first:
             self._tracker.prepend(first, last, at)
+            self._levels.head = first, at
         self._range = VlsnRange(
             min(first, held.first),
             held.last,
@@ -150,82 +119,9 @@ class VlsnIndex:
             max(held.last_txn_end, txn_end),
         )
 
-    def _check_follows(self, first: int) -> None:
-        """The first block past what was loaded must be the next one."""
-        if self._range.last and first != self._range.last + 1:
-            raise IndexHole(
-                f"the index ends at VLSN {self._range.last}, the log goes on at {first}", vlsn=self._range.last + 1
-            )
-        self._loaded = False
-
     def _check_ends(self, first: int, last: int) -> None:
         if last > self._range.last:
             raise Damaged(f"the index ends at VLSN {self._range.last}, within the block {first}–{last}", vlsn=first)
-
-    # Looking up.
-
-    def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
-        """The closest mapping at or before ``vlsn``; ``None`` only outside the range.  1 µs, 5 from the store."""
-        held = self._range
-        if not held.first <= vlsn <= held.last or vlsn == NULL_VLSN:
-            return None
-        with self._latch:
-            found = self._tracker.at_or_before(vlsn)
-            if found is not None:
-                self._hits += 1
-                return found
-        bucket = self._stored_at_or_before(vlsn)
-        return None if bucket is None else bucket.at_or_before(vlsn)
-
-    def exact(self, vlsn: Vlsn) -> Lsn | None:
-        """The LSN of the block that begins at ``vlsn``, where the index happens to map it."""
-        found = self.at_or_before(vlsn)
-        return found[1] if found is not None and found[0] == vlsn else None
-
-    def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """The closest mapping at or after ``vlsn``; past the last mapping, that one.  ``None`` only outside
-        the range."""
-        while vlsn in self._range:
-            covered = self._levels.covered
-            found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
-            if found is None:
-                with self._latch:
-                    found = self._tracker.at_or_after(vlsn)
-                    self._hits += 1
-            if found is not None or (found := self.at_or_before(vlsn)) is not None:
-                return found
-        return None
-
-    def bucket_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        """The bucket that answers ``at_or_before(vlsn)``, as it is now; ``None`` only outside the range."""
-        if vlsn not in self._range:
-            return None
-        with self._latch:
-            found = self._tracker.bucket_at_or_before(vlsn)
-            if found is not None:
-                self._hits += 1
-                return found if isinstance(found, Bucket) else found.freeze()
-        return self._stored_at_or_before(vlsn)
-
-    def _stored_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        epoch = self.epoch
-        self._misses += 1
-        bucket = self._stored.at_or_before(vlsn)
-        while bucket is None and vlsn in self._range:
-            if epoch == self.epoch:
-                raise Damaged(f"the index ({self._range}) has no mapping at or before VLSN {vlsn}", vlsn=vlsn)
-            epoch = self.epoch
-            bucket = self._stored.at_or_before(vlsn)
-        return bucket
-
-    def _stored_at_or_after(self, vlsn: Vlsn, covered: Vlsn) -> Mapping | None:
-        self._misses += 1
-        bucket = self._stored.at_or_before(vlsn)
-        found = bucket.at_or_after(vlsn) if bucket is not None else None
-        if found is not None:
-            return found
-        bucket = self._stored.at_or_after(vlsn)
-        return bucket.at_or_after(vlsn) if bucket is not None and bucket.first <= covered else None
 
     # Waiting.
 
@@ -256,7 +152,7 @@ class VlsnIndex:
         """At home: what a checkpoint writes; then ``run`` on the store's thread, then ``finish_flush``."""
         with self._latch:
             self._floor = self._range.first
-            return self._levels.start_flush(Record(checkpoint_id, self._range))
+            return self._levels.start_flush(Record(checkpoint_id, self._range, self.owner))
 
     def finish_flush(self, flush: Flush) -> None:
         """At home, after ``run``: what was written leaves the tracker."""
@@ -295,35 +191,48 @@ class VlsnIndex:
             self.epoch += 1
         self._commit()
 
-    def merge(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """What recovery found, ascending, from the checkpoint's start to the log's end, overmarked blocks left
-        out: it replaces all that was loaded from ``firsts[0]`` on.  Raises ``IndexHole``.  Blocking; durable
-        on return."""
+    def merge(self, base: Vlsn, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
+        """What recovery read again, ascending, overmarked blocks left out and all of it synced: the log goes up to
+        ``base`` and then on with these.  All that was loaded past ``base`` goes.  Raises ``IndexHole`` where what
+        was loaded ends before ``base``.  Blocking; durable on return."""
         with self._latch:
             self._levels.check_idle()
-            below = bisect_left(firsts, self._range.first)
-            firsts, lasts, lsns = firsts[below:], lasts[below:], lsns[below:]
-            if firsts and firsts[0] <= self._range.last:
-                self._cut_tail(Vlsn(firsts[0] - 1), None)
+            loaded = self._range
+            if loaded.last < base:
+                raise IndexHole(f"the index ends at VLSN {loaded.last}, the log goes on after {base}", vlsn=base)
+            below = bisect_left(firsts, loaded.first)
+            if below:  # trimmed
+                base = Vlsn(lasts[below - 1])
+                firsts, lasts, lsns = firsts[below:], lasts[below:], lsns[below:]
+            if base < loaded.last:
+                self._cut_tail(base, None)
             self.put_run(firsts, lasts, lsns)
-            self._loaded = False
-        if firsts:
+            self.note_synced(self._range.last)
+        if self._range != loaded or firsts:
             self._commit()
 
     def load(self) -> int | None:
-        """Takes over what the store holds: its checkpoint's id, ``None`` when it holds nothing.  Raises
-        ``Damaged``.  What lies between the first and the last bucket is checked when it is read, or by
-        ``verify``."""
+        """Takes over what the store holds: its checkpoint's id and its owner, ``None`` when it holds nothing.
+        Raises ``Damaged``.  What lies between the first and the last bucket is checked when it is read, or by
+        ``inspect.verify``."""
         record = self._stored.record()
+        head = self._stored.at_or_after(NULL_VLSN)
         with self._latch:
             self._forget()
             if record is None:
                 return None
-            self._checkpoint_id = record.checkpoint_id
+            self._checkpoint_id, self.owner = record.checkpoint_id, record.owner
             self._range = record.range
             self._floor, self._levels.covered = record.range.first, record.range.last
-            self._loaded = not record.range.empty
+            if head is not None:
+                self._levels.head = head.at_or_before(head.first)
             return record.checkpoint_id
+
+    def save(self, checkpoint_id: int) -> None:
+        """A whole flush at once.  Blocking; durable on return."""
+        flush = self.start_flush(checkpoint_id)
+        flush.run()
+        self.finish_flush(flush)
 
     def clear(self) -> None:
         """Empties range and store.  Blocking; durable on return."""
@@ -331,6 +240,48 @@ class VlsnIndex:
             self._levels.check_idle()
             self._forget()
         self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY)])
+
+    def buckets(self) -> Iterator[Bucket]:
+        """All of them, ascending, those in the store first; a walk that nothing may truncate meanwhile."""
+        for bucket in self._stored.all():
+            if bucket.first > self._levels.covered:
+                break
+            yield bucket
+        with self._latch:
+            current = self._tracker.current
+            tracked = [*self._tracker.buckets, *([current.freeze()] if current else ())]
+        yield from tracked
+
+    # For ``mend``, while no flush, cut or merge is under way.
+
+    @property
+    def stored_last(self) -> Vlsn:
+        """Up to which VLSN the store answers; past it the tracker does."""
+        return self._levels.covered
+
+    @property
+    def first_mapping(self) -> Mapping:
+        """Of the range's first VLSN, which is known whatever becomes of the store."""
+        return self._levels.head
+
+    def stored_buckets(self) -> Iterator[Bucket | None]:
+        """Those in the store, ascending; ``None`` for each that cannot be read."""
+        return self._stored.each()
+
+    def check_keys(self) -> None:
+        """Raises ``Damaged`` where not even the keys of the store can be read: nothing is to be mended there."""
+        self._store.keys(FIRST_KEY, END_KEY)
+
+    def scratch_tracker(self) -> Tracker:
+        """An empty one with this index's rules."""
+        return self._tracker.scratch()
+
+    def replace_stored(self, keys: tuple[bytes, bytes], buckets: Sequence[Bucket]) -> None:
+        """``buckets`` in place of what the store has under ``keys`` (end exclusive).  Blocking; durable on return."""
+        self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
+        with self._latch:
+            self._stored.wounded = False
+            self.epoch += 1
 
     def close(self) -> None:
         """Closes the store, without a flush."""
@@ -341,9 +292,7 @@ class VlsnIndex:
         if self._checkpoint_id is None:
             self._levels.nothing_stored()
             return
-        flush = self.start_flush(self._checkpoint_id)
-        flush.run()
-        self.finish_flush(flush)
+        self.save(self._checkpoint_id)
 
     def _cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
         left = self._range.cut_tail(last)
@@ -361,63 +310,3 @@ class VlsnIndex:
         self._range = EMPTY
         self._floor = NULL_VLSN
         self._checkpoint_id = None
-        self._loaded = False
-
-    # Looking at it.
-
-    def stats(self) -> IndexStats:
-        return IndexStats(self._hits, self._misses, self._tracker.created, self._levels.deleted, self._flushes)
-
-    def mappings(self) -> Iterator[Mapping]:
-        """All of them, ascending; a walk that nothing may truncate meanwhile."""
-        for bucket in self.buckets():
-            yield from bucket.mappings()
-
-    def buckets(self) -> Iterator[Bucket]:
-        """All of them, ascending, those in the store first."""
-        for bucket in self._stored.all():
-            if bucket.first > self._levels.covered:
-                break
-            yield bucket
-        with self._latch:
-            current = self._tracker.current
-            tracked = [*self._tracker.buckets, *([current.freeze()] if current else ())]
-        yield from tracked
-
-    def verify(self) -> None:
-        """Every bucket's order, that none overlap, and that they begin and end as the range.  Raises
-        ``Damaged``; O(n).  Whether a mapping's block is there, the log alone can tell."""
-        end, first = NULL_VLSN, NULL_VLSN
-        for bucket in self.buckets():
-            bucket.verify()
-            if bucket.first <= end:
-                raise Damaged(f"the index bucket at {bucket.first} begins before {end}, where one ends", vlsn=end)
-            first, end = first or bucket.first, bucket.last
-        if (first, end) != (self._range.first, self._range.last):
-            raise Damaged(f"the index's buckets cover {first}–{end}, its range is {self._range}", vlsn=first)
-
-    def describe(self) -> dict[str, Any]:
-        """For ``vlsnlog index``: range, checkpoint, and every bucket."""
-        held = self._range
-        covered = self._levels.covered
-        return {
-            "range": {
-                "first": held.first,
-                "last": held.last,
-                "last_sync": held.last_sync,
-                "last_txn_end": held.last_txn_end,
-            },
-            "checkpoint": self._checkpoint_id,
-            "waiters": len(self._waiters),
-            "stats": asdict(self.stats()),
-            "buckets": [
-                {
-                    "first": bucket.first,
-                    "last": bucket.last,
-                    "file": bucket.file,
-                    "mappings": len(bucket),
-                    "stored": bucket.first <= covered,
-                }
-                for bucket in self.buckets()
-            ],
-        }

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from vlsn.errors import Damaged
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn_file
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file
 from vlsn.index.bucket import Bucket, Mapping, bucket_key, single
 from vlsn.index.flush import Flush
 from vlsn.index.stored import END_KEY, FIRST_KEY, Record, StoredBuckets
@@ -25,7 +25,7 @@ from vlsn.seams import KeyValue
 class Levels:
     """Every method under the log latch."""
 
-    __slots__ = ("_drops", "_flushing", "_patches", "_store", "covered", "deleted", "stored", "tracker")
+    __slots__ = ("_drops", "_flushing", "_patches", "_store", "covered", "deleted", "head", "stored", "tracker")
 
     def __init__(self, store: KeyValue, tracker: Tracker) -> None:
         self.tracker = tracker
@@ -37,7 +37,10 @@ class Levels:
     def forget(self) -> None:
         """As if the store were empty."""
         self.tracker.clear()
+        self.stored.wounded = False
         self.covered: Vlsn = NULL_VLSN
+        self.head: Mapping = NULL_VLSN, NULL_LSN
+        """The range's first mapping: it answers where nothing before a VLSN can be read in the store."""
         self._flushing = False
         self._patches: list[Bucket] = []
         self._drops: list[tuple[bytes, bytes]] = []
@@ -76,9 +79,7 @@ class Levels:
         if kept:
             kept[-1:] = _cut_bucket(kept[-1], last, cap)
         else:
-            straddling = self.stored.at_or_before(at)
-            if straddling is None:
-                raise Damaged(f"the index has no mapping at or before VLSN {at}", vlsn=at)
+            straddling = self.stored.readable_at_or_before(at) or single(self.head[0], *self.head)
             kept = _cut_bucket(straddling, last, cap)
             self._drop_from(straddling.first)
         tracker.buckets = kept
@@ -89,6 +90,7 @@ class Levels:
         self.tracker.close_current()
         self.deleted += len(self.tracker.buckets)
         self.tracker.clear()
+        self.head = NULL_VLSN, NULL_LSN
         self._drop_from(NULL_VLSN)
 
     def cut_head(self, first: Vlsn, at: Lsn) -> None:
@@ -97,7 +99,7 @@ class Levels:
         tracker = self.tracker
         tracker.close_current()
         if first <= self.covered:
-            straddling = self.stored.at_or_before(first)
+            straddling = self.stored.readable_at_or_before(first)
             if straddling is None or straddling.first != first:
                 self._patches.append(_cap_head(straddling, first, at))
         else:
@@ -106,6 +108,7 @@ class Levels:
             kept = [last_gone] if last_gone and last_gone.first == first else [_cap_head(last_gone, first, at)]
             tracker.buckets[:gone] = kept
             self.deleted += max(0, gone - 1)
+        self.head = first, at
         self._drop(FIRST_KEY, bucket_key(first))
 
     def _drop_from(self, first: Vlsn) -> None:

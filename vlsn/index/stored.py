@@ -2,16 +2,17 @@
 
 Keys: ``b`` + first VLSN (big-endian u64) → bucket; ``r`` → the record:
 
-    0       2   4   8               16      24     32          40
-    |version| 0 | 0 | checkpoint id | first | last | last_sync | last_txn_end |
+    0       2   4   8       16              24      32     40          48
+    |version| 0 | 0 | owner | checkpoint id | first | last | last_sync | last_txn_end |
 
 The record holds the range as of the flush that wrote it and the id of that flush's checkpoint; the buckets
-begin at ``first`` and end at ``last``, exactly.
+begin at ``first`` and end at ``last``, exactly.  ``owner`` is the incarnation of the store whose log this is the
+index of: LSNs are each node's own, so another node's index is of no use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 
@@ -22,44 +23,51 @@ from vlsn.index.range import VlsnRange
 from vlsn.seams import KeyValue
 
 RECORD_KEY = b"r"
-RECORD = Struct("<HHIQQQQQ")
-VERSION = 1
+RECORD = Struct("<HHIQQQQQQ")
+VERSION = 2
 FIRST_KEY = bucket_key(Vlsn(0))
 END_KEY = bucket_key(Vlsn(U64_MAX)) + b"\0"
 LAST_KEY = bucket_key(Vlsn(U64_MAX))
 
-assert RECORD.size == 48
+assert RECORD.size == 56
 assert END_KEY < RECORD_KEY
+
+UNFINISHED = U64_MAX
+"""The checkpoint's id while an index is built anew: no checkpoint has it, so that half of one is never used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     checkpoint_id: int
     range: VlsnRange
+    owner: int = 0
 
     def encode(self) -> bytes:
         held = self.range
-        return RECORD.pack(VERSION, 0, 0, self.checkpoint_id, held.first, held.last, held.last_sync, held.last_txn_end)
+        landmarks = held.first, held.last, held.last_sync, held.last_txn_end
+        return RECORD.pack(VERSION, 0, 0, self.owner, self.checkpoint_id, *landmarks)
 
 
 def decode_record(value: bytes) -> Record:
     if len(value) != RECORD.size:
         raise Damaged(f"the index's record has {len(value)} bytes, not {RECORD.size}")
-    version, zero, zero_too, checkpoint_id, *held = RECORD.unpack(value)
+    version, zero, zero_too, owner, checkpoint_id, *held = RECORD.unpack(value)
     if version != VERSION or zero or zero_too:
         raise Damaged(f"the index's record has version {version}, not {VERSION}")
     found = VlsnRange(*map(Vlsn, held))
     found.verify()
-    return Record(checkpoint_id, found)
+    return Record(checkpoint_id, found, owner)
 
 
 class StoredBuckets:
     """Reads: each one short transaction, of what is committed at that moment, from any thread."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_store", "wounded")
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
+        self.wounded = False
+        """A bucket could not be read: lookups pass it over, until it is tracked from the log again."""
 
     def record(self) -> Record | None:
         """The record, its range held against the first and the last bucket.  Raises ``Damaged``."""
@@ -88,6 +96,33 @@ class StoredBuckets:
         item = self._store.at_or_after(bucket_key(vlsn))
         return decode(*item) if item is not None and item[0] < END_KEY else None
 
+    def readable_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
+        """As ``at_or_before``, but one that cannot be read is as if it were not there: a gap."""
+        try:
+            return self.at_or_before(vlsn)
+        except Damaged:
+            self.wounded = True
+            return self._first_readable(reversed(self._keys(FIRST_KEY, bucket_key(vlsn) + b"\0")))
+
+    def readable_at_or_after(self, vlsn: Vlsn) -> Bucket | None:
+        """As ``at_or_after``, but one that cannot be read is as if it were not there."""
+        try:
+            return self.at_or_after(vlsn)
+        except Damaged:
+            self.wounded = True
+            return self._first_readable(self._keys(bucket_key(vlsn), END_KEY))
+
+    def each(self) -> Iterator[Bucket | None]:
+        """Ascending; ``None`` for each that cannot be read or whose mappings do not rise."""
+        for key in self._keys(FIRST_KEY, END_KEY):
+            bucket = self._readable(key)
+            try:
+                if bucket is not None:
+                    bucket.verify()
+            except Damaged:
+                bucket = None
+            yield bucket
+
     def all(self) -> Iterator[Bucket]:
         """Ascending, one read each, so that a long walk holds no snapshot."""
         bucket = self.at_or_after(Vlsn(0))
@@ -96,7 +131,23 @@ class StoredBuckets:
             bucket = self.at_or_after(Vlsn(bucket.first + 1))
 
     def count(self, start: bytes, end: bytes) -> int:
-        return len(self._store.items(start, end))
+        return len(self._keys(start, end))
+
+    def _keys(self, start: bytes, end: bytes) -> list[bytes]:
+        try:
+            return self._store.keys(start, end)
+        except Damaged:
+            return []
+
+    def _first_readable(self, keys: Iterable[bytes]) -> Bucket | None:
+        return next((bucket for key in keys if (bucket := self._readable(key)) is not None), None)
+
+    def _readable(self, key: bytes) -> Bucket | None:
+        try:
+            value = self._store.get(key)
+            return None if value is None else decode(key, value)
+        except Damaged:
+            return None
 
     def _before(self, key: bytes) -> Bucket | None:
         item = self._store.at_or_before(key)

@@ -37,6 +37,15 @@ class Tracker:
         self.created = 0
         self.clear()
 
+    def scratch(self) -> Tracker:
+        """An empty one that keeps mappings by the same rules."""
+        return Tracker(
+            stride=self._stride,
+            mapping_bytes_min=self._bytes_min,
+            max_distance=self._far,
+            max_mappings=self._mappings_max,
+        )
+
     def clear(self) -> None:
         self.buckets: list[Bucket] = []
         self.current: CurrentBucket | None = None

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.fakes.kv import FakeStores
 from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
 from vlsn.ids import NULL_LSN, Lsn, Vlsn
+from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
 from vlsn.seams import Stores
 
@@ -149,8 +150,10 @@ class IndexMachine(RuleBasedStateMachine):
         self.uncapped = self.uncapped or self.checkpoint is not None
         scan_from = self.scan_from - back
         found = [block for block in self.log if block[0] >= scan_from]
+        before = self.log[: len(self.log) - len(found)]
+        base = before[-1][1] if before else 0
         firsts, lasts, lsns = ([block[column] for block in found] for column in range(3))
-        self.index.merge(firsts, lasts, lsns)
+        self.index.merge(Vlsn(base), firsts, lasts, lsns)
         self.waiting, self.put_blocks = [], list(self.log)
         self.forget_waits()
         self.synced = self.index.range.last_sync
@@ -242,9 +245,9 @@ class IndexMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_buckets_are_in_order_and_their_mappings_in_the_log(self) -> None:
-        self.index.verify()
+        inspect.verify(self.index)
         places = {block[0]: block[2] for block in self.log}
-        assert all(places[vlsn] == at for vlsn, at in self.index.mappings())
+        assert all(places[vlsn] == at for vlsn, at in inspect.mappings(self.index))
 
     @invariant()
     def waiters_are_called_once_and_in_time(self) -> None:
@@ -262,7 +265,7 @@ class IndexMachine(RuleBasedStateMachine):
         if not last:
             return
         places = {block[0]: block[2] for block in self.log}
-        mapped = [vlsn for vlsn, _ in self.index.mappings()]
+        mapped = [vlsn for vlsn, _ in inspect.mappings(self.index)]
         current = self.index.at_or_before(Vlsn(last))
         assert current is not None
         probes = {first, last, *(random.Random(seed).randint(first, last) for _ in range(8))}

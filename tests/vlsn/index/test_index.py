@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.fakes.kv import FakeStores
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, span
 from vlsn.errors import BadArgument, Damaged, WaitEnded
 from vlsn.ids import Lsn, Vlsn, lsn
+from vlsn.index import inspect
 from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.range import EMPTY
 from vlsn.lmdb_store import LmdbStores
@@ -35,8 +35,8 @@ def test_a_new_index_is_empty_and_answers_nothing(index: VlsnIndex) -> None:
     assert index.range == EMPTY
     assert index.at_or_before(Vlsn(1)) is None
     assert index.at_or_after(Vlsn(0)) is None
-    assert list(index.mappings()) == []
-    index.verify()
+    assert list(inspect.mappings(index)) == []
+    inspect.verify(index)
 
 
 def test_the_worked_example_of_a_late_put(index: VlsnIndex) -> None:
@@ -54,7 +54,7 @@ def test_the_first_block_is_mapped_even_when_it_comes_last(index: VlsnIndex) -> 
     assert index.exact(Vlsn(1)) == place(0)
     assert index.exact(Vlsn(91)) == place(9)
     assert index.at_or_before(Vlsn(35)) == (31, place(3))
-    index.verify()
+    inspect.verify(index)
 
 
 def test_a_restored_log_begins_where_its_first_block_does(index: VlsnIndex) -> None:
@@ -90,13 +90,13 @@ def test_a_put_never_writes(stores: FakeStores, index: VlsnIndex) -> None:
 def test_a_flush_is_one_transaction_and_a_load_brings_it_back(stores: FakeStores, index: VlsnIndex) -> None:
     put(index, *range(20))
     index.note_synced(Vlsn(190))
-    mappings, held = list(index.mappings()), index.range
+    mappings, held = list(inspect.mappings(index)), index.range
     flush(index, 7)
     assert stores.writes == 1
-    assert list(index.mappings()) == mappings
+    assert list(inspect.mappings(index)) == mappings
     again = open_index(stores)
     assert again.load() == 7
-    assert (again.range, list(again.mappings())) == (held, mappings)
+    assert (again.range, list(inspect.mappings(again))) == (held, mappings)
     assert again.checkpoint_id == 7
 
 
@@ -131,12 +131,12 @@ def test_a_put_before_what_was_flushed_first_is_dropped(stores: FakeStores, inde
     again = open_index(stores)
     again.load()
     assert again.range.first == 31
-    again.verify()
+    inspect.verify(again)
 
 
 def test_flushes_exclude_each_other_and_cuts(index: VlsnIndex) -> None:
     put(index, 0, 1)
-    held, mappings = index.range, list(index.mappings())
+    held, mappings = index.range, list(inspect.mappings(index))
     started = index.start_flush(1)
     with pytest.raises(AssertionError):
         index.start_flush(2)
@@ -145,14 +145,14 @@ def test_flushes_exclude_each_other_and_cuts(index: VlsnIndex) -> None:
     with pytest.raises(AssertionError):
         index.truncate_head(Vlsn(11), place(1))
     with pytest.raises(AssertionError):
-        index.merge(*columns(0, 1))
+        index.merge(Vlsn(0), *columns(0, 1))
     with pytest.raises(AssertionError):
         index.clear()
-    assert (index.range, list(index.mappings())) == (held, mappings)
+    assert (index.range, list(inspect.mappings(index))) == (held, mappings)
     started.run()
     index.finish_flush(started)
     flush(index, 2)
-    assert (index.range, list(index.mappings())) == (held, mappings)
+    assert (index.range, list(inspect.mappings(index))) == (held, mappings)
 
 
 def reversed_span(number: int) -> tuple[Vlsn, Lsn]:
@@ -182,7 +182,7 @@ def test_a_truncation_maps_a_block_that_never_was(stores: FakeStores, index: Vls
     assert index.at_or_after(Vlsn(21)) == (71, place(7))
     again = open_index(stores)
     again.load()
-    assert list(again.mappings()) == list(index.mappings())
+    assert list(inspect.mappings(again)) == list(inspect.mappings(index))
 
 
 def test_a_truncation_without_the_block_ends_with_the_closest_mapping(index: VlsnIndex) -> None:
@@ -193,7 +193,7 @@ def test_a_truncation_without_the_block_ends_with_the_closest_mapping(index: Vls
     assert index.at_or_after(Vlsn(45)) == (41, place(4))
     put(index, 5)
     assert index.exact(Vlsn(51)) == place(5)
-    index.verify()
+    inspect.verify(index)
 
 
 def stretched(stores: FakeStores) -> VlsnIndex:
@@ -212,10 +212,10 @@ def test_a_second_truncation_in_the_segment_that_the_first_did_not_map(stores: F
     index.truncate_tail(span(8)[1], place(8), block_first=span(8)[0])
     assert index.exact(Vlsn(81)) == place(8)
     assert index.at_or_before(Vlsn(80)) == (11, place(1))
-    index.verify()
+    inspect.verify(index)
     again = open_index(stores)
     assert again.load() == 1
-    assert list(again.mappings()) == list(index.mappings())
+    assert list(inspect.mappings(again)) == list(inspect.mappings(index))
 
 
 def test_a_trim_in_the_segment_that_a_truncation_did_not_map(stores: FakeStores) -> None:
@@ -225,7 +225,7 @@ def test_a_trim_in_the_segment_that_a_truncation_did_not_map(stores: FakeStores)
     assert index.at_or_before(Vlsn(100)) == (81, place(8))
     again = open_index(stores)
     assert again.load() == 1
-    again.verify()
+    inspect.verify(again)
 
 
 def test_a_truncation_to_nothing_leaves_an_empty_store(stores: FakeStores, index: VlsnIndex) -> None:
@@ -236,7 +236,7 @@ def test_a_truncation_to_nothing_leaves_an_empty_store(stores: FakeStores, index
     again = open_index(stores)
     assert again.load() == 1
     assert again.range == EMPTY
-    assert list(again.mappings()) == []
+    assert list(inspect.mappings(again)) == []
 
 
 def test_a_matchpoint_at_or_past_the_last_changes_nothing(stores: FakeStores, index: VlsnIndex) -> None:
@@ -260,7 +260,7 @@ def test_vlsns_are_given_again_after_a_truncation(stores: FakeStores, index: Vls
     again = open_index(stores)
     again.load()
     assert again.at_or_before(Vlsn(70)) == (51, elsewhere)
-    again.verify()
+    inspect.verify(again)
 
 
 def test_a_trim_is_durable_on_return_and_late_puts_below_it_are_dropped(stores: FakeStores, index: VlsnIndex) -> None:
@@ -275,16 +275,16 @@ def test_a_trim_is_durable_on_return_and_late_puts_below_it_are_dropped(stores: 
     assert index.range.first == 83
     again = open_index(stores)
     again.load()
-    assert (again.range.first, list(again.mappings())) == (83, list(index.mappings()))
+    assert (again.range.first, list(inspect.mappings(again))) == (83, list(inspect.mappings(index)))
 
 
 def test_a_trim_at_a_segments_first_block_needs_no_new_mapping(index: VlsnIndex) -> None:
     put(index, *range(20))
     flush(index, 1)
-    before = list(index.mappings())
+    before = list(inspect.mappings(index))
     index.truncate_head(Vlsn(81), place(8))
-    assert list(index.mappings()) == before[8:]
-    index.verify()
+    assert list(inspect.mappings(index)) == before[8:]
+    inspect.verify(index)
 
 
 def test_a_trim_of_everything_is_refused(index: VlsnIndex) -> None:
@@ -309,7 +309,7 @@ def test_recovery_appends_what_follows(stores: FakeStores, index: VlsnIndex) -> 
     flush(index, 1)
     again = open_index(stores)
     again.load()
-    again.merge(*columns(5, 6))
+    again.merge(Vlsn(50), *columns(5, 6))
     assert (again.range.last, again.exact(Vlsn(61))) == (70, place(6))
     third = open_index(stores)
     assert third.load() == 1
@@ -322,13 +322,13 @@ def test_what_the_log_says_wins(stores: FakeStores, index: VlsnIndex) -> None:
     again = open_index(stores)
     again.load()
     elsewhere = [lsn(9, 4096), lsn(9, 9000)]
-    again.merge([31, 44], [43, 50], elsewhere)
+    again.merge(Vlsn(30), [31, 44], [43, 50], elsewhere)
     assert (again.range.first, again.range.last) == (1, 50)
-    assert list(again.mappings()) == [
+    assert list(inspect.mappings(again)) == [
         *((span(each)[0], place(each)) for each in range(3)),
         *zip([31, 44], elsewhere, strict=True),
     ]
-    again.verify()
+    inspect.verify(again)
 
 
 def test_blocks_put_again_at_their_places_change_nothing(stores: FakeStores, index: VlsnIndex) -> None:
@@ -336,47 +336,41 @@ def test_blocks_put_again_at_their_places_change_nothing(stores: FakeStores, ind
     flush(index, 1)
     again = open_index(stores)
     again.load()
-    before = list(again.mappings())
+    before = list(inspect.mappings(again))
     put(again, 8, 9)
     again.put_run(*columns(*range(4, 14)))
-    assert list(again.mappings())[: len(before)] == before
+    assert list(inspect.mappings(again))[: len(before)] == before
     assert again.range.last == 140
 
 
-@pytest.mark.parametrize(
-    "track",
-    [
-        lambda index: put(index, 6),
-        lambda index: index.put_run(*columns(4, 6, 7)),
-        lambda index: index.merge(*columns(6, 7)),
-    ],
-    ids=["put", "put_run", "merge"],
-)
+@pytest.mark.parametrize("blocks", [columns(6, 7), columns()], ids=["blocks", "none"])
 def test_a_hole_between_index_and_log_is_named(
-    stores: FakeStores, index: VlsnIndex, track: Callable[[VlsnIndex], None]
+    stores: FakeStores, index: VlsnIndex, blocks: tuple[list[int], list[int], list[int]]
 ) -> None:
     put(index, *range(5))
     flush(index, 1)
     again = open_index(stores)
     again.load()
     with pytest.raises(IndexHole) as hole:
-        track(again)
-    assert hole.value.vlsn == 51
+        again.merge(Vlsn(60), *blocks)
+    assert hole.value.vlsn == 60
     assert again.range.last == 50
     again.clear()
     again.put_run(*columns(*range(8)))
     assert again.range.last == 80
-    again.verify()
+    inspect.verify(again)
 
 
-def test_a_hole_is_looked_for_only_behind_what_was_loaded(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, 0, 2, 1, 5)
+def test_what_a_rollback_left_before_the_crash_is_what_a_merge_leaves(stores: FakeStores, index: VlsnIndex) -> None:
+    put(index, *range(12))
     flush(index, 1)
     again = open_index(stores)
     again.load()
-    again.merge([], [], [])
-    put(again, 8, 6, 7)
-    assert again.range.last == 90
+    again.merge(Vlsn(50), [], [], [])
+    assert (again.range.last, again.at_or_before(Vlsn(50))) == (50, (41, place(4)))
+    third = open_index(stores)
+    assert third.load() == 1
+    assert third.range.last == 50
 
 
 def test_a_block_across_the_end_of_the_index_is_damage(index: VlsnIndex) -> None:
@@ -417,13 +411,13 @@ def test_describe_names_every_bucket(index: VlsnIndex) -> None:
     put(index, *range(10))
     flush(index, 3)
     put(index, 10)
-    described = index.describe()
+    described = inspect.describe(index)
     assert described["range"] == {"first": 1, "last": 110, "last_sync": 0, "last_txn_end": 0}
     assert described["checkpoint"] == 3
     assert described["buckets"] == [
-        {"first": 1, "last": 80, "file": 1, "mappings": 8, "stored": True},
-        {"first": 81, "last": 100, "file": 2, "mappings": 2, "stored": True},
-        {"first": 101, "last": 110, "file": 2, "mappings": 1, "stored": False},
+        {"first": 1, "last": 80, "file": 1, "mappings": 8},
+        {"first": 81, "last": 100, "file": 2, "mappings": 2},
+        {"first": 101, "last": 110, "file": 2, "mappings": 1},
     ]
 
 
@@ -438,10 +432,10 @@ def test_a_put_past_a_vlsn_wakes_those_that_wait_for_it(index: VlsnIndex) -> Non
     assert woken == [("first", None), ("also first", None)]
     put(index, 0)
     assert len(woken) == 2
-    assert index.describe()["waiters"] == 1
+    assert inspect.describe(index)["waiters"] == 1
     index.put_run(*columns(2))
     assert woken[2:] == [("third", None)]
-    assert index.describe()["waiters"] == 0
+    assert inspect.describe(index)["waiters"] == 0
 
 
 def test_a_wait_for_what_is_there_ends_at_once(index: VlsnIndex) -> None:
@@ -490,7 +484,7 @@ def test_cancelled_waits_are_let_go(index: VlsnIndex) -> None:
     for vlsn in range(10_000):
         index.wait_for(Vlsn(2_000 + vlsn), lambda _: None)()
     assert len(index._waiters._heap) < 50
-    assert index.describe()["waiters"] == 1
+    assert inspect.describe(index)["waiters"] == 1
 
 
 # Threads.
@@ -532,5 +526,5 @@ def test_threads_put_in_any_order_while_others_look_up_and_flush(tmp_path: Path)
         thread.join()
     assert not wrong
     assert index.range.last == total * 10
-    index.verify()
+    inspect.verify(index)
     index.close()

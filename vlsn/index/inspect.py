@@ -1,0 +1,61 @@
+"""A look at the whole index: every bucket, every mapping, and whether they fit together.  O(n)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from vlsn.errors import Damaged
+from vlsn.ids import NULL_VLSN
+from vlsn.index.bucket import Bucket, Mapping
+from vlsn.index.index import VlsnIndex
+
+
+def mappings(index: VlsnIndex) -> Iterator[Mapping]:
+    """All of them, ascending; a walk that nothing may truncate meanwhile."""
+    for bucket in index.buckets():
+        yield from bucket.mappings()
+
+
+def verify(index: VlsnIndex) -> None:
+    """Every bucket's order, that none overlap, and that they begin and end as the range.  Raises ``Damaged``.
+    Whether a mapping's block is there, the log alone can tell."""
+    end, first = NULL_VLSN, NULL_VLSN
+    for bucket in index.buckets():
+        check_follows(bucket, end)
+        first, end = first or bucket.first, bucket.last
+    if (first, end) != (index.range.first, index.range.last):
+        raise Damaged(f"the index's buckets cover {first}–{end}, its range is {index.range}", vlsn=first)
+
+
+def check_follows(bucket: Bucket, end: int) -> None:
+    """Raises ``Damaged`` unless ``bucket`` is right in itself and begins after ``end``."""
+    bucket.verify()
+    if bucket.first <= end:
+        raise Damaged(f"the index bucket at {bucket.first} begins before {end}, where one ends", vlsn=end)
+
+
+def describe(index: VlsnIndex) -> dict[str, Any]:
+    """Range, checkpoint, counts, and every bucket."""
+    held = index.range
+    return {
+        "range": {
+            "first": held.first,
+            "last": held.last,
+            "last_sync": held.last_sync,
+            "last_txn_end": held.last_txn_end,
+        },
+        "checkpoint": index.checkpoint_id,
+        "waiters": index.waiting,
+        "stats": asdict(index.stats()),
+        "buckets": [
+            {
+                "first": bucket.first,
+                "last": bucket.last,
+                "file": bucket.file,
+                "mappings": len(bucket),
+            }
+            for bucket in index.buckets()
+        ],
+    }

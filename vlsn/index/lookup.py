@@ -1,0 +1,139 @@
+"""Lookups: from any VLSN of the range to a block near it.
+
+    at_or_before(15) → (11, lsn)     the closest mapping at or before; the reader walks block headers from there
+    at_or_after(15)  → (21, lsn)     the closest at or after; past the last mapping, that one
+
+Inside the range both always answer; outside of it they give ``None``.  Recent VLSNs are the tracker's (a hit),
+all others the store's (a miss).  A bucket of the store that rotted is a gap: the mapping before it answers, at
+worst the range's first, and ``wounded`` asks for it to be tracked from the log again.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from vlsn import limits
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn
+from vlsn.index.bucket import Bucket, Mapping, single
+from vlsn.index.levels import Levels
+from vlsn.index.range import EMPTY, VlsnRange
+from vlsn.index.tracker import Tracker
+from vlsn.seams import KeyValue
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    """Since the index was made."""
+
+    hits: int
+    """Lookups that the tracker answered."""
+    misses: int
+    """Lookups that went to the store."""
+    buckets_created: int
+    buckets_deleted: int
+    flushes: int
+
+
+class Lookups:
+    """What the index holds, and the reading side of it: any thread, without the latch."""
+
+    def __init__(
+        self,
+        store: KeyValue,
+        latch: AbstractContextManager[object],
+        *,
+        stride: int = limits.INDEX_STRIDE,
+        mapping_bytes_min: int = limits.INDEX_MAPPING_BYTES_MIN,
+        max_distance: int = limits.INDEX_MAX_DISTANCE_BYTES,
+        max_mappings: int = limits.INDEX_MAX_MAPPINGS,
+    ) -> None:
+        self.epoch = 0
+        """Rises when mappings are taken away: a bucket kept from before it may say what is no longer so."""
+        self._latch = latch
+        self._tracker = Tracker(
+            stride=stride, mapping_bytes_min=mapping_bytes_min, max_distance=max_distance, max_mappings=max_mappings
+        )
+        self._levels = Levels(store, self._tracker)
+        self._stored = self._levels.stored
+        self._store = store
+        self._range = EMPTY
+        self._hits = self._misses = self._flushes = 0
+
+    @property
+    def range(self) -> VlsnRange:
+        return self._range
+
+    @property
+    def wounded(self) -> bool:
+        """A bucket of the store could not be read."""
+        return self._stored.wounded
+
+    def stats(self) -> IndexStats:
+        return IndexStats(self._hits, self._misses, self._tracker.created, self._levels.deleted, self._flushes)
+
+    def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
+        """The closest mapping at or before ``vlsn``; ``None`` only outside the range."""
+        held = self._range
+        if not held.first <= vlsn <= held.last or vlsn == NULL_VLSN:
+            return None
+        with self._latch:
+            found = self._tracker.at_or_before(vlsn)
+            if found is not None:
+                self._hits += 1
+                return found
+        bucket = self._stored_at_or_before(vlsn)
+        return None if bucket is None else bucket.at_or_before(vlsn)
+
+    def exact(self, vlsn: Vlsn) -> Lsn | None:
+        """The LSN of the block that begins at ``vlsn``, where the index happens to map it."""
+        found = self.at_or_before(vlsn)
+        return found[1] if found is not None and found[0] == vlsn else None
+
+    def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
+        """The closest mapping at or after ``vlsn``; past the last mapping, that one.  ``None`` only outside
+        the range."""
+        while vlsn in self._range:
+            covered = self._levels.covered
+            found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
+            if found is None:
+                with self._latch:
+                    found = self._tracker.at_or_after(vlsn)
+                    self._hits += 1
+            if found is not None or (found := self.at_or_before(vlsn)) is not None:
+                return found
+        return None
+
+    def bucket_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
+        """The bucket that answers ``at_or_before(vlsn)``, as it is now; ``None`` only outside the range."""
+        if vlsn not in self._range:
+            return None
+        with self._latch:
+            found = self._tracker.bucket_at_or_before(vlsn)
+            if found is not None:
+                self._hits += 1
+                return found if isinstance(found, Bucket) else found.freeze()
+        return self._stored_at_or_before(vlsn)
+
+    def _stored_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
+        self._misses += 1
+        while True:
+            epoch = self.epoch
+            bucket = self._stored.readable_at_or_before(vlsn)
+            if bucket is not None:
+                return bucket
+            with self._latch:
+                if vlsn not in self._range:
+                    return None
+                if epoch == self.epoch:
+                    self._stored.wounded = True
+                    return single(self._levels.head[0], *self._levels.head)
+
+    def _stored_at_or_after(self, vlsn: Vlsn, covered: Vlsn) -> Mapping | None:
+        self._misses += 1
+        bucket = self._stored.readable_at_or_before(vlsn)
+        found = bucket.at_or_after(vlsn) if bucket is not None else None
+        if found is not None:
+            return found
+        bucket = self._stored.readable_at_or_after(vlsn)
+        return bucket.at_or_after(vlsn) if bucket is not None and bucket.first <= covered else None

@@ -1,0 +1,74 @@
+"""Wounds: buckets of the store that cannot be read, and the buckets that take their place.
+
+    1–400 │ 401–780, rotten │ 781–1200         start: the last mapping at or before 400   end: the mapping of 781
+          └ tracked from the log again ┘
+
+One transaction a wound: it is there as before, or healed.  The range and the record stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
+from vlsn.index.bucket import Bucket, bucket_key
+from vlsn.index.index import VlsnIndex
+from vlsn.index.stored import END_KEY, FIRST_KEY
+
+Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wound:
+    """VLSNs after ``after`` and before ``before`` have no readable bucket."""
+
+    after: Vlsn
+    before: Vlsn
+    start: Lsn
+    """Their blocks lie from here on."""
+    end: Lsn
+    """And before here; 0 where nothing later is known."""
+
+
+def find_wounds(index: VlsnIndex) -> list[Wound]:
+    """Every run of buckets in the store that cannot be read or reach into others.  O(n)."""
+    wounds: list[Wound] = []
+    good: Bucket | None = None
+    open_wound = False
+    for bucket in index.stored_buckets():
+        if bucket is None or (good is not None and bucket.first <= good.last):
+            open_wound = True
+            continue
+        if open_wound or (good is None and bucket.first != index.range.first):
+            wounds.append(_wound(index, good, bucket))
+        good, open_wound = bucket, False
+    if open_wound or (good is not None and good.last != index.stored_last) or (good is None and index.stored_last):
+        wounds.append(_wound(index, good, None))
+    return wounds
+
+
+def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
+    """``runs`` are the log's visible blocks from ``start`` to ``end``.  Blocking; durable on return."""
+    tracker = index.scratch_tracker()
+    for firsts, lasts, lsns in runs:
+        inside = [at for at, first in enumerate(firsts) if wound.after < first and lasts[at] < wound.before]
+        if inside:
+            part = slice(inside[0], inside[-1] + 1)
+            tracker.track_run(firsts[part], lasts[part], lsns[part])
+    tracker.close_current()
+    start = bucket_key(Vlsn(wound.after + 1)) if wound.after else FIRST_KEY
+    end = bucket_key(wound.before) if wound.before <= index.stored_last else END_KEY
+    index.replace_stored((start, end), tracker.buckets)
+
+
+def _wound(index: VlsnIndex, low: Bucket | None, high: Bucket | None) -> Wound:
+    if low is not None:
+        after, start = low.last, low.at_or_before(low.last)[1]
+    else:
+        after, start = NULL_VLSN, index.first_mapping[1]
+    if high is not None:
+        return Wound(after, high.first, start, high.at_or_before(high.first)[1])
+    before = Vlsn(index.stored_last + 1)
+    following = index.at_or_after(before)
+    return Wound(after, before, start, following[1] if following is not None else NULL_LSN)
