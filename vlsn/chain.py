@@ -7,15 +7,18 @@ far the log had been synced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from vlsn import scan
 from vlsn.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
-from vlsn.errors import Damaged
-from vlsn.frame import FRAME_BYTES
-from vlsn.ids import Lsn, lsn_file, lsn_offset
-from vlsn.limits import MIB, STATE_MAP_BYTES
+from vlsn.errors import BadBody, Damaged, LogInUse
+from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
+from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
+from vlsn.records import CheckpointEnd, RollbackStart
 from vlsn.recovery import STATE_NAME
 from vlsn.seams import Disk, Stores
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name
@@ -48,7 +51,8 @@ class Link:
 
     @property
     def size(self) -> int:
-        return self.info.size
+        """Bytes of the file that can be a segment's: no rotten directory makes a reader take more."""
+        return min(self.info.size, self.info.header.size if self.info.header is not None else SEGMENT_BYTES_MAX)
 
     @property
     def header(self) -> SegmentHeader | None:
@@ -86,13 +90,22 @@ class Stated:
         return [segment_name(number) for number in sorted({lsn_file(at) for at in self.ends}) if number > last]
 
 
-def read_stated(stores: Stores, directory: str) -> Stated:
-    """Reads the ``state`` store of a stopped node."""
+def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
+    """Reads the ``state`` store; of a running node (``live``) a copy of it, and where that cannot be read just now
+    it says nothing: frames and headers then tell alone how far the log was synced."""
     stated = Stated()
+    path = f"{directory}/{STATE_NAME}"
     try:
-        state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
+        if live:
+            state = StateStore(stores.open_copy(path, map_bytes=STATE_MAP_BYTES))
+        else:
+            state = StateStore(stores.open(path, map_bytes=STATE_MAP_BYTES, read_only=True))
     except FileNotFoundError:
         return stated
+    except LogInUse:
+        if live:
+            return stated
+        raise
     except Damaged as error:
         stated.faults.append(str(error))
         return stated
@@ -102,7 +115,7 @@ def read_stated(stores: Stores, directory: str) -> Stated:
         if checkpoint is not None:
             stated.dtvlsn = checkpoint.dtvlsn
             stated.checkpoint_end = checkpoint.end_lsn
-            stated.ends.append(Lsn(checkpoint.end_lsn + FRAME_BYTES))
+            stated.ends.append(Lsn(checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
         if idle is not None:
             stated.dtvlsn = max(stated.dtvlsn, idle.dtvlsn)
             stated.ends.append(idle.lsn)
@@ -134,7 +147,7 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
             taken.append((info, salt or 0, fault))
         elif salt is not None:
             unsynced = True
-    return Chain(_links(disk, segments, taken, live=live), unsynced)
+    return Chain(_links(disk, segments, taken, stated, live=live), unsynced)
 
 
 def read_segment(disk: Disk, link: Link, into: bytearray) -> int:
@@ -158,8 +171,38 @@ def read_segment(disk: Disk, link: Link, into: bytearray) -> int:
         file.close()
 
 
+def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:
+    """The ROLLBACK_STARTs, and where they lie, in all whole frames of the segments from ``from_number`` on, synced or
+    not: what a running node has begun since it was looked at."""
+    for info in survey(disk, directory):
+        if info.number < from_number or info.header is None:
+            continue
+        buf = _bytes_of(disk, info)
+        for found in scan.islands(buf, 0, FIRST_FRAME, info.header.salt):
+            for index in np.flatnonzero(found.headers["kind"] == FrameKind.ROLLBACK_START).tolist():
+                begin = int(found.offsets[index]) + FRAME_BYTES
+                try:
+                    record = RollbackStart.decode(buf[begin : begin + int(found.headers["length"][index])])
+                except BadBody:
+                    continue  # no record, and named as such where its segment is verified
+                yield lsn(info.number, begin - FRAME_BYTES), record
+
+
+def _bytes_of(disk: Disk, info: SegmentInfo) -> bytes:
+    file = disk.open(info.path)
+    try:
+        return file.read(0, min(info.size, SEGMENT_BYTES_MAX))
+    finally:
+        file.close()
+
+
 def _links(
-    disk: Disk, segments: Sequence[SegmentInfo], taken: Sequence[tuple[SegmentInfo, int, str]], *, live: bool
+    disk: Disk,
+    segments: Sequence[SegmentInfo],
+    taken: Sequence[tuple[SegmentInfo, int, str]],
+    stated: Sequence[Lsn],
+    *,
+    live: bool,
 ) -> list[Link]:
     links: list[Link] = []
     before = 0
@@ -167,7 +210,7 @@ def _links(
         last = position == len(taken) - 1
         end = info.live_end
         if last and live and end is None:
-            end = max(FIRST_FRAME, lsn_offset(stated_synced_end(disk, segments)))
+            end = max(FIRST_FRAME, lsn_offset(stated_synced_end(disk, segments, stated=stated)))
         follows = info.header.prev_number if info.header is not None and info.active else before
         missing = [follows] if before and follows > before else []
         if before and follows < before and not fault:
@@ -180,10 +223,6 @@ def _links(
 def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:
     """The salt of the frames in a segment without a good ACTIVE header, None when there are none, and up to where
     they say that it had been synced."""
-    file = disk.open(info.path)
-    try:
-        buf = file.read(0, info.size)
-    finally:
-        file.close()
+    buf = _bytes_of(disk, info)
     salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
     return salt, 0 if salt is None else synced_in_frames(buf, FIRST_FRAME, salt)

@@ -11,6 +11,7 @@ here it was synced and dropped from the page cache, so what reads back is what t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from vlsn.seams import Disk
 from vlsn.segment import FIRST_FRAME, segment_name
 
 Column = npt.NDArray[np.int64]
+_CUT_NAME = re.compile(r"(\d{8})\.cut-(\d{1,10})(?:\.\d{1,6})?\Z")
 
 
 @dataclass(slots=True)
@@ -194,4 +196,10 @@ def cut_name(number: int, offset: int) -> str:
     return f"{segment_name(number)[:-5]}.cut-{offset}"
 
 
-__all__ = ["Cut", "Found", "cut_name", "cut_of", "examine", "sync_and_forget", "untaken"]
+def parse_cut_name(name: str) -> tuple[int, int] | None:
+    """Segment number and offset of a file that ``cut_name`` names, also with a free number behind it, else None."""
+    found = _CUT_NAME.match(name)
+    return (int(found[1]), int(found[2])) if found is not None else None
+
+
+__all__ = ["Cut", "Found", "cut_name", "cut_of", "examine", "parse_cut_name", "sync_and_forget", "untaken"]

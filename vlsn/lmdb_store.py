@@ -10,12 +10,13 @@ key and value, so that a rotted or misplaced one is ``Damaged`` and never an ans
 2. One thread runs every write transaction from begin to commit: the first that wrote (asserted).
 3. The map is explicit and doubled on ``MapFull`` while no transaction is open; that is what the gate is for.
 4. No buffer leaves its transaction; every read is one short transaction.
-5. Offline tools open with ``read_only``, which takes no lock: only where no process writes.
+5. Offline tools open with ``read_only``, which takes no lock: only where no process writes; else a copy.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections.abc import Sequence
 from struct import Struct
@@ -25,6 +26,7 @@ import lmdb
 
 from vlsn.checksum import crc
 from vlsn.errors import Damaged, LogClosed, LogFailed, LogInUse
+from vlsn.lmdb_copy import copy_environment
 from vlsn.seams import KeyValue
 
 if TYPE_CHECKING:
@@ -53,6 +55,18 @@ class LmdbStores:
             _release(path)
             raise
 
+    def open_copy(self, path: str, *, map_bytes: int) -> KeyValue:
+        temporary = tempfile.TemporaryDirectory(prefix="vlsnlog-copy-")
+        try:
+            copy_environment(os.path.join(path, DATA_FILE), os.path.join(temporary.name, DATA_FILE))
+            store = self.open(temporary.name, map_bytes=map_bytes, read_only=True)
+        except BaseException:
+            temporary.cleanup()
+            raise
+        assert isinstance(store, LmdbStore)
+        store.temporary = temporary
+        return store
+
     def exists(self, path: str) -> bool:
         return os.path.exists(os.path.join(path, DATA_FILE))
 
@@ -76,6 +90,8 @@ class LmdbStore:
         self.path = path
         self.read_only = read_only
         self.growths = 0
+        self.temporary: tempfile.TemporaryDirectory[str] | None = None
+        """Of a copy: goes with it."""
         self._writer = 0
         self._failed = False
         self._gate = threading.Lock()
@@ -154,6 +170,8 @@ class LmdbStore:
                 return
             self._environment.close()
             _release(self.path)
+            if self.temporary is not None:
+                self.temporary.cleanup()
 
     def _checked(self, key: bytes, stored: memoryview) -> bytes:
         if len(stored) < CRC.size or CRC.unpack_from(stored)[0] != crc(stored[CRC.size :], crc(key)):

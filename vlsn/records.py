@@ -22,6 +22,7 @@ from typing import ClassVar, Self, TypeVar
 import msgspec
 
 from vlsn.errors import BadBody
+from vlsn.frame import FrameKind
 from vlsn.ids import is_name
 from vlsn.seams import Buffer
 
@@ -136,6 +137,20 @@ class RollbackEnd(_Fixed):
 
     def _fault(self) -> str | None:
         return None
+
+
+LocalRecord = CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd
+_OF_KIND: dict[FrameKind, type[LocalRecord]] = {
+    FrameKind.CHECKPOINT_START: CheckpointStart,
+    FrameKind.CHECKPOINT_END: CheckpointEnd,
+    FrameKind.ROLLBACK_START: RollbackStart,
+    FrameKind.ROLLBACK_END: RollbackEnd,
+}
+
+
+def decode_record(kind: FrameKind, payload: Buffer) -> LocalRecord:
+    """What a frame of ``kind``, not a block, carries.  Raises ``BadBody``."""
+    return _OF_KIND[kind].decode(payload)
 
 
 assert [one.LAYOUT.size for one in (CheckpointStart, CheckpointEnd, RollbackStart, RollbackEnd)] == [40, 56, 48, 16]

@@ -163,6 +163,11 @@ class Stores(Protocol):
         ``read_only`` and nothing is there."""
         ...
 
+    def open_copy(self, path: str, *, map_bytes: int) -> KeyValue:
+        """A copy, for reading only, of what was committed at one moment of the call, whoever writes meanwhile.
+        Raises as ``open`` with ``read_only`` does, and ``LogInUse`` when the writes never paused."""
+        ...
+
     def exists(self, path: str) -> bool: ...
 
     def set_aside(self, path: str) -> str:

@@ -10,74 +10,41 @@ overmark flags are checked against.  From one segment to the one before only a f
 
 Normal after a crash, and no finding: a torn tail, an index behind the log, a rollback whose flags are not all
 set yet, a standby that was never taken.  Of a running node (``live``) only the log up to its stated synced end
-is read, and neither of its stores.
+is read, and not its index; it may begin a rollback meanwhile, so an overmark that is not explained by what was read
+is held against the records that have come since.
+
+A segment is held in memory at a time.  It is read, not mapped: a page that the disk does not give is then an error,
+not the end of the process.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from vlsn import nodefile
-from vlsn.chain import Link, Stated, log_chain, read_segment, read_stated
+from vlsn.chain import Link, Stated, log_chain, read_segment, read_stated, rollback_starts
+from vlsn.directory import segment_numbers
 from vlsn.errors import BadBody, Damaged, LogInUse
 from vlsn.frame import FrameKind
 from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.inspection import Fault, Inspected, Mask, Rule, inspect
 from vlsn.mappings import Columns, read_mappings
-from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
+from vlsn.records import RollbackEnd, RollbackStart, decode_record
 from vlsn.recovery import INDEX_NAME, LOCK_NAME, NODE_FILE_NAME, STATE_NAME
 from vlsn.scan import Offsets
 from vlsn.seams import Disk, Stores
 from vlsn.segment import SegmentHeader, segment_name, sidecar_name
-from vlsn.sidecar import Sidecar, content_crc
+from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar, content_crc
+from vlsn.verify_report import Finding, TermRun, VerifyReport, kept_aside
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
 FINDINGS_MAX = 100
 """Of one rule in one file; a log that is wrong throughout need not say so a million times."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``file`` is a bare name; ``vlsn`` the one that is damaged or missing, 0 where there is none."""
-
-    rule: Rule
-    file: str
-    offset: int
-    vlsn: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class TermRun:
-    term: int
-    first: int
-    last: int
-
-
-@dataclass(slots=True)
-class VerifyReport:
-    """``frames`` and ``bytes`` count all that was read, ``blocks`` and ``entries`` the visible ones."""
-
-    findings: list[Finding] = field(default_factory=list)
-    torn_tail: bool = False
-    frames: int = 0
-    blocks: int = 0
-    entries: int = 0
-    bytes: int = 0
-    segments: int = 0
-    first: int = 0
-    last: int = 0
-    dtvlsn: int = 0
-    term_runs: list[TermRun] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return not self.findings
 
 
 def verify(
@@ -88,7 +55,7 @@ def verify(
     if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
     verifier = _Verifier(disk, directory, live)
-    stated = Stated() if live else read_stated(stores, directory)
+    stated = read_stated(stores, directory, live=live)
     for fault in stated.faults:
         verifier.add(Rule.STATE, STATE_NAME, 0, 0, fault)
     if not live:
@@ -111,14 +78,6 @@ class _After:
     lost: bool
 
 
-_RECORDS: dict[FrameKind, type[CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd]] = {
-    FrameKind.CHECKPOINT_START: CheckpointStart,
-    FrameKind.CHECKPOINT_END: CheckpointEnd,
-    FrameKind.ROLLBACK_START: RollbackStart,
-    FrameKind.ROLLBACK_END: RollbackEnd,
-}
-
-
 class _Verifier:
     def __init__(self, disk: Disk, directory: str, live: bool) -> None:
         self.report = VerifyReport()
@@ -135,6 +94,8 @@ class _Verifier:
         self._next_header: SegmentHeader | None = None
         self._missing: list[str] = []
         """Segments between the one at hand and the one verified before."""
+        self._unexplained: list[tuple[Link, Offsets, Offsets]] = []
+        """Offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""
 
     def add(self, rule: Rule, file: str, offset: int, vlsn: int, detail: str) -> None:
         self._counts[rule, file] += 1
@@ -148,6 +109,7 @@ class _Verifier:
             if (Rule.GAP, name) not in self._counts:
                 self.add(Rule.INDEX, name, offsets[0], vlsns[0], "the index points into a segment that is not there")
         self._check_node_file()
+        report.kept_aside = list(kept_aside(self._disk, self._directory))
         report.term_runs.reverse()
         report.findings.sort(key=lambda each: (each.file, each.offset, each.rule))
         return report
@@ -158,17 +120,39 @@ class _Verifier:
         total, done = sum(link.end or link.size for link in chain.links), 0
         for name in stated.missing_after(chain.links):
             self._missing.append(name)
+        self._check_owner(chain.links)
         for link in reversed(chain.links):
-            self._segment(link, stated)
+            try:
+                self._segment(link, stated)
+            except FileNotFoundError:
+                if self._live and self._is_head(link):
+                    break  # cleaned away since it was listed, like all before it
+                raise
             self._missing = [segment_name(number) for number in link.missing_before]
             self._next_header = link.header
             done += link.end or link.size
             if progress is not None:
                 progress(done, total)
+        self._check_unexplained(chain.links[-1].number if chain.links else 0)
         self.report.dtvlsn = max(self.report.dtvlsn, min(stated.dtvlsn, self.report.last))
         if not chain.links:
             for name in self._missing:
                 self.add(Rule.GAP, name, 0, 1, "the segment is missing")
+
+    def _is_head(self, link: Link) -> bool:
+        """Whether no segment is left at or before ``link``."""
+        return all(number > link.number for number, _ in segment_numbers(self._disk, self._directory))
+
+    def _check_owner(self, links: Sequence[Link]) -> None:
+        """All segments are one node's; whose, the last of them says."""
+        headers = [(link, link.header) for link in links if link.header is not None]
+        for link, header in headers:
+            owner = headers[-1][1]
+            if (header.group, header.node) != (owner.group, owner.node):
+                detail = (
+                    f"it is of node {header.node} of group {header.group}, the log of {owner.node} of {owner.group}"
+                )
+                self.add(Rule.SEGMENT_HEADER, link.name, 0, header.prev_last_vlsn + 1, detail)
 
     # One segment.
 
@@ -193,7 +177,7 @@ class _Verifier:
             self._last_block_lsn = max(self._last_block_lsn, lsn(link.number, int(found.block_offsets[-1])))
         for offset, kind, payload in found.records:
             try:
-                record = _RECORDS[kind].decode(payload)
+                record = decode_record(kind, payload)
             except BadBody as error:
                 found.faults.append(Fault(Rule.RECORD, offset, str(error)))
                 continue
@@ -224,12 +208,27 @@ class _Verifier:
         return hidden, certain
 
     def _check_flags(self, link: Link, found: Inspected, hidden: Mask, certain: Mask) -> None:
-        for wrong, detail in (
-            (found.marked & ~hidden, "overmarked, but no rollback record says so"),
-            (certain & ~found.marked, "a rollback record abandons it, but it is not overmarked"),
-        ):
-            for index in np.flatnonzero(wrong).tolist():
-                self.add(Rule.OVERMARK, link.name, int(found.block_offsets[index]), int(found.firsts[index]), detail)
+        strange = found.marked & ~hidden
+        if strange.any():
+            self._unexplained.append((link, found.block_offsets[strange], found.firsts[strange]))
+        for index in np.flatnonzero(certain & ~found.marked).tolist():
+            detail = "a rollback record abandons it, but it is not overmarked"
+            self.add(Rule.OVERMARK, link.name, int(found.block_offsets[index]), int(found.firsts[index]), detail)
+
+    def _check_unexplained(self, last_number: int) -> None:
+        """Flags are set after their ROLLBACK_START was synced: a running node's lies in segment ``last_number``, where
+        reading began, or behind it, if it is not there at all."""
+        late: list[tuple[Lsn, RollbackStart]] = []
+        if self._live and self._unexplained:
+            late = list(rollback_starts(self._disk, self._directory, last_number))
+        for link, offsets, vlsns in self._unexplained:
+            lsns = offsets + lsn(link.number, 0)
+            strange = np.ones(len(lsns), dtype=np.bool_)
+            for start, record in late:
+                strange &= (lsns < record.first_lsn) | (lsns >= record.end_lsn) | (lsns >= start)
+            for index in np.flatnonzero(strange).tolist():
+                detail = "overmarked, but no rollback record says so"
+                self.add(Rule.OVERMARK, link.name, int(offsets[index]), int(vlsns[index]), detail)
 
     def _check_order(self, link: Link, found: Inspected, visible: Mask) -> None:
         places, firsts, lasts = found.block_offsets[visible], found.firsts[visible], found.lasts[visible]
@@ -323,9 +322,12 @@ class _Verifier:
         path = f"{self._directory}/{name}"
         if link.end is None or link.last or not self._disk.exists(path):
             return None
-        file = self._disk.open(path)
         try:
-            return Sidecar.decode(file.read(0, file.size()))
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None  # a rollback, or cleaning, took it just now
+        try:
+            return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX + 1)))
         except BadBody as error:
             self.add(Rule.SIDECAR, name, 0, link.prev_last_vlsn + 1, str(error))
             return None

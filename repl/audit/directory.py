@@ -17,7 +17,6 @@ import numpy as np
 from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.plan import Part, Survey
-from repl.audit.snapshot import running_stated
 from repl.audit.source import Unreadable
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, BlockHeader, decode_header
@@ -48,12 +47,12 @@ class DirectorySource:
         disk = PosixDisk()
         try:
             live = disk.is_locked(f"{self.path}/{LOCK_NAME}")
-            stated = running_stated(self.path) if live else read_stated(LmdbStores(), self.path)
-            links = log_chain(disk, self.path, live=live).links
+            stated = read_stated(LmdbStores(), self.path, live=live)
+            links = log_chain(disk, self.path, live=live, stated=stated.ends).links
             header = next((link.header for link in reversed(links) if link.header is not None), None)
             if header is None:
                 raise Unreadable(f"{self.text}: no segments (*.vlog) that can be read; name a node's directory")
-            parts = [_part(index, link, stated, live=live) for link in links]
+            parts = [_part(index, link, stated) for link in links]
             parts[-1] = self._without_zeros(parts[-1])
             first, last, dtvlsn = self._bounds(parts)
             findings = [self._header_fault(link) for link in links if link.fault]
@@ -135,11 +134,11 @@ class DirectorySource:
         return 0
 
 
-def _part(index: int, link: Link, stated: Stated, *, live: bool) -> Part:
+def _part(index: int, link: Link, stated: Stated) -> Part:
     header = link.header if not link.fault else None
     end, synced = link.end, stated.offset_in(link.number)
     if end is not None:
-        end = synced = max(end, synced) if live and link.last else end
+        synced = end
     return Part(
         source=index,
         number=link.number,

@@ -15,7 +15,7 @@ from repl.cli.options import Command, json_option, require_log
 from repl.cli.report import count, print_json, size
 
 if TYPE_CHECKING:
-    from vlsn.verify import VerifyReport
+    from vlsn.verify_report import VerifyReport
 
 FINDINGS_SHOWN = 50
 
@@ -51,6 +51,7 @@ def _fields(report: VerifyReport) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in report.findings],
         **{name: getattr(report, name) for name in names},
         "term_runs": [asdict(run) for run in report.term_runs],
+        "kept_aside": [asdict(each) for each in report.kept_aside],
     }
 
 
@@ -60,6 +61,9 @@ def _print(directory: Path, report: VerifyReport) -> None:
         click.echo(f"finding: {finding.rule}: {where}: {finding.detail}")
     if len(report.findings) > FINDINGS_SHOWN:
         click.echo(f"and {len(report.findings) - FINDINGS_SHOWN} more findings (--json has all)")
+    for kept in report.kept_aside:
+        inside = f", with blocks up to VLSN {kept.last} of term {kept.term}" if kept.last else ""
+        click.echo(f"kept aside by an earlier open: {kept.file}: {size(kept.bytes)}{inside}")
     tail = "; a torn tail, normal after a crash" if report.torn_tail else ""
     verdict = "ok" if report.ok else f"NOT OK, {len(report.findings)} findings"
     click.echo(

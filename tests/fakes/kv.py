@@ -59,6 +59,13 @@ class FakeStores:
         self._open.add(path)
         return FakeStore(self, path, read_only=read_only)
 
+    def open_copy(self, path: str, *, map_bytes: int) -> KeyValue:
+        copies = FakeStores()
+        copies.unreadable = self.unreadable
+        if path in self.contents:
+            copies.contents[path] = self.contents[path].copy()
+        return copies.open(path, map_bytes=map_bytes, read_only=True)
+
     def exists(self, path: str) -> bool:
         return path in self.contents
 

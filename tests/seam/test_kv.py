@@ -215,3 +215,55 @@ def test_any_writes_leave_what_a_dict_would_hold(
         assert store.get(probe) == held.get(probe)
         assert store.at_or_before(probe) == max(((k, v) for k, v in held.items() if k <= probe), default=None)
         assert store.at_or_after(probe) == min(((k, v) for k, v in held.items() if k >= probe), default=None)
+
+
+def test_a_copy_is_what_was_committed_and_stays_while_the_store_is_written(world: tuple[Stores, str, Flip]) -> None:
+    stores, path, _ = world
+    with pytest.raises(FileNotFoundError):
+        stores.open_copy(path, map_bytes=MAP_BYTES)
+    store = stores.open(path, map_bytes=MAP_BYTES)
+    store.write([(b"k", b"1")])
+    copy = stores.open_copy(path, map_bytes=MAP_BYTES)
+    store.write([(b"k", b"2"), (b"l", b"3")])
+    assert (copy.get(b"k"), copy.get(b"l")) == (b"1", None)
+    again = stores.open_copy(path, map_bytes=MAP_BYTES)
+    assert (again.get(b"k"), copy.get(b"k")) == (b"2", b"1")
+    copy.close()
+    again.close()
+    store.close()
+
+
+def test_copies_under_constant_writes_are_each_one_committed_state(tmp_path: Path) -> None:
+    stores = LmdbStores()
+    path = str(tmp_path / "store")
+    store = stores.open(path, map_bytes=MAP_BYTES)
+    store.write([(b"%d" % key, b"0") for key in range(50)])
+    store.close()
+    stop = threading.Event()
+
+    def write() -> None:
+        written = stores.open(path, map_bytes=MAP_BYTES)
+        number = 0
+        while not stop.is_set():
+            number += 1
+            written.write([(b"%d" % key, b"%d" % number) for key in range(50)])
+            stop.wait(0.0005)
+        written.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    try:
+        for _ in range(200):
+            try:
+                copy = stores.open_copy(path, map_bytes=MAP_BYTES)
+            except LogInUse:
+                continue  # a commit in each attempt: it says so
+            values = {copy.get(b"%d" % key) for key in range(50)}
+            copy.close()
+            assert len(values) == 1, values
+            seen |= values
+    finally:
+        stop.set()
+        writer.join()
+    assert seen

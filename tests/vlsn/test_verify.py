@@ -27,7 +27,8 @@ from vlsn.nodefile import NodeRecord
 from vlsn.segment import FIRST_FRAME, SegmentState, sidecar_name
 from vlsn.sidecar import Sidecar
 from vlsn.state import Checkpoint, IdleEnd, StateStore
-from vlsn.verify import VerifyReport, verify
+from vlsn.verify import verify
+from vlsn.verify_report import VerifyReport
 
 Row = tuple[str, str, int, int]
 
@@ -404,6 +405,50 @@ def test_a_running_node_is_verified_only_up_to_its_stated_end() -> None:
     built.write()
     assert rows(check(built, live=True)) == [("frame-crc", "00000003.vlog", built.frames[-4].offset, 12)]
     lock.release()
+
+
+def test_the_idle_end_of_a_running_node_counts_and_its_index_does_not() -> None:
+    built = three_segments().block().write()
+    whole = state_with(idle=lsn(3, built.piece.end))
+    lock = built.disk.lock("/d/LOCK")
+    assert check(built, live=True).last == 13
+    assert (check(built, whole, live=True).last, rows(check(built, whole, live=True))) == (15, [])
+    built.flip(built.frames[-1], 70)
+    built.write()
+    assert rows(check(built, whole, live=True)) == [("frame-crc", "00000003.vlog", built.frames[-1].offset, 15)]
+    whole.unreadable |= {"/d/index"}
+    assert [row[0] for row in rows(check(built, whole, live=True))] == ["frame-crc"]
+    lock.release()
+
+
+def test_a_flag_that_nothing_explains_is_found_on_a_running_node_too() -> None:
+    built = log().blocks(4).roll().blocks(3).rollback(5).blocks(2).synced().block()
+    built.overmark(built.frames[1])
+    built.write()
+    lock = built.disk.lock("/d/LOCK")
+    assert rows(check(built, live=True)) == [("overmark", "00000001.vlog", built.frames[1].offset, 2)]
+    lock.release()
+
+
+def test_a_segment_of_another_node_is_named() -> None:
+    built = log().blocks(3).roll().blocks(3).roll().blocks(3)
+    other = replace(built.pieces[1].header, node="n2")
+    built.pieces[1].data[:4096] = other.encode()
+    assert rows(check(built.write())) == [("segment-header", "00000002.vlog", 0, 4)]
+
+
+def test_cut_bytes_kept_aside_are_named_with_what_is_in_them() -> None:
+    built = log().blocks(5).write()
+    piece, frame = built.piece, built.frames[3]
+    assert check(built).kept_aside == []
+    built.put(f"00000001.cut-{frame.offset}", bytes(piece.data[frame.offset : piece.end]))
+    built.put(f"00000001.cut-{frame.offset}.1", b"junk")
+    built.put("00000001.cut-", b"not one")
+    kept = check(built).kept_aside
+    assert [(each.file, each.bytes, each.term, each.last) for each in kept] == [
+        (f"00000001.cut-{frame.offset}", piece.end - frame.offset, 1, 5),
+        (f"00000001.cut-{frame.offset}.1", 4, 0, 0),
+    ]
 
 
 def test_verify_writes_nothing() -> None:

@@ -8,7 +8,8 @@ from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from tests.vlsn.test_crash_points import STORIES, Story, calls_of, put
 from tests.vlsn.test_overmark import Undurable, rolled_back
-from vlsn.verify import VerifyReport, verify
+from vlsn.verify import verify
+from vlsn.verify_report import VerifyReport
 
 
 def roll_back_and_go_on(machine: Machine, held: dict[int, bytes]) -> None:
