@@ -31,7 +31,7 @@ from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
 from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
-from repl.offload import Offload, settle
+from repl.offload import Offload, settle, settle_error
 from repl.reads import Reads
 from vlsn.block import Entry
 from vlsn.errors import (
@@ -404,7 +404,7 @@ class Node:
         if log.cramped:
             raise NoSpace("the disk has no room for a checkpoint")
         done: asyncio.Future[Checkpoint] = asyncio.get_running_loop().create_future()
-        log.checkpointer.run(done=settle(done))
+        log.checkpointer.run(done=settle(done), failed=settle_error(done))
         checkpoint = await done
         return {
             "node": self.config.name,

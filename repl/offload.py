@@ -21,6 +21,16 @@ def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
     return call
 
 
+def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
+    """A callback that ends ``future`` with an error, unless its owner has gone."""
+
+    def call(error: BaseException) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    return call
+
+
 class Offload:
     """Calls give a future that is done on the event loop's thread.  A future that nobody waits for any more
     (cancelled) does not stop its job."""

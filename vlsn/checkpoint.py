@@ -1,31 +1,44 @@
 """Checkpoints: the VLSN index flushed, and a place from which the next open may read.
 
     1  CHECKPOINT_START is placed, in its turn among the blocks, and synced
-    2  every VLSN given before it is in the index (they were put when their group was synced, before this)
-    3  the index is flushed: one transaction, buckets ascending, the checkpoint's id, the range last
+    2  every VLSN given before it is waited for in the index, on master and replica alike
+    3  what of the index could not be read is tracked again; then it is flushed: one transaction, buckets
+       ascending, the checkpoint's id, the range last
     4  CHECKPOINT_END is placed and synced
     5  the pointer and the state record go into ``state``, in one transaction        ◄ commit point
 
 Stopped before 5, the next open reads from the checkpoint before; an index one id ahead of the pointer is
 what 3 without 5 leaves, and is good.  A clean stop is the same with a flag in CHECKPOINT_END and nothing
-placed after it.  One checkpoint runs at a time; who asks meanwhile shares the next one.
+placed after it.  One checkpoint runs at a time; who asks meanwhile shares the next one.  A log that fails ends
+the one that runs and those that wait, with its error; none starts after that.
 Source: JE's checkpoint and awaitConsistency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vlsn.errors import VlsnLogError
 from vlsn.frame import FrameKind
-from vlsn.ids import Lsn, Vlsn
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn
 from vlsn.records import CheckpointEnd, CheckpointFlag, CheckpointStart
+from vlsn.reindex import mend
 from vlsn.state import Checkpoint
 
 if TYPE_CHECKING:
     from vlsn.local import LocalLog
 
 Done = Callable[[Checkpoint], None]
+Failed = Callable[[VlsnLogError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    clean: bool
+    done: Done
+    failed: Failed
 
 
 class Checkpointer:
@@ -37,7 +50,10 @@ class Checkpointer:
         self._bytes = 0
         self._running = False
         self._since: float | None = None
-        self._waiting: list[tuple[bool, Done]] = []
+        self._waiting: list[_Asked] = []
+        self._served: list[_Asked] = []
+        """Who asked for the one that runs."""
+        self._ended: VlsnLogError | None = None
         self._alone: list[Callable[[], None]] = []
 
     @property
@@ -57,12 +73,26 @@ class Checkpointer:
             self._since = now
             if self._bytes and not self._running:
                 self.run()
+        if self._log.index.wounded and not self._running:
+            self.run()
 
-    def run(self, *, clean: bool = False, done: Done = lambda _: None) -> None:
-        """``done`` gets the checkpoint once it is the one that the next open starts from."""
-        self._waiting.append((clean, done))
+    def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
+        """``done`` gets the checkpoint once it is the one that the next open starts from, or ``failed`` the error
+        that ended the log before that."""
+        if self._ended is not None:
+            failed(self._ended)
+            return
+        self._waiting.append(_Asked(clean, done, failed))
         if not self._running:
             self._start()
+
+    def give_up(self, error: VlsnLogError) -> None:
+        """The log failed: what is under way comes to nothing, and nothing starts any more."""
+        self._ended = error
+        asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
+        self._alone.clear()
+        for each in asked:
+            each.failed(error)
 
     def hold(self, then: Callable[[], None]) -> None:
         """Calls ``then`` when no checkpoint runs, and starts none until ``release``: a rollback and a checkpoint
@@ -76,20 +106,30 @@ class Checkpointer:
     def release(self) -> None:
         """The end of a checkpoint or of a hold; what waited for it goes on."""
         self._running = False
+        self._served = []
+        if self._ended is not None:
+            return
         if self._alone:
             self._running = True
             self._alone.pop(0)()
         elif self._waiting:
             self._start()
 
+    def _abandon(self, error: VlsnLogError) -> None:
+        """The one that runs: its wait for the index was ended."""
+        served, self._served = self._served, []
+        for each in served:
+            each.failed(error)
+        self.release()
+
     def _start(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        self._served, self._waiting = self._waiting, []
         self._running = True
         self._bytes = 0
         log = self._log
-        clean = any(asked for asked, _ in waiting)
+        clean = any(each.clean for each in self._served)
         number = self.last.id + 1 if self.last is not None else 1
-        allocated = 0
+        allocated = NULL_VLSN
 
         def start() -> bytes:
             nonlocal allocated
@@ -104,14 +144,25 @@ class Checkpointer:
             ).encode()
 
         def started(at: Lsn) -> None:
-            assert log.range.last >= allocated, "a checkpoint saw an index that misses VLSNs"
+            log.index.wait_for(allocated, lambda error: indexed(at, error))
+
+        def indexed(at: Lsn, error: VlsnLogError | None) -> None:
+            if error is not None:
+                self._abandon(error)
+                return
             flush = log.index.start_flush(number)
+
+            def write() -> None:
+                if log.index.wounded:
+                    mend(log.index, log.seams.disk, log.directory, at)
+                flush.run()
 
             def flushed(_: None) -> None:
                 log.index.finish_flush(flush)
-                log.append_record(FrameKind.CHECKPOINT_END, lambda: end(at), lambda lsn: ended(at, lsn))
+                if self._ended is None:
+                    log.append_record(FrameKind.CHECKPOINT_END, lambda: end(at), lambda lsn: ended(at, lsn))
 
-            log.keeper.submit(flush.run, flushed, log.store_failed)
+            log.keeper.submit(write, flushed, log.store_failed)
 
         def end(start_lsn: Lsn) -> bytes:
             span = log.range
@@ -147,8 +198,9 @@ class Checkpointer:
 
             def pointed(_: None) -> None:
                 self.last = checkpoint
-                for _clean, done in waiting:
-                    done(checkpoint)
+                served, self._served = self._served, []
+                for each in served:
+                    each.done(checkpoint)
                 self.release()
 
             log.keeper.submit(lambda: log.state.save(checkpoint=checkpoint, record=record), pointed, log.store_failed)

@@ -211,7 +211,7 @@ class Log:
         done: Future[Checkpoint] = Future()
         with self._log.latch:
             self._check()
-            self._log.checkpointer.run(done=done.set_result)
+            self._log.checkpointer.run(done=done.set_result, failed=done.set_exception)
         return self._wait(done)
 
     def rotate(self) -> int:

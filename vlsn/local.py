@@ -346,7 +346,7 @@ class LocalLog:
         if self.cramped:
             self.drain(finish)  # not a clean stop: the next open reads from the checkpoint before
             return
-        self.checkpointer.run(clean=True, done=lambda _: finish())
+        self.checkpointer.run(clean=True, done=lambda _: finish(), failed=lambda _: finish())
 
     # The consumer.
 
@@ -676,6 +676,7 @@ class LocalLog:
         refused = [item for item in self._queue if isinstance(item, Pending)]
         self._queue.clear()
         self._queued_entries = self._queued_bytes = 0
+        self.checkpointer.give_up(failure)
         self.index.fail_waiters(failure)
         for pending in refused:
             pending.refused(failure)

@@ -139,6 +139,8 @@ def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
     for wound in wounds:
         runs = visible_blocks(disk, directory, segments, start=wound.start, end=wound.end or end)
         heal(index, wound, runs)
+    if not wounds:
+        index.note_whole()
     return len(wounds)
 
 

@@ -280,8 +280,12 @@ class VlsnIndex(Lookups):
         """``buckets`` in place of what the store has under ``keys`` (end exclusive).  Blocking; durable on return."""
         self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
         with self._latch:
-            self._stored.wounded = False
             self.epoch += 1
+        self.note_whole()
+
+    def note_whole(self) -> None:
+        """Nothing in the store is known to be unreadable any more."""
+        self._stored.wounded = False
 
     def close(self) -> None:
         """Closes the store, without a flush."""
