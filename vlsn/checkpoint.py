@@ -179,11 +179,11 @@ class Checkpointer:
         def ended(start_lsn: Lsn, end_lsn: Lsn) -> None:
             settled = Vlsn(min(log.dtvlsn, log.range.last_sync))
             log.history.settle(settled)
-            record = log.history.record(settled)
+            record = log.history.record(settled, trimmed_to=log.trimmed_to, first_segment=log.first_segment)
             after = log.index.at_or_before(Vlsn(settled + 1))
             scan = min(start_lsn, after[1]) if after is not None else start_lsn
-            if not settled:
-                scan = Lsn(0)
+            if not settled or settled < log.trimmed_to:
+                scan = Lsn(0)  # the record says nothing of what the log begins with
             checkpoint = Checkpoint(
                 id=number,
                 start_lsn=start_lsn,
@@ -198,6 +198,7 @@ class Checkpointer:
 
             def pointed(_: None) -> None:
                 self.last = checkpoint
+                log.cleaner.settled(settled)
                 served, self._served = self._served, []
                 for each in served:
                     each.done(checkpoint)

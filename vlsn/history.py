@@ -102,8 +102,15 @@ class History:
         while self.groups and self.groups[-1][0] > last:
             self.groups.pop()
 
-    def record(self, vlsn: Vlsn) -> StateRecord:
-        """All of it as of ``vlsn``, for a checkpoint."""
+    def truncate_head(self, first: Vlsn) -> None:
+        """The log begins at ``first`` now.  The group stays, also where its entry is gone."""
+        runs = [run for run in self.term_runs if run.last >= first]
+        if runs and runs[0].first < first:
+            runs[0] = TermRun(runs[0].term, first, runs[0].last)
+        self.term_runs = runs
+
+    def record(self, vlsn: Vlsn, *, trimmed_to: Vlsn = NULL_VLSN, first_segment: int = 0) -> StateRecord:
+        """All of it as of ``vlsn``, for a checkpoint, with what was cleaned away (``StateRecord``)."""
         copy = History()
         copy.term_runs = list(self.term_runs)
         copy.groups = list(self.groups)
@@ -114,4 +121,6 @@ class History:
             group=group,
             group_vlsn=group_vlsn,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
+            trimmed_to=trimmed_to,
+            first_segment=first_segment,
         )

@@ -34,4 +34,9 @@ STATE_MAP_BYTES = 1 << 30
 STATE_FREE_BYTES_MIN = 2 * MIB
 """With less free, checkpoints and the idle end wait: a transaction that finds no room would end the process."""
 FREE_BYTES_MIN = 16 * MIB
-"""A group is refused (``NoSpace``) when the disk would be left with less."""
+"""With less free, appends are refused (``NoSpace``); the next segment is made only where so much is left."""
+HOLD_BYTES_MAX = 16 << 30
+"""A hold that keeps back what retention wants gone, and lies further behind than this, is dropped."""
+CLEANING_PERIOD_S = 5.0
+CLOCK_DIFFERENCE_MAX_S = 60.0
+"""While members' clocks differ by more, nothing goes for its age."""

@@ -23,10 +23,12 @@ from typing import Protocol
 
 from vlsn.block import EntryKind
 from vlsn.checkpoint import Checkpointer
+from vlsn.cleaning import Cleaner
 from vlsn.closing import seal_segment
 from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, VlsnLogError
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.history import History
+from vlsn.holds import Holds
 from vlsn.ids import Lsn, Term, Vlsn, padded
 from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
@@ -131,6 +133,8 @@ class LocalLog:
         )
         self._standby.prepare(self._standby_header())
         self.checkpointer = Checkpointer(self, last=recovered.checkpoint)
+        self.holds = Holds(clock=seams.clock.monotonic_s)
+        self.cleaner = Cleaner(self, settled=recovered.settled)
 
     # What is there.
 
@@ -143,6 +147,16 @@ class LocalLog:
     def allocated(self) -> Vlsn:
         """The highest VLSN given so far; at or above ``range.last``."""
         return Vlsn(self._next_vlsn - 1)
+
+    @property
+    def trimmed_to(self) -> Vlsn:
+        """The last VLSN that was cleaned away; 0 when the log begins at 1 or is empty."""
+        return Vlsn(max(0, self.index.range.first - 1))
+
+    @property
+    def first_segment(self) -> int:
+        """The segment that the log begins in since it was cleaned; 0 when it never was."""
+        return min(self._ends, default=0) if self.trimmed_to else 0
 
     @property
     def queue_length(self) -> int:
@@ -304,6 +318,12 @@ class LocalLog:
             self.ring.truncate(matchpoint)
             self.history.truncate(matchpoint)
             self._next_vlsn = Vlsn(matchpoint + 1)
+
+    def forget_before(self, number: int) -> None:
+        """Segments before ``number`` are no log any more: the index's range begins after them."""
+        for each in [each for each in self._ends if each < number]:
+            del self._ends[each]
+        self.history.truncate_head(self.range.first)
 
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
         """The durable end, as this node knows it, never falls."""

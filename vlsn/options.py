@@ -10,12 +10,14 @@ from vlsn.limits import (
     CHECKPOINT_PERIOD_S,
     FREE_BYTES_MIN,
     GROUP_BYTES_MAX,
+    HOLD_BYTES_MAX,
     IDLE_END_S,
     QUEUE_BYTES_MAX,
     QUEUE_ENTRIES_MAX,
     RING_BYTES_MAX,
     SEGMENT_BYTES,
 )
+from vlsn.retention import Retention
 from vlsn.seconds import Seconds
 
 ROLL_REASONS = ("size", "error", "slow_sync", "period", "request")
@@ -36,9 +38,19 @@ class LogOptions:
     idle_end_s: float = IDLE_END_S
     roll_period_s: float = 0.0
     free_bytes_min: int = FREE_BYTES_MIN
+    retention_bytes: int = 0
+    """Of all segment files, past which the oldest go; 0: none ever does for it."""
+    retention_age_s: float = 0.0
+    """Of a segment's last entry, past which it goes; 0: none ever does for it."""
+    hold_bytes_max: int = HOLD_BYTES_MAX
+    """How far behind a hold may keep the log; 0: without end."""
     durable_when_synced: bool = True
     """Of the embedded log: what it has synced is durable.  False: its owner says what is (``Log.raise_durable``),
     as one does who keeps copies elsewhere, and may roll back to there."""
+
+    @property
+    def retention(self) -> Retention:
+        return Retention(self.retention_bytes, self.retention_age_s, self.hold_bytes_max)
 
 
 @dataclass(slots=True)

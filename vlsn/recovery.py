@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vlsn import nodefile
+from vlsn.beginning import finish_cleaning, kept_segments, state_fits
 from vlsn.block import KIND_COLUMN, EntryKind
 from vlsn.directory import SegmentInfo, survey
 from vlsn.errors import Damaged, WrongDirectory
@@ -40,7 +41,7 @@ from vlsn.reindex import Reread, StoredIndex, log_base
 from vlsn.retrack import Columns
 from vlsn.seams import DirectoryLock, Disk, Seams
 from vlsn.segment import FIRST_FRAME, SegmentState, segment_name
-from vlsn.state import Checkpoint, StateStore
+from vlsn.state import Checkpoint, StateRecord, StateStore
 from vlsn.tail import Tail
 
 LOCK_NAME = "LOCK"
@@ -61,6 +62,8 @@ class Recovered:
     state: StateStore
     history: History
     checkpoint: Checkpoint | None
+    settled: Vlsn | None
+    """The VLSN of the state record; None without one, when the log does not begin at 1."""
     dtvlsn: Vlsn
     tail: Tail | None
     prev_number: int
@@ -142,6 +145,10 @@ def _recover(
     stated = _stated(state, checkpoint)
     segments = [segment for segment in every if segment.active]
     unsynced = _untaken(disk, directory, every, stated)
+    if not state_fits(disk, directory, segments, stored.index, state_record):
+        notes.append("the state is older than a cleaning of this log: its checkpoint and record are not used")
+        checkpoint = state_record = None
+    segments = kept_segments(segments, state_record)
     if checkpoint is not None and not _has_place(segments, checkpoint.scan_lsn, checkpoint.end_lsn):
         if record is None and not segments:
             raise WrongDirectory(f"{directory} has a checkpoint but neither segments nor a node file")
@@ -174,7 +181,7 @@ def _recover(
         disk.rename(segment.path, _free_name(disk, f"{directory}/{cut_name(segment.number, FIRST_FRAME)}"))
         disk.sync_directory(directory)
 
-    history = History(state_record if scan_from else None)
+    history = _history(state_record, scan_from, int(blocks.firsts[visible][0]) if visible.any() else 1)
     _derive(history, blocks, visible, found)
     index = stored.fit(
         disk,
@@ -184,6 +191,10 @@ def _recover(
         pointer=checkpoint.id if checkpoint is not None else 0,
         owner=node_file.record.incarnation,
     )
+    if finish_cleaning(disk, directory, index, segments, state_record):
+        notes.append(f"the cleaning up to VLSN {index.range.first - 1} is finished")
+    log_begins = index.range.first
+    history.truncate_head(log_begins)
 
     idle = state.idle_end()
     dtvlsn = max(
@@ -207,6 +218,7 @@ def _recover(
         state=state,
         history=history,
         checkpoint=checkpoint,
+        settled=state_record.vlsn if state_record is not None else None if log_begins > 1 else NULL_VLSN,
         dtvlsn=Vlsn(min(dtvlsn, last_visible)),
         tail=tail,
         prev_number=prev.number if prev is not None else 0,
@@ -383,6 +395,17 @@ def _check_contiguity(blocks: _Blocks, visible: npt.NDArray[np.bool_]) -> None:
             offset=lsn_offset(at),
             vlsn=int(lasts[index - 1]) + 1,
         )
+
+
+def _history(record: StateRecord | None, scan_from: Lsn, first: int) -> History:
+    """What was there before what was read.  Of a log that was read from its start, VLSN ``first``, that is its group
+    alone, where its entry was cleaned away."""
+    if scan_from or record is None:
+        return History(record)
+    history = History()
+    if record.group is not None and record.group_vlsn < first:
+        history.groups.append((record.group_vlsn, record.group))
+    return history
 
 
 # Node file, state, index.

@@ -50,6 +50,8 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """(term, first, last), ascending, over visible blocks."""
     trimmed_to: Vlsn = NULL_VLSN
     """The last VLSN that was cleaned away here."""
+    first_segment: int = 0
+    """The segment that the log begins in since; what lies before it is no log any more.  0: nothing was cleaned."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):

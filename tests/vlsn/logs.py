@@ -33,6 +33,7 @@ class Machine:
         self.rng = Random(seed)
         self.disk = FakeDisk(rng=self.rng)
         self.stores = FakeStores()
+        self.clock = FakeClock()
         self._stop_at = 0
 
     def stop_at(self, number: int) -> None:
@@ -41,7 +42,7 @@ class Machine:
         self.disk.stop_at(number)
 
     def seams(self) -> Seams:
-        return Seams(self.disk, FakeClock(), SeededRandom(self.rng), InlineThreads(), self.stores)
+        return Seams(self.disk, self.clock, SeededRandom(self.rng), InlineThreads(), self.stores)
 
     def kill(self) -> None:
         self.disk.process_kill()

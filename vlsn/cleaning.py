@@ -1,0 +1,344 @@
+"""Cleaning: the oldest segments go, and the log begins at a later VLSN.
+
+    1  what retention wants gone is found (``retention``); limits and holds say what of it may go
+    2  holds that lie too far behind are dropped, and no new one may be placed below what goes
+    3  the first visible block that stays is looked up in the first segment that stays
+    4  the state record says where the log begins now                                   synced   ◄ commit point
+    5  the index's head is truncated there, and its range replaced                      synced
+    6  files go, the oldest segment first: sidecar and cut bytes, the segment, the directory synced
+
+Stopped before 4 nothing happened; after it the next open finishes the rest (``beginning``).  The directory is synced
+after each segment, so what is left never has a hole.  Checkpoints and rollbacks wait during 4 and 5.  A segment
+before the checkpoint's is closed, its sidecar written: the keeper does all of it in order.
+
+    range 1–950, segments 1 (1–300), 2 (301–600), 3 (601–…)     wanted: 1     →  range 301–950, segments 2, 3
+Source: JE's ``FileProtector`` and head truncation; the files went first once (SR 20702).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vlsn.beginning import first_block, leftovers, remove
+from vlsn.block import decode_header
+from vlsn.errors import Damaged
+from vlsn.holds import Owner
+from vlsn.ids import Lsn, Vlsn, lsn_file
+from vlsn.reader import LogReader, SegmentFile
+from vlsn.retention import Fate, Limit, Plan, Retention, Segment, plan, wanted
+from vlsn.seams import Disk
+from vlsn.segment import SegmentHeader
+
+if TYPE_CHECKING:
+    from vlsn.local import LocalLog
+
+RECOVERY = "recovery"
+"""The name of the checkpoint's own hold."""
+_EMPTY_SINCE_US = 1
+"""A segment without an entry is older than any."""
+
+
+class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What went (of a dry run: would go), and what stays although retention wants it gone."""
+
+    dry_run: bool
+    retention_bytes: int
+    retention_age_s: float
+    total_bytes: int
+    """Of all segment files before."""
+    first: int
+    """The first VLSN afterwards; of a dry run, not above it."""
+    segments: list[Fate]
+    blocked: list[Fate]
+    dropped: list[str] = []
+    """Holds that were too far behind, each as owner and name."""
+    paused: str = ""
+    """Why nothing was done at all, or nothing for age."""
+
+    @property
+    def bytes(self) -> int:
+        """Freed."""
+        return sum(fate.bytes for fate in self.segments)
+
+
+Done = Callable[[CleaningReport], None]
+
+
+@dataclass(slots=True)
+class _Pass:
+    done: Done
+    dry_run: bool
+    retention: Retention
+    paused: str = ""
+
+
+@dataclass(slots=True)
+class _Looked:
+    segments: list[Segment]
+    wanted: list[tuple[Segment, str]]
+    total_bytes: int
+
+
+class Cleaner:
+    """Cleans one log, one pass at a time.  At home only; its reads, transactions and removals are the keeper's."""
+
+    def __init__(self, log: LocalLog, *, settled: Vlsn | None) -> None:
+        self.segments = 0
+        """Removed since the log was opened, and their bytes."""
+        self.bytes = 0
+        self.drops = 0
+        self.last: CleaningReport | None = None
+        """Of the last pass that was no dry run."""
+        self._log = log
+        self._catalogue = Catalogue(log.seams.disk, log.directory)
+        self._waiting: deque[_Pass] = deque()
+        self._running = False
+        log.holds.floor = Vlsn(max(0, log.range.first - 1))
+        if settled is not None:
+            self.settled(settled)
+
+    def run(self, done: Done = lambda _: None, *, dry_run: bool = False, pause: str = "", pause_age: str = "") -> None:
+        """One pass, after those asked for before; ``done`` when its files are gone.  ``pause`` is why nothing is to
+        go, ``pause_age`` why nothing is to go for its age.  A log that fails or closes meanwhile calls nothing."""
+        retention = self._log.options.retention
+        paused = pause or (pause_age if retention.age_s else "")
+        if pause and not dry_run:
+            retention = Retention()
+        elif paused and not dry_run:
+            retention = replace(retention, age_s=0.0)
+        asked = _Pass(done, dry_run, retention, paused)
+        with self._log.latch:
+            self._waiting.append(asked)
+            if not self._running:
+                self._next()
+
+    def settled(self, vlsn: Vlsn) -> None:
+        """The state record of a checkpoint is synced, as of ``vlsn``: what lies before may go."""
+        log = self._log
+        with log.latch:
+            log.holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, log.holds.floor + 1)))
+
+    def _next(self) -> None:
+        log = self._log
+        while self._waiting and log.failure is None and not log.closed:
+            asked = self._waiting.popleft()
+            if not asked.retention and not asked.dry_run:
+                self._tell(asked, 0, Plan([], [], []))
+                continue
+            self._running = True
+            self._start(asked)
+            return
+
+    def _start(self, asked: _Pass) -> None:
+        log = self._log
+        numbers = list(log.segments())
+        ahead = sum(log.options.segment_bytes for number in log.active_files() if number not in numbers)
+        log.keeper.submit(
+            lambda: self._look(asked.retention, numbers, ahead),
+            lambda looked: self._decide(asked, looked),
+            lambda error: self._given_up(asked, error),
+        )
+
+    def _look(self, retention: Retention, numbers: list[int], ahead: int) -> _Looked:
+        """On the keeper's thread."""
+        log = self._log
+        segments, last_bytes = self._catalogue.segments(numbers)
+        total = sum(segment.bytes for segment in segments) + last_bytes + ahead
+        reader = LogReader(log.seams.disk, log.directory, log.synced_end)
+        try:
+            found = wanted(
+                segments,
+                retention,
+                total_bytes=total,
+                sealed_us=lambda segment: self._sealed_us(reader, segment),
+                now_us=log.seams.clock.wall_us(),
+            )
+        finally:
+            reader.close()
+        return _Looked(segments, found, total)
+
+    def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
+        """When the last entry up to this segment's end was sealed, by the master's clock; 0 if that cannot be told."""
+        log = self._log
+        if segment.last < log.range.first:
+            return _EMPTY_SINCE_US
+        mapping = log.index.at_or_before(segment.last)
+        if mapping is None:
+            return 0
+        return sealed_us(reader, segment.last, mapping[1], log.range.last_sync)
+
+    def _decide(self, asked: _Pass, looked: _Looked) -> None:
+        log = self._log
+        with log.latch:
+            chosen = plan(
+                looked.wanted,
+                self._limits(),
+                log.holds,
+                hold_bytes_max=asked.retention.hold_bytes_max,
+                bytes_from=lambda vlsn: bytes_from(looked.segments, looked.total_bytes, vlsn),
+            )
+            if asked.dry_run or not chosen.going:
+                self._ended(asked, looked.total_bytes, chosen)
+                return
+            first_number = min(number for number in log.segments() if number > chosen.going[-1].number)
+            log.holds.floor = Vlsn(max(log.holds.floor, chosen.going[-1].last))
+            for hold in chosen.drops:
+                self.drops += 1
+                log.holds.drop(hold, Vlsn(log.holds.floor + 1))
+            self._log.checkpointer.hold(lambda: self._find_first(asked, looked, chosen, first_number))
+
+    def _limits(self) -> list[Limit]:
+        log = self._log
+        last = log.checkpointer.last
+        recovery = f"{Owner.CHECKPOINT} {RECOVERY}"
+        return [
+            Limit("durable end", log.dtvlsn),
+            Limit("synced end", log.range.last_sync),
+            Limit(recovery, number=max(1, lsn_file(last.scan_lsn)))
+            if last is not None
+            else Limit(recovery, vlsn=Vlsn(0)),
+        ]
+
+    def _find_first(self, asked: _Pass, looked: _Looked, chosen: Plan, number: int) -> None:
+        log = self._log
+        ends = {each: end for each, end in log.segments().items() if each >= number}
+
+        def commit(found: tuple[Vlsn, Lsn]) -> None:
+            log.keeper.submit(
+                lambda: self._truncate(*found, number),
+                lambda _: self._truncated(asked, looked, chosen, number),
+                log.store_failed,
+            )
+
+        def given_up(error: BaseException) -> None:
+            with log.latch:
+                log.holds.floor = Vlsn(max(0, log.range.first - 1))
+            log.checkpointer.release()
+            self._given_up(asked, error)
+
+        log.keeper.submit(lambda: first_block(log.seams.disk, log.directory, ends), commit, given_up)
+
+    def _truncate(self, first: Vlsn, at: Lsn, number: int) -> None:
+        """On the keeper's thread: steps 4 and 5."""
+        log = self._log
+        record = log.state.record()
+        assert record is not None and record.vlsn >= first - 1, (record, first)
+        log.state.save(record=msgspec.structs.replace(record, trimmed_to=Vlsn(first - 1), first_segment=number))
+        log.index.truncate_head(first, at)
+
+    def _truncated(self, asked: _Pass, looked: _Looked, chosen: Plan, number: int) -> None:
+        log = self._log
+        with log.latch:
+            log.forget_before(number)
+            self._catalogue.forget_before(number)
+            log.holds.floor = Vlsn(log.range.first - 1)
+        log.checkpointer.release()
+        log.keeper.submit(
+            lambda: deque(leftovers(log.seams.disk, log.directory, number)),
+            lambda groups: self._remove_next(asked, looked, chosen, groups),
+            log.store_failed,
+        )
+
+    def _remove_next(self, asked: _Pass, looked: _Looked, chosen: Plan, groups: deque[list[str]]) -> None:
+        """Step 6, a job a segment: the keeper has other work in between."""
+        log = self._log
+        if log.closed or log.failure is not None:
+            return  # the next open does the rest
+        if groups:
+            names = groups.popleft()
+            log.keeper.submit(
+                lambda: remove(log.seams.disk, log.directory, names),
+                lambda _: self._remove_next(asked, looked, chosen, groups),
+                log.store_failed,
+            )
+            return
+        with log.latch:
+            self.segments += len(chosen.going)
+            self.bytes += sum(fate.bytes for fate in chosen.going)
+            self._ended(asked, looked.total_bytes, chosen)
+
+    def _given_up(self, asked: _Pass, error: BaseException) -> None:
+        """A segment's header or first block does not read back: damage is not cleaning's to judge."""
+        log = self._log
+        if not isinstance(error, Damaged | OSError):
+            log.store_failed(error)
+            return
+        with log.latch:
+            asked.paused = str(error)
+            self._ended(asked, 0, Plan([], [], []))
+
+    def _ended(self, asked: _Pass, total_bytes: int, chosen: Plan) -> None:
+        self._running = False
+        self._tell(asked, total_bytes, chosen)
+        self._next()
+
+    def _tell(self, asked: _Pass, total_bytes: int, chosen: Plan) -> None:
+        log = self._log
+        first = int(log.range.first)
+        if asked.dry_run and chosen.going:
+            first = max(first, chosen.going[-1].last + 1)
+        report = CleaningReport(
+            dry_run=asked.dry_run,
+            retention_bytes=log.options.retention.bytes,
+            retention_age_s=log.options.retention.age_s,
+            total_bytes=total_bytes,
+            first=first,
+            segments=chosen.going,
+            blocked=chosen.blocked,
+            dropped=[str(hold) for hold in chosen.drops],
+            paused=asked.paused,
+        )
+        if not asked.dry_run:
+            self.last = report
+        asked.done(report)
+
+
+class Catalogue:
+    """What the header pages of a log's segments say; each is read once, for an ACTIVE one never changes."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._headers: dict[int, SegmentHeader] = {}
+
+    def segments(self, numbers: Iterable[int]) -> tuple[list[Segment], int]:
+        """All of ``numbers`` (ascending) but the last, and the bytes of that one.  Raises ``Damaged``."""
+        headers = [self._header(number) for number in numbers]
+        found = []
+        for header, following in pairwise(headers):
+            if following.prev_number != header.number:
+                raise Damaged(f"segment {following.number} follows on {following.prev_number}, not on {header.number}")
+            found.append(Segment(header.number, header.size, Vlsn(following.prev_last_vlsn)))
+        return found, headers[-1].size if headers else 0
+
+    def forget_before(self, number: int) -> None:
+        for each in [each for each in self._headers if each < number]:
+            del self._headers[each]
+
+    def _header(self, number: int) -> SegmentHeader:
+        header = self._headers.get(number)
+        if header is None:
+            file = SegmentFile(self._disk, self._directory, number)
+            file.close()
+            header = self._headers[number] = file.header
+        return header
+
+
+def bytes_from(segments: list[Segment], total_bytes: int, vlsn: Vlsn) -> int:
+    """How much of ``total_bytes`` lies in the segment of ``vlsn`` and after it."""
+    return total_bytes - sum(segment.bytes for segment in segments if segment.last < vlsn)
+
+
+def sealed_us(reader: LogReader, vlsn: Vlsn, start: Lsn, upto: Vlsn) -> int:
+    """The clock of the block that holds ``vlsn``, µs since the epoch; 0 when it cannot be read."""
+    try:
+        run = reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=1)
+    except Damaged:
+        return 0
+    return decode_header(run.data[0]).clock_us if run.data else 0

@@ -1,0 +1,114 @@
+"""Holds: who still needs the log from which VLSN on, so that cleaning leaves it there.
+
+1. A hold has an owner and a name, and keeps every VLSN from its own on.  The block that ends at a hold's VLSN stays
+   whole: a replica that has acknowledged VLSN 40 needs that block to find its matchpoint.
+2. Where cleaning has begun to take VLSNs away no hold is placed any more (``Trimmed``).
+3. A hold that lies too far behind may be dropped for the others' sake; its owner is told, once.
+
+    feeder n2      at VLSN 4 000   for 3 s     what ends below VLSN 4 000 may go
+    backup night   at VLSN 1       for 900 s   nothing may
+
+At home only, under the log latch, like the log's own methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vlsn.errors import BadArgument, Trimmed
+from vlsn.ids import NULL_VLSN, Vlsn
+
+HOLDS_MAX = 1_000
+"""A log has at most so many at once: each is looked at whenever something is to go."""
+NAME_MAX = 64
+
+
+class Owner(StrEnum):
+    """Who holds."""
+
+    FEEDER = "feeder"
+    """A replica of the group, fed or to be fed; its name is the member's."""
+    CONSUMER = "consumer"
+    BACKUP = "backup"
+    RESTORE = "restore"
+    CHECKPOINT = "checkpoint"
+    """The log's own: what the next open reads.  Never dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One hold; made by ``Holds.place``."""
+
+    owner: Owner
+    name: str
+    vlsn: Vlsn
+    since_s: float
+    """Since when it stands there, by the monotonic clock."""
+    clock: Callable[[], float] = field(repr=False)
+    on_dropped: Callable[[Vlsn], None] = field(repr=False)
+    """Told the first VLSN that will still be there."""
+    live: bool = True
+    """False once it was released, replaced or dropped: it holds nothing any more."""
+
+    def __str__(self) -> str:
+        return f"{self.owner} {self.name}"
+
+    def advance(self, vlsn: Vlsn) -> None:
+        """VLSNs below ``vlsn`` are not needed any more; it never goes back."""
+        if vlsn > self.vlsn:
+            self.vlsn = vlsn
+            self.since_s = self.clock()
+
+    @property
+    def age_s(self) -> float:
+        """How long it has stood at its VLSN."""
+        return max(0.0, self.clock() - self.since_s)
+
+
+class Holds:
+    """The holds of one log.  ``floor`` is the last VLSN that cleaning has decided to take away."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self.floor = NULL_VLSN
+        self._clock = clock
+        self._held: dict[tuple[Owner, str], Hold] = {}
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(self._held.values())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def place(
+        self, owner: Owner, name: str, vlsn: Vlsn, *, on_dropped: Callable[[Vlsn], None] = lambda _: None
+    ) -> Hold:
+        """Holds from ``vlsn`` on (0: all there is), in place of an older hold of that owner and name.  Raises
+        ``Trimmed`` when some of that is gone or about to go, ``BadArgument`` for a bad name or one too many."""
+        if not 1 <= len(name) <= NAME_MAX or not name.isprintable():
+            raise BadArgument(f"{name[:NAME_MAX]!r} is no name of a hold; use 1 to {NAME_MAX} printable characters")
+        first = Vlsn(self.floor + 1)
+        if NULL_VLSN < vlsn < first:
+            raise Trimmed(f"VLSN {vlsn} cannot be held: the log begins at {first}", first=first)
+        if len(self._held) >= HOLDS_MAX and (owner, name) not in self._held:
+            raise BadArgument(f"{HOLDS_MAX} holds are placed already; release one first")
+        self._end(owner, name)
+        hold = self._held[owner, name] = Hold(owner, name, vlsn or first, self._clock(), self._clock, on_dropped)
+        return hold
+
+    def release(self, hold: Hold) -> None:
+        """Its owner needs it no more; harmless when it holds nothing."""
+        if hold.live:
+            self._end(hold.owner, hold.name)
+
+    def drop(self, hold: Hold, first: Vlsn) -> None:
+        """Its owner is told that the log will begin at ``first``."""
+        if hold.live:
+            self._end(hold.owner, hold.name)
+            hold.on_dropped(first)
+
+    def _end(self, owner: Owner, name: str) -> None:
+        before = self._held.pop((owner, name), None)
+        if before is not None:
+            before.live = False
