@@ -57,7 +57,7 @@ class DumpRow(msgspec.Struct, frozen=True, gc=False):
     entries: str
     """The kinds of a block's entries, ``+`` between them; "" for all else."""
     dtvlsn: int
-    """What a block's header says had been durable when it was sealed."""
+    """What a block's header, or a checkpoint, says had been durable by then."""
     time: int
     """When a block was sealed, in µs since the epoch."""
     detail: str
@@ -236,10 +236,19 @@ class _Frames:
             damaged=bool(self.damaged[index]),
             bytes=int(self.bytes[index]),
             entries=_entry_kinds(buf, offset, int(head["count"]), int(head["kind"])) if head is not None else "",
-            dtvlsn=int(head["dtvlsn"]) if head is not None else 0,
+            dtvlsn=int(head["dtvlsn"]) if head is not None else self._recorded_dtvlsn(offset),
             time=int(head["clock_us"]) if head is not None else 0,
             detail=self._detail(index, offset),
         )
+
+    def _recorded_dtvlsn(self, offset: int) -> int:
+        if offset not in self.records:
+            return 0
+        try:
+            record = decode_record(*self.records[offset])
+        except BadBody:
+            return 0
+        return record.dtvlsn if isinstance(record, CheckpointStart | CheckpointEnd) else 0
 
     def _detail(self, index: int, offset: int) -> str:
         if self.kinds[index] == _TORN_TAIL:

@@ -201,7 +201,7 @@ def _recover(
         checkpoint.dtvlsn if checkpoint is not None else 0,
         idle.dtvlsn if idle is not None else 0,
         int(blocks.dtvlsns[visible].max()) if visible.any() else 0,
-        *(end.dtvlsn for end in _checkpoint_ends(found)),
+        *_checkpointed_dtvlsns(found, rollbacks),
         0,
     )
     tail = _tail(disk, segments, found)
@@ -347,8 +347,12 @@ def _rollback_records(found: Sequence[Found]) -> tuple[list[tuple[Lsn, RollbackS
     return starts, ends
 
 
-def _checkpoint_ends(found: Sequence[Found]) -> list[CheckpointEnd]:
-    return [CheckpointEnd.decode(data) for _, data in _records(found, FrameKind.CHECKPOINT_END)]
+def _checkpointed_dtvlsns(found: Sequence[Found], rollbacks: Sequence[tuple[Lsn, RollbackStart]]) -> list[int]:
+    """What checkpoints say was durable: no more than an operator's truncation behind them has left of it."""
+    return [
+        min([CheckpointEnd.decode(data).dtvlsn, *(rollback.matchpoint for start, rollback in rollbacks if start > at)])
+        for at, data in _records(found, FrameKind.CHECKPOINT_END)
+    ]
 
 
 def _apply_rollbacks(

@@ -34,6 +34,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "rotate": ("admin", "Make nodes begin a new segment now."),
     "dump": ("dump", "Print one line a frame of a node's directory."),
     "verify": ("verify", "Check every byte of a node's directory."),
+    "truncate": ("truncate", "Cut a stopped node's log after a VLSN, or lift its vote floor."),
     "audit": ("audit", "Prove with Spark that copies are equal."),
     "bench": ("bench", "Measure."),
     "config": ("config", "Print the settings and where each comes from."),
