@@ -90,8 +90,8 @@ def _lines(directory: Path, loss: Loss, *, done: bool) -> list[str]:
     if loss.durable:
         until = min(loss.last, loss.dtvlsn)
         lines.append(
-            f"  of these VLSN {loss.first} to {until} ({count(loss.durable)} entries) were DURABLE: a majority had synced "
-            "them, and clients were told so"
+            f"  of these VLSN {loss.first} to {until} ({count(loss.durable)} entries) were DURABLE: a majority had "
+            "synced them, and clients were told so"
         )
     else:
         lines.append(f"  none of it is known to have been durable (VLSN {loss.dtvlsn} is)")
@@ -124,9 +124,9 @@ def _said_of(directory: Path, floor: Floor, *, done: bool) -> str:
         )
     verb = "lifted" if done else "would be lifted"
     return (
-        f"{directory}: the vote floor at VLSN {floor.vlsn} of term {floor.term} {verb}; the log ends at VLSN {floor.last} "
-        f"of term {floor.last_term}: VLSN {floor.last + 1} to {floor.vlsn}, which this node once had, may be lost, "
-        "durable ones too, unless another member still has them"
+        f"{directory}: the vote floor at VLSN {floor.vlsn} of term {floor.term} {verb}; the log ends at VLSN "
+        f"{floor.last} of term {floor.last_term}: VLSN {floor.last + 1} to {floor.vlsn}, which this node once had, "
+        "may be lost, durable ones too, unless another member still has them"
     )
 
 

@@ -77,8 +77,8 @@ def test_what_cannot_be_is_refused_in_one_line(directory: Path, capsys: pytest.C
     status, _, err = run(capsys, "truncate", directory.parent, "--after", 5)
     assert (status, "holds no log; name one of its nodes: log" in err) == (2, True)
     with Log.open(str(directory)):
-        for wrong in (["--after", 5, "--yes"], ["--accept-floor", "--yes"]):
-            status, _, err = run(capsys, "truncate", directory, *wrong)
+        for asked in (("--after", "5"), ("--accept-floor",)):
+            status, _, err = run(capsys, "truncate", directory, "--yes", *asked)
             assert (status, "stop it first" in err) == (2, True)
     flip(directory, b"entry 3")
     status, _, err = run(capsys, "truncate", directory, "--after", 5, "--yes")
@@ -99,6 +99,9 @@ def test_a_floor_is_shown_then_lifted(directory: Path, capsys: pytest.CaptureFix
     status, out, _ = run(capsys, "truncate", directory, "--accept-floor", "--yes", "--json")
     assert (status, json.loads(out)) == (
         0,
-        {"floor_term": 1, "floor_vlsn": 20, "last_term": 1, "last": 11, "first_lost": 12, "last_lost": 20, "done": True},
+        {
+            "floor_term": 1, "floor_vlsn": 20, "last_term": 1, "last": 11,
+            "first_lost": 12, "last_lost": 20, "done": True,
+        },
     )  # fmt: skip
     assert nodefile.read(PosixDisk(), path).floor_vlsn == 0
