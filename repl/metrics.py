@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from repl.nodestatus import status
-from vlsn.seconds import SECONDS_BUCKETS, Seconds
+from vlsn.histogram import Histogram
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -60,11 +60,16 @@ class _Collector:
         yield _counter("groups", "Groups written and synced", log.stats.groups)
         yield _counter("blocks", "Blocks logged", log.stats.blocks)
         yield _counter("written_bytes", "Bytes of frames written", log.stats.bytes)
+        yield _gauge("unacked_entries", "Entries that are with the writer", log.stats.unacked)
+        yield _counter("write_errors", "Groups whose write or sync failed, written again", log.stats.write_errors)
+        yield _counter("slow_syncs", "Writes and syncs of a group that took over 0.1 s", log.slow_syncs.total)
         yield _counter("late_standbys", "Standbys taken before they were zeroed", log.late_standbys)
         rolls = CounterMetricFamily("vlsnlog_rolls", "Segments rolled, by reason", labels=["reason"])
         for reason, count in log.stats.rolls.items():
             rolls.add_metric([reason], count)
         yield rolls
+        yield _histogram("appends_per_sync", "Submissions that shared a sync", log.stats.appends_per_sync)
+        yield _histogram("group_bytes", "Bytes of a group as it was written", log.stats.group_bytes)
         yield _histogram("fdatasync_seconds", "Write and sync of one group", log.stats.sync_seconds)
 
 
@@ -76,9 +81,9 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"vlsnlog_{name}", text, value=float(value))
 
 
-def _histogram(name: str, text: str, seconds: Seconds) -> Metric:
+def _histogram(name: str, text: str, held: Histogram) -> Metric:
     total, buckets = 0, []
-    for bound, count in zip((*map(str, SECONDS_BUCKETS), "+Inf"), seconds.counts, strict=True):
+    for bound, count in zip((*map(str, held.bounds), "+Inf"), held.counts, strict=True):
         total += count
         buckets.append((bound, float(total)))
-    return HistogramMetricFamily(f"vlsnlog_{name}", text, buckets=buckets, sum_value=seconds.sum)
+    return HistogramMetricFamily(f"vlsnlog_{name}", text, buckets=buckets, sum_value=held.sum)

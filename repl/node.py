@@ -296,6 +296,9 @@ class Node:
         assert self.role is not None
         self.role.sealed(pendings)
 
+    def written(self, last_vlsn: Vlsn) -> None:
+        pass  # what a node says of its log is synced
+
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.role is not None:
             self.role.synced(last_vlsn)

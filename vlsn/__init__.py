@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vlsn.embedded import Log as Log
+    from vlsn.options import Durability as Durability
+    from vlsn.options import LogOptions as LogOptions
 
-__all__ = ["Log"]
+__all__ = ["Durability", "Log", "LogOptions"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from vlsn.embedded import Log
 
         return Log
+    if name in ("Durability", "LogOptions"):
+        from vlsn import options
+
+        return getattr(options, name)
     raise AttributeError(f"module 'vlsn' has no attribute {name!r}")

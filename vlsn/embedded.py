@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -27,12 +28,12 @@ from typing import TypeVar
 from vlsn.block import Entry, EntryKind
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import BadArgument, LogFailed, NotMaster, OutcomeUnknown, Trimmed, VlsnLogError
+from vlsn.errors import BadArgument, LogFailed, NotMaster, OutcomeUnknown, QueueFull, Trimmed, VlsnLogError
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.lmdb_store import LmdbStores
 from vlsn.local import LocalLog
-from vlsn.options import LogOptions
+from vlsn.options import Durability, LogOptions
 from vlsn.overmark import check_rollback
 from vlsn.queued import Pending
 from vlsn.reader import DATA_ONLY, LogReader
@@ -41,10 +42,12 @@ from vlsn.recovery import Recovered, recover
 from vlsn.seal import check_values, values_of
 from vlsn.seams import Seams, Worker
 from vlsn.state import Checkpoint
-from vlsn.threads import CallerThreads
+from vlsn.threads import CallerThreads, Ticker
 
 GROUP_NAME = "embedded"
 NODE_NAME = "log"
+TICK_S_MIN = 0.005
+TICK_S_MAX = 0.1
 _READ_BYTES = 1 << 20
 T = TypeVar("T")
 
@@ -52,12 +55,16 @@ T = TypeVar("T")
 class _Waiting(Pending):
     __slots__ = ("future",)
 
-    def __init__(self, values: list[bytes], keys: Sequence[bytes | None] | None) -> None:
-        super().__init__(values_of(values, keys))
+    def __init__(self, values: list[bytes], keys: Sequence[bytes | None] | None, durability: Durability) -> None:
+        super().__init__(values_of(values, keys), durability)
         self.future: Future[tuple[int, int]] = Future()
 
+    def tell(self) -> None:
+        self.future.set_result((self.first, self.last))
+
     def refused(self, error: VlsnLogError) -> None:
-        self.future.set_exception(error)
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class Log:
@@ -65,7 +72,9 @@ class Log:
 
     def __init__(self, recovered: Recovered, options: LogOptions, seams: Seams, keeper: Worker) -> None:
         self._seams = seams
-        self._waiting: list[_Waiting] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_for_write: deque[_Waiting] = deque()
+        self._ticker: Ticker | None = None
         self._keeper = keeper
         self._writer = seams.threads.worker("vlsnlog-writer")
         self._turn = seams.threads.latch()
@@ -98,6 +107,8 @@ class Log:
             raise
         log = cls(recovered, options, seams, keeper)
         log._take_term()
+        period = max(TICK_S_MIN, min(TICK_S_MAX, options.flush_interval_s / 2, options.sync_interval_s / 2))
+        log._ticker = Ticker("vlsnlog-ticker", period, log._log.tick)
         return log
 
     def __enter__(self) -> Log:
@@ -132,19 +143,47 @@ class Log:
         return self._log.active_files()
 
     def append(
-        self, values: bytes | Sequence[bytes], *, keys: Sequence[bytes | None] | None = None
+        self,
+        values: bytes | Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """First and last VLSN of ``values``, which are logged together or not at all; on the medium on return.
-        Raises ``QueueFull``, ``NoSpace``, ``TooLarge`` (nothing was logged) or ``LogFailed`` (it may have been)."""
-        first, last = self._submit(values, keys).result()
+        """First and last VLSN of ``values``, which are logged together or not at all.
+
+        On the medium on return; with ``WRITE_NO_SYNC`` written and synced within ``sync_interval_s``, with
+        ``NO_SYNC`` written within ``flush_interval_s`` (see ``Durability`` and ``LogOptions``).  Entries can be read
+        once they are synced.  Raises ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge`` (nothing
+        was logged), or ``OutcomeUnknown`` and ``LogFailed`` when the log ends (it may have been)."""
+        first, last = self._submit(values, keys, durability).result()
         return Vlsn(first), Vlsn(last)
 
     async def append_async(
-        self, values: bytes | Sequence[bytes], *, keys: Sequence[bytes | None] | None = None
+        self,
+        values: bytes | Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
         """As ``append``, for a coroutine.  Cancelled, the entries are logged all the same."""
-        first, last = await asyncio.shield(asyncio.wrap_future(self._submit(values, keys)))
+        first, last = await asyncio.shield(asyncio.wrap_future(self._submit(values, keys, durability)))
         return Vlsn(first), Vlsn(last)
+
+    def sync(self, vlsn: int | None = None) -> Vlsn:
+        """Everything up to ``vlsn`` (default: all that was appended before the call) is on the medium on return; the
+        last VLSN that is.  At once where it is already.  Raises ``BadArgument`` for a VLSN not given yet, and
+        ``LogFailed``."""
+        log = self._log
+        if vlsn is not None and vlsn <= log.range.last_sync:
+            return log.range.last_sync
+        done: Future[None] = Future()
+        with log.latch:
+            self._check()
+            if vlsn is not None and vlsn > log.promised:
+                raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
+            log.drain(lambda: done.set_result(None))
+        self._wait(done)
+        return log.range.last_sync
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
         """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
@@ -263,6 +302,8 @@ class Log:
                 failed = self._log.failure
                 self._log.close(lambda: done.set_result(None))
             self._wait(done) if failed is None else done.result()
+            if self._ticker is not None:
+                self._ticker.close()
             self._writer.close()
             self._keeper.close()
             self._log.node_file.close()
@@ -270,21 +311,26 @@ class Log:
     # The log's listener.
 
     def sealed(self, pendings: list[Pending]) -> None:
-        self._waiting.extend(pendings)  # type: ignore[arg-type]
+        for pending in pendings:
+            assert isinstance(pending, _Waiting)
+            if pending.durability is Durability.SYNC:
+                self._waiting.append(pending)
+            elif pending.durability is Durability.WRITE_NO_SYNC:
+                self._waiting_for_write.append(pending)
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        _tell(self._waiting_for_write, last_vlsn)
 
     def synced(self, last_vlsn: Vlsn) -> None:
         if self._log.options.durable_when_synced:
             self._log.raise_dtvlsn(last_vlsn)
-        waiting = self._waiting
-        done = 0
-        while done < len(waiting) and waiting[done].last <= last_vlsn:
-            pending = waiting[done]
-            pending.future.set_result((pending.first, pending.last))
-            done += 1
-        del waiting[:done]
+        _tell(self._waiting_for_write, last_vlsn)
+        _tell(self._waiting, last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = [*self._waiting_for_write, *self._waiting]
+        self._waiting_for_write.clear()
+        self._waiting.clear()
         for pending in waiting:
             unknown = OutcomeUnknown(f"the log failed while this was being synced: {error}")
             unknown.__cause__ = error
@@ -292,15 +338,21 @@ class Log:
 
     # Inside.
 
-    def _submit(self, values: bytes | Sequence[bytes], keys: Sequence[bytes | None] | None) -> Future[tuple[int, int]]:
+    def _submit(
+        self, values: bytes | Sequence[bytes], keys: Sequence[bytes | None] | None, durability: Durability
+    ) -> Future[tuple[int, int]]:
         many = [values] if isinstance(values, bytes) else list(values)
         check_values(many, keys)
-        pending = _Waiting(many, keys)
+        pending = _Waiting(many, keys, durability)
         if pending.cost > self._log.entry_bytes_max:
             raise BadArgument(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
         with self._log.latch:
             self._check()
+            if self._log.overloaded:
+                raise QueueFull(f"{self._log.queue_length} entries already wait to be logged")
             self._log.append(pending)
+            if durability is Durability.NO_SYNC:
+                pending.tell()
         return pending.future
 
     def _take_term(self) -> None:
@@ -327,3 +379,8 @@ class Log:
     def _check(self) -> None:
         if self._log.failure is not None:
             raise self._log.failure
+
+
+def _tell(waiting: deque[_Waiting], last_vlsn: Vlsn) -> None:
+    while waiting and waiting[0].last <= last_vlsn:
+        waiting.popleft().tell()

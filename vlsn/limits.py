@@ -22,6 +22,17 @@ RING_BYTES_MAX = 32 * MIB
 UNSYNCED_BYTES_MAX = 16 * MIB
 GROUP_BYTES_MAX = 4 * MIB
 """One write and sync of the writer takes at most about this much."""
+FLUSH_BYTES = 1 * MIB
+"""Appends that wait for no write are written once so much of them waits, or after the flush interval."""
+FLUSH_INTERVAL_S = 0.1
+SYNC_INTERVAL_S = 1.0
+"""How long what was written without a sync may stay so."""
+SLOW_SYNC_S = 0.1
+SLOW_SYNCS_MAX = 100
+SLOW_SYNCS_WINDOW_S = 60.0
+"""So many slow syncs within so long roll the segment …"""
+STALLED_SYNC_S = 10.0
+"""… and so does one sync that took this long."""
 CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_PERIOD_S = 60.0
 IDLE_END_S = 1.0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
+from vlsn.histogram import Histogram
 from vlsn.limits import (
     BLOCK_BYTES_MAX,
     CHECKPOINT_BYTES,
     CHECKPOINT_PERIOD_S,
+    FLUSH_INTERVAL_S,
     FREE_BYTES_MIN,
     GROUP_BYTES_MAX,
     HOLD_BYTES_MAX,
@@ -16,11 +19,26 @@ from vlsn.limits import (
     QUEUE_ENTRIES_MAX,
     RING_BYTES_MAX,
     SEGMENT_BYTES,
+    SYNC_INTERVAL_S,
 )
 from vlsn.retention import Retention
 from vlsn.seconds import Seconds
 
 ROLL_REASONS = ("size", "error", "slow_sync", "period", "request")
+GROUP_BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
+SHARES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+
+
+class Durability(IntEnum):
+    """What has happened to an append when it returns.  A group is treated as its strictest append asks."""
+
+    NO_SYNC = 0
+    """It has its VLSNs, in this process's memory; written within the flush interval."""
+    WRITE_NO_SYNC = 1
+    """It is written: a crash of this process does not lose it, one of the machine may; synced within the sync
+    interval."""
+    SYNC = 2
+    """It is on the medium."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +53,8 @@ class LogOptions:
     ring_bytes_max: int = RING_BYTES_MAX
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_period_s: float = CHECKPOINT_PERIOD_S
+    flush_interval_s: float = FLUSH_INTERVAL_S
+    sync_interval_s: float = SYNC_INTERVAL_S
     idle_end_s: float = IDLE_END_S
     roll_period_s: float = 0.0
     free_bytes_min: int = FREE_BYTES_MIN
@@ -59,6 +79,14 @@ class LogStats:
     blocks: int = 0
     bytes: int = 0
     cuts: int = 0
+    write_errors: int = 0
+    """Groups whose write or sync failed, and that were written again in the next segment."""
+    unacked: int = 0
+    """Entries that are with the writer."""
+    waiting_for_sync: int = 0
+    """Submissions that are written and not synced yet."""
+    appends_per_sync: Histogram = field(default_factory=lambda: Histogram(SHARES))
+    group_bytes: Histogram = field(default_factory=lambda: Histogram(GROUP_BYTES))
     sync_seconds: Seconds = field(default_factory=Seconds)
     """Write and sync of one group, by the writer's thread."""
     rolls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLL_REASONS, 0))

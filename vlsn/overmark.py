@@ -79,8 +79,7 @@ def rollback(
             refused(error)
 
     def start() -> bytes:
-        # What the tail has counted so far includes what is abandoned here: it gets no sidecar.
-        log.forget_tail_sums()
+        log.abandon_after(matchpoint)
         found = plan[0]
         return RollbackStart(
             matchpoint=matchpoint,
@@ -103,7 +102,7 @@ def rollback(
         return RollbackEnd(start_lsn=started[0], clock_us=log.seams.clock.wall_us()).encode()
 
     def cut() -> None:
-        log.index.truncate_tail(matchpoint, plan[0].kept_at, block_first=plan[0].kept_first)
+        log.index.truncate_tail(matchpoint, log.now_at(plan[0].kept_at), block_first=plan[0].kept_first)
 
     def forget(_: None) -> None:
         log.forget_after(matchpoint)

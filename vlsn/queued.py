@@ -1,4 +1,4 @@
-"""What waits in a local log's queue, in the order in which it will be placed.
+"""A local log's queue: what waits, in the order in which it will be placed, and how much it is.
 
 Pending       a client's submission: gets its VLSNs when it is sealed
 LocalEntries  entries of the log's own (TERM, GROUP …), sealed as one block
@@ -9,6 +9,7 @@ Roll, Barrier the next segment; nothing but a moment
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from vlsn.block import BLOCK_BYTES
 from vlsn.errors import VlsnLogError
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import Lsn, Vlsn
+from vlsn.options import Durability
 from vlsn.seal import Submission
 from vlsn.stream import BlockRun
 
@@ -29,14 +31,16 @@ class Pending:
 
     The log calls ``refused`` when it will never be sealed; nothing of it was logged then."""
 
-    __slots__ = ("cost", "count", "first", "last", "submission", "term")
+    __slots__ = ("cost", "count", "durability", "first", "last", "submission", "term")
 
-    def __init__(self, submission: Submission) -> None:
+    def __init__(self, submission: Submission, durability: Durability = Durability.SYNC) -> None:
         self.submission: Submission | None = submission
         """None once it is sealed: its bytes are the block's then."""
         self.count = submission.count
         self.cost = submission.bytes + submission.count * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
+        self.durability = durability
         self.first = 0
+        """Known once it is sealed, and from the start with ``NO_SYNC``: its place in the queue is its VLSN."""
         self.last = 0
         self.term = 0
 
@@ -83,3 +87,62 @@ class Barrier:
 
 
 Item = Pending | LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier
+
+
+class Queue:
+    """First in, first out.  Appends are counted in entries and bytes; under the log latch."""
+
+    __slots__ = ("bytes", "entries", "items", "lazy", "lazy_since_s", "vlsns")
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.entries = 0
+        self.bytes = 0
+        self.vlsns = 0
+        """How many VLSNs what waits will be given."""
+        self.lazy = 0
+        """Appends that wait for no write (``NO_SYNC``)."""
+        self.lazy_since_s = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    @property
+    def only_lazy(self) -> bool:
+        return self.lazy == len(self.items)
+
+    def push(self, item: Item) -> None:
+        self.items.append(item)
+        if isinstance(item, LocalEntries):
+            self.vlsns += len(item.values)
+
+    def push_append(self, pending: Pending) -> None:
+        self.items.append(pending)
+        self.entries += pending.count
+        self.bytes += pending.cost
+        self.vlsns += pending.count
+        self.lazy += pending.durability is Durability.NO_SYNC
+
+    def taken(self, pending: Pending) -> None:
+        """``pending`` is no longer in ``items``."""
+        self.entries -= pending.count
+        self.bytes -= pending.cost
+        self.vlsns -= pending.count
+        self.lazy -= pending.durability is Durability.NO_SYNC
+
+    def take_back(self) -> list[Pending]:
+        """The appends behind the last item that is none of them, or whose VLSNs were told already."""
+        refused: list[Pending] = []
+        items = self.items
+        while items and isinstance(item := items[-1], Pending) and item.durability is not Durability.NO_SYNC:
+            items.pop()
+            self.taken(item)
+            refused.append(item)
+        return refused[::-1]
+
+    def take_appends(self) -> list[Pending]:
+        """Every append, and every entry of the log's own, leaves."""
+        taken = [item for item in self.items if isinstance(item, Pending)]
+        self.items = deque(item for item in self.items if not isinstance(item, Pending | LocalEntries))
+        self.entries = self.bytes = self.vlsns = self.lazy = 0
+        return taken

@@ -7,7 +7,8 @@ of a block at or before the VLSN it wants, and after that goes on from ``next_ls
 Rules.
 1. Nothing at or past the synced end that the owner names is read, nor past ``upto_vlsn``.
 2. Where a segment ends, the next one whose header names this one goes on; what lies past the end named there
-   is dead.  Numbers in between may be missing (burnt standbys).
+   is dead: a place there stands for the first frame of the next segment, which begins with the same blocks.
+   Numbers in between may be missing (burnt standbys).
 3. Overmarked frames and local records are passed over; the blocks left must follow on exactly.
 4. A block is handed out only after its frame's checksum, header and padding were found right.
 5. What is not so is ``Damaged``, with file, offset and the VLSN that should be there; what lies before it is
@@ -136,12 +137,17 @@ class LogReader:
                 if following.header.prev_end > offset:  # its owner has not told yet that this one ends there
                     following.close()
                     break
+                if following.header.prev_end < offset:
+                    taking.expected = 0  # what lay past there was written again, where we go: it comes once more
                 self._segment = following
                 segment.close()
                 at = lsn(following.number, FIRST_FRAME)
                 continue
             buf, found = segment.window(offset, end, taking.window_bytes())
             at = lsn(segment.number, taking.take(buf, offset, found, segment.number))
+            if taking.stopped is _Stopped.DAMAGED and lsn_offset(at) >= self._end(segment):
+                taking.stopped = None  # the segment was left meanwhile; it ends before this
+                continue
             if taking.stopped is _Stopped.DAMAGED and not taking.data:
                 raise _damaged(segment, lsn_offset(at), taking.expected or from_vlsn)
             if taking.stopped is not None:

@@ -23,9 +23,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from vlsn import nodefile
+from vlsn import nodefile, scan
 from vlsn.beginning import finish_cleaning, kept_segments, state_fits
-from vlsn.block import KIND_COLUMN, EntryKind
+from vlsn.block import KIND_COLUMN, EntryKind, decode_header
 from vlsn.directory import SegmentInfo, survey
 from vlsn.errors import Damaged, WrongDirectory
 from vlsn.examine import Cut, Found, cut_name, examine, sync_and_forget, untaken
@@ -39,10 +39,10 @@ from vlsn.overmark import finish_rollback
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.reindex import Reread, StoredIndex, log_base
 from vlsn.retrack import Columns
-from vlsn.seams import DirectoryLock, Disk, Seams
+from vlsn.seams import DirectoryLock, Disk, File, Seams
 from vlsn.segment import FIRST_FRAME, SegmentState, segment_name
 from vlsn.state import Checkpoint, StateRecord, StateStore
-from vlsn.tail import Tail
+from vlsn.tail import PAGE_BYTES, Frame, Tail
 
 LOCK_NAME = "LOCK"
 NODE_FILE_NAME = "node.id"
@@ -308,6 +308,8 @@ def _examine_all(disk: Disk, read: Sequence[SegmentInfo], scan_from: Lsn, stated
         start = FIRST_FRAME
         if scan_from and segment.number == lsn_file(scan_from):
             start = lsn_offset(scan_from)
+            if segment.live_end is not None:
+                start = min(start, segment.live_end)  # past it: what lay there was written again in the next one
         found.append(examine(disk, segment, start=start, last=position == len(read) - 1, stated=stated))
     return found
 
@@ -538,7 +540,25 @@ def _tail(disk: Disk, segments: Sequence[SegmentInfo], found: Sequence[Found]) -
     if not CheckpointEnd.decode(last.payloads[at]).clean or segment.header.state is not SegmentState.ACTIVE:
         return None
     file = disk.open(segment.path, write=True)
-    return Tail(segment.header, file, offset=last.end, synced=last.end, last_frame=at, crc=None)
+    tail = Tail(segment.header, file, offset=last.end, synced=last.end, last_frame=at, crc=None)
+    tail.keep(_last_page(file, last))
+    return tail
+
+
+def _last_page(file: File, found: Found) -> list[Frame]:
+    """The frames that reach into the page where the log goes on."""
+    ends = scan.frame_ends(found.offsets, found.headers)
+    frames = []
+    for at in np.flatnonzero(ends > found.end - found.end % PAGE_BYTES).tolist():
+        offset, header = int(found.offsets[at]), found.headers[at]
+        payload = file.read(offset + FRAME_BYTES, int(header["length"]))
+        kind = FrameKind(int(header["kind"]))
+        block = decode_header(payload) if kind is FrameKind.BLOCK else None
+        if block is None:
+            frames.append(Frame(offset, kind, payload, 0, 0))
+        elif header["flag"] != OVERMARKED:
+            frames.append(Frame(offset, kind, payload, block.first_vlsn, block.last_vlsn))
+    return frames
 
 
 def _free_name(disk: Disk, path: str) -> str:

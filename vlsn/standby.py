@@ -123,6 +123,21 @@ class Standby:
         """A step is being written right now; the segment must not be taken under it."""
         return self._busy
 
+    def discard(self) -> None:
+        """What failed is closed and deleted, as far as the disk lets it; its number is not used again."""
+        assert self.failed is not None and self._header is not None
+        file, path = self._file, f"{self._directory}/{segment_name(self._header.number)}"
+        self._file = self._header = self.failed = None
+        self._epoch += 1
+
+        def remove() -> None:
+            if file is not None:
+                file.close()
+            if self._disk.exists(path):
+                self._disk.remove(path)
+
+        self._keeper.submit(remove, lambda _: None, lambda _: None)
+
     def close(self) -> None:
         """Behind whatever the keeper still does with it; what that ends as is of no interest any more."""
         self._closed = True

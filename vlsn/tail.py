@@ -7,6 +7,9 @@ known synced when the frame was built, so that a later open can tell an unsynced
     offset 4096        4096+88           …            end
       |frame BLOCK 1-3 |frame BLOCK 4-4 |  zeros  …   |
       prev = 0          prev = 88         ^ tail.offset
+
+``frames`` keeps what a failed write could take with it: every frame that is not synced, and those that
+reach into the 4 KiB page in which the next write begins (see ``replacement``).
 """
 
 from __future__ import annotations
@@ -14,16 +17,36 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vlsn.checksum import crc
 from vlsn.frame import FRAME_BYTES, FrameKind, build_header
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, padded
 from vlsn.seams import Buffer, File
 from vlsn.segment import FIRST_FRAME, SegmentHeader
 
+PAGE_BYTES = 4096
 _PADDING = [bytes(size) for size in range(8)]
 _JOIN_FROM = 48
 """From this many buffers on, one copy costs less than the writer's scatter list."""
+
+
+class Frame(NamedTuple):
+    """A frame as it was placed; ``first`` and ``last`` are a block's VLSNs, 0 of a local record."""
+
+    offset: int
+    kind: FrameKind
+    payload: Buffer
+    first: int
+    last: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.bytes
+
+    @property
+    def bytes(self) -> int:
+        return FRAME_BYTES + padded(len(self.payload))
 
 
 @dataclass(slots=True)
@@ -35,12 +58,16 @@ class Tail:
     file: File
     offset: int = FIRST_FRAME
     synced: int = 0
+    """0 until the header page is synced, as part of the log, with the first frames."""
     last_frame: int = 0
     first_vlsn: Vlsn = NULL_VLSN
     last_vlsn: Vlsn = NULL_VLSN
     entries: int = 0
     offsets: array[int] = field(default_factory=lambda: array("I"))
     crc: int | None = 0
+    frames: list[Frame] = field(default_factory=list)
+    carried: int = 0
+    """Bytes of ``frames``: what a replacement would write again."""
 
     @property
     def number(self) -> int:
@@ -49,6 +76,31 @@ class Tail:
     @property
     def remaining(self) -> int:
         return self.header.size - self.offset
+
+    @property
+    def unsynced(self) -> int:
+        """Bytes of frames that are not synced."""
+        return self.offset - max(self.synced, FIRST_FRAME)
+
+    def set_synced(self, offset: int) -> None:
+        """Everything below ``offset`` (a frame's end) is synced."""
+        self.synced = offset
+        page = offset - offset % PAGE_BYTES
+        frames = self.frames
+        keep = len(frames)
+        while keep and frames[keep - 1].end > page:
+            keep -= 1
+        self.keep(frames[keep:])
+
+    def forget_after(self, vlsn: Vlsn) -> None:
+        """Blocks after ``vlsn`` are being rolled back: a replacement must not bring them back, and the checksum
+        counts them, with flag bytes that change."""
+        self.keep([frame for frame in self.frames if frame.last <= vlsn])
+        self.crc = None
+
+    def keep(self, frames: list[Frame]) -> None:
+        self.frames = frames
+        self.carried = sum([frame.bytes for frame in frames])
 
 
 @dataclass(slots=True)
@@ -61,7 +113,7 @@ class Chunk:
     allocate: bool = False
     """The standby was taken before all of it was zeroed: reserve the rest first."""
 
-    def place(self, kind: FrameKind, payload: Buffer) -> Lsn:
+    def place(self, kind: FrameKind, payload: Buffer, first: int = 0, last: int = 0) -> Lsn:
         """Puts a frame at the tail's end and returns where.  The caller has checked that it fits."""
         tail = self.tail
         at = tail.offset
@@ -76,18 +128,26 @@ class Chunk:
         tail.last_frame = at
         tail.offset = at + FRAME_BYTES + size + pad
         tail.offsets.append(at)
+        tail.frames.append(Frame(at, kind, payload, first, last))
+        tail.carried += tail.offset - at
         assert tail.offset <= tail.header.size
         return lsn(tail.header.number, at)
 
-    def write(self) -> None:
-        """On the writer's thread: durable on return.  Any ``OSError`` means that the file is not to be trusted."""
+    def write(self, *, sync: bool) -> None:
+        """On the writer's thread: durable on return if ``sync``.  Any ``OSError`` means that the file is not to be
+        trusted."""
         if self.allocate:
             self.tail.file.allocate(self.tail.header.size)
-        buffers = self.buffers
-        if len(buffers) >= _JOIN_FROM:
-            buffers = [b"".join(buffers)]
+        buffers = self.joined()
         self.tail.file.write(self.offset, buffers)
-        self.tail.file.sync()
+        if sync:
+            self.tail.file.sync()
+        self.count_crc(buffers)
+
+    def joined(self) -> list[Buffer]:
+        return [b"".join(self.buffers)] if len(self.buffers) >= _JOIN_FROM else self.buffers
+
+    def count_crc(self, buffers: list[Buffer]) -> None:
         value = self.tail.crc
         if value is not None:
             for buffer in buffers:
@@ -97,17 +157,24 @@ class Chunk:
 
 @dataclass(slots=True)
 class Group:
-    """What the writer takes at once: chunks in log order, and what to tell whom when they are synced."""
+    """What the writer takes at once: chunks in log order, and what to tell whom when they are written."""
 
     chunks: list[Chunk]
+    sync: bool = False
+    """Whether it is synced, too; one that spans segments always is."""
+    submissions: int = 0
+    entries: int = 0
+    """Of the submissions."""
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)
     bytes: int = 0
     sealed_tails: list[Tail] = field(default_factory=list)
     """Segments that this group's first frames in the next one complete."""
+    records: list[Record] = field(default_factory=list)
     after: list[Callable[[], None]] = field(default_factory=list)
     """Called at home, in order, once all is synced."""
+    chunks_done: int = 0
 
     @property
     def last_vlsn(self) -> Vlsn:
@@ -116,6 +183,21 @@ class Group:
     def write(self) -> None:
         """On the writer's thread.  A chunk of the next segment is written only after the one before it is
         synced: its header page names that end."""
+        sync = self.sync or len(self.chunks) > 1
         for chunk in self.chunks:
             if chunk.buffers:
-                chunk.write()
+                chunk.write(sync=sync)
+            elif sync and chunk.offset > chunk.tail.synced:
+                chunk.tail.file.sync()
+            self.chunks_done += 1
+
+
+@dataclass(slots=True)
+class Record:
+    """A local record of a group, and where it lies: a replacement moves it."""
+
+    lsn: Lsn
+    done: Callable[[Lsn], None]
+
+    def tell(self) -> None:
+        self.done(self.lsn)

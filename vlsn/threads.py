@@ -125,6 +125,26 @@ class LoopWorker(CallerWorker):
                 self._loop.call_exception_handler({"message": message, "exception": error})
 
 
+class Ticker:
+    """Calls ``tick`` every ``period_s`` on a thread of its own, until ``close``."""
+
+    def __init__(self, name: str, period_s: float, tick: Callable[[], None]) -> None:
+        self._over = threading.Event()
+        self._period_s = period_s
+        self._tick = tick
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No tick is under way on return."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._period_s):
+            self._tick()
+
+
 class LoopThreads:
     """Workers of a node: completions run on the thread of ``loop``."""
 

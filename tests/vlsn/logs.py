@@ -78,6 +78,7 @@ class Opened:
         self.machine = machine
         self.waiting: list[Waiting] = []
         self.failure: LogFailed | None = None
+        self.written_vlsn = 0
         seams = machine.seams()
         recovered = recover(DIRECTORY, seams, group="g", node="n1", segment_bytes=options.segment_bytes)
         self.notes = recovered.notes
@@ -136,6 +137,9 @@ class Opened:
 
     def sealed(self, pendings: list[Pending]) -> None:
         self.waiting.extend(pending for pending in pendings if isinstance(pending, Waiting))
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        self.written_vlsn = last_vlsn
 
     def synced(self, last_vlsn: Vlsn) -> None:
         while self.waiting and self.waiting[0].last <= last_vlsn:

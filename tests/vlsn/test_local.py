@@ -172,11 +172,11 @@ def test_no_space_refuses_before_anything_is_logged_and_goes_on_when_there_is_sp
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])
-def test_a_write_or_sync_that_fails_ends_the_log_and_the_next_open_has_what_was_acknowledged(name: str) -> None:
+def test_writes_or_syncs_that_keep_failing_end_the_log_and_the_next_open_has_what_was_acknowledged(name: str) -> None:
     machine = Machine()
     opened = Opened(machine)
     held = filled(opened, 10)
-    machine.disk.fail_at(lambda call: call.name == name and call.path.endswith(".vlog"), code=errno.EIO)
+    machine.disk.fail_at(lambda call: call.name == name and call.path.endswith(".vlog"), code=errno.EIO, times=99)
     pending = opened.append(b"lost")
     assert not pending.synced
     assert opened.failure is not None

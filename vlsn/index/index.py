@@ -191,6 +191,23 @@ class VlsnIndex(Lookups):
             self.epoch += 1
         self._commit()
 
+    def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
+        """Blocks up to the range's last that lie elsewhere now, ascending; what of them was not put yet is passed
+        over.  The range stays.  At home, while no flush, cut or merge is under way; the store learns of it with the
+        next flush, and an index that was not flushed since is put right by the merge of the next open."""
+        with self._latch:
+            held = self._range
+            known = bisect_right(lasts, held.last)
+            if not known:
+                return
+            if firsts[0] <= held.first:
+                self._levels.cut_all()
+                self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
+            else:
+                self._levels.cut_tail(Vlsn(firsts[0] - 1), None)
+            self._tracker.track_run(firsts[:known], lasts[:known], lsns[:known])
+            self.epoch += 1
+
     def merge(self, base: Vlsn, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
         """What recovery read again, ascending, overmarked blocks left out and all of it synced: the log goes up to
         ``base`` and then on with these.  All that was loaded past ``base`` goes.  Raises ``IndexHole`` where what

@@ -1,0 +1,339 @@
+"""The writer's replacement: a segment that fails costs nobody anything.
+
+Stories on a disk in memory, each write or sync of which may fail; then the same under real threads, a thousand
+times; then the disk stops at every call of a replacement.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from random import Random
+
+import pytest
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import Call, FakeDisk, StopHere
+from tests.fakes.kv import FakeStores
+from tests.fakes.random import SeededRandom
+from tests.fakes.seeds import seeds
+from tests.vlsn.logs import DIRECTORY, Machine, Opened
+from vlsn.embedded import Log
+from vlsn.errors import LogFailed
+from vlsn.ids import Vlsn
+from vlsn.options import LogOptions
+from vlsn.recovery import recover
+from vlsn.seams import Seams
+from vlsn.segment import segment_name
+from vlsn.threads import CallerThreads
+from vlsn.verify import verify
+
+
+def of_log(name: str) -> bool:
+    return name.endswith(".vlog")
+
+
+def fail_next(machine: Machine, kind: str, code: int = errno.EIO) -> None:
+    """The next write or sync of the current segment fails, once."""
+    machine.disk.fail_at(lambda call: call.name == kind and of_log(call.path), code=code)
+
+
+def value(rng: Random, number: int) -> bytes:
+    return f"{number}:".encode().ljust(rng.choice((10, 300, 3000, 9000)), b".")
+
+
+def holds(machine: Machine, held: dict[int, bytes]) -> None:
+    """Opened again, by any end of the process, the log has exactly what was acknowledged."""
+    opened = Opened(machine)
+    assert opened.entries() == held
+    report = verify(machine.disk, machine.stores, DIRECTORY, live=True)
+    assert report.ok, report.findings
+    opened.close()
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_an_append_whose_group_failed_is_acknowledged_from_the_next_segment(kind: str) -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    held = {pending.first: pending.values[0] for pending in [opened.append(b"before")]}
+    number = opened.log.active_files()[0]
+    fail_next(machine, kind)
+    pending = opened.append(b"value")
+    assert (pending.synced, pending.error, opened.failure) == (True, None, None)
+    held[pending.first] = b"value"
+    assert opened.log.active_files()[0] > number
+    assert (opened.log.stats.rolls["error"], opened.log.stats.write_errors) == (1, 1)
+    assert opened.entries() == held
+    machine.kill()
+    holds(machine, held)
+
+
+@pytest.mark.parametrize("seed", seeds(25))
+def test_failures_at_random_points_change_nothing(seed: int) -> None:
+    """Appends of all sizes, rolls and checkpoints, and a failure every few disk calls: no error, no loss, VLSNs
+    one after another; then a kill or a power cut."""
+    rng = Random(seed)
+    machine = Machine(seed)
+    opened = Opened(machine)
+    held: dict[int, bytes] = {}
+    expected = 2
+    failures = 0
+    for number in range(120):
+        step = rng.random()
+        if step < 0.35:
+            failures += 1
+            fail_next(machine, rng.choice(("write", "sync")))
+        if step > 0.93:
+            opened.log.checkpointer.run()
+        elif step > 0.88:
+            opened.log.rotate("request")
+        pending = opened.append(*[value(rng, number) for _ in range(rng.choice((1, 1, 3)))])
+        assert opened.failure is None, opened.failure
+        assert pending.synced
+        assert pending.error is None
+        assert pending.first == expected
+        expected = pending.last + 1
+        held.update(zip(range(pending.first, expected), pending.values, strict=True))
+        machine.disk.mend()
+        if step < 0.02:
+            assert opened.entries() == held
+    assert opened.log.stats.write_errors > failures // 2
+    assert opened.entries() == held
+    if seed % 3 == 0:
+        opened.close()
+    elif seed % 3 == 1:
+        machine.kill()
+    else:
+        machine.power_cut(tear=True)
+    holds(machine, held)
+
+
+def test_the_page_that_a_failed_write_destroyed_is_not_needed_any_more() -> None:
+    """The old segment's last page held synced frames; they were written again, and nothing reads it."""
+    machine = Machine()
+    opened = Opened(machine)
+    held = {}
+    for number in range(3):
+        pending = opened.append(f"{number}".encode().ljust(700, b"."))
+        held[pending.first] = pending.values[0]
+    number = opened.log.active_files()[0]
+    fail_next(machine, "write")
+    held[opened.append(b"after").first] = b"after"
+    end = opened.log.synced_end(number)
+    path = f"{DIRECTORY}/{segment_name(number)}"
+    file = machine.disk.open(path, write=True)
+    file.write(end, [b"\xff" * (8192 - end % 4096)])
+    file.sync()
+    file.close()
+    assert opened.entries() == held
+    machine.kill()
+    holds(machine, held)
+
+
+def test_the_first_write_after_a_clean_stop_may_fail_too() -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    held = {opened.append(b"one").first: b"one"}
+    opened.close()
+    opened = Opened(machine, take_term=False)
+    fail_next(machine, "write")
+    opened.take_term()
+    held[opened.append(b"two").first] = b"two"
+    assert opened.log.stats.rolls["error"] == 1
+    assert opened.entries() == held
+    machine.power_cut(tear=True)
+    holds(machine, held)
+
+
+def test_mappings_that_a_checkpoint_has_stored_are_put_right() -> None:
+    """The index was flushed with places that the replacement left; looked up before and after the next open."""
+    machine = Machine()
+    opened = Opened(machine)
+    held = {}
+    for number in range(40):
+        pending = opened.append(f"{number}".encode().ljust(200, b"."))
+        held[pending.first] = pending.values[0]
+    opened.log.checkpointer.run()
+    fail_next(machine, "sync")
+    held[opened.append(b"x").first] = b"x"
+    for vlsn in held:
+        mapping = opened.log.index.at_or_before(Vlsn(vlsn))
+        assert mapping is not None
+        file, offset = mapping[1] >> 32, mapping[1] & 0xFFFFFFFF
+        assert offset < opened.log.synced_end(file)
+    assert opened.entries() == held
+    machine.kill()
+    holds(machine, held)
+
+
+def test_a_rolled_back_block_is_not_brought_back() -> None:
+    machine = Machine()
+    opened = Opened(machine, LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30))
+    kept = opened.append(b"kept")
+    opened.append(b"abandoned")
+    opened.log.dtvlsn = Vlsn(kept.last)
+    opened.log.stop_sealing(LogFailed("a new term"))
+    fail_next(machine, "write")
+    over: list[int] = []
+    opened.log.rollback(Vlsn(kept.last), lambda: over.append(1), lambda error: pytest.fail(str(error)))
+    assert over == [1]
+    assert opened.log.stats.rolls["error"] == 1
+    assert opened.entries() == {kept.first: b"kept"}
+    opened.take_term()
+    fail_next(machine, "sync")
+    again = opened.append(b"another life")
+    assert opened.entries() == {kept.first: b"kept", again.first: b"another life"}
+    machine.kill()
+    holds(machine, {kept.first: b"kept", again.first: b"another life"})
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_second_failure_at_once_ends_the_log(kind: str) -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    held = {opened.append(b"before").first: b"before"}
+    machine.disk.fail_at(lambda call: call.name == kind and of_log(call.path), times=50)
+    pending = opened.append(b"maybe")
+    assert not pending.synced
+    assert opened.failure is not None
+    assert "again" in str(opened.failure) or "next segment" in str(opened.failure)
+    with pytest.raises(LogFailed):
+        opened.append(b"more")
+    machine.kill()
+    opened = Opened(machine)
+    found = opened.entries()
+    assert {vlsn: found[vlsn] for vlsn in held} == held
+
+
+def test_no_space_for_another_segment_ends_the_log_with_a_word_of_it() -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    held = {opened.append(b"before").first: b"before"}
+    opened.log.rotate("request")  # the standby is taken, and there is no room for the next one
+    machine.disk.capacity_bytes = 1
+    opened.log.rotate("request")
+    opened.append(b"in the last one")
+    opened.log.rotate("request")
+    fail_next(machine, "sync", errno.ENOSPC)
+    opened.append(b"lost")
+    assert opened.failure is not None
+    assert "no room" in str(opened.failure)
+    machine.disk.capacity_bytes = None
+    machine.kill()
+    opened = Opened(machine)
+    assert opened.entries()[min(held)] == b"before"
+
+
+def test_one_failed_standby_is_thrown_away_and_two_in_a_row_end_the_log() -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    held = {opened.append(b"before").first: b"before"}
+    fail_next(machine, "write")
+    opened.log.rotate("request")  # takes the standby; the next one fails while it is made, and the one after is whole
+    held[opened.append(b"after").first] = b"after"
+    assert opened.failure is None
+    assert opened.entries() == held
+    machine.kill()
+    holds(machine, held)
+
+
+@pytest.mark.parametrize("end", ["kill", "power_cut", "torn"])
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_nothing_acknowledged_is_lost_wherever_a_replacement_stops(kind: str, end: str) -> None:
+    def story(machine: Machine, held: dict[int, bytes]) -> None:
+        opened = Opened(machine)
+        for number in range(30):
+            if number % 7 == 3:
+                fail_next(machine, kind)
+            if number == 15:
+                opened.log.checkpointer.run()
+            data = f"{number}".encode().ljust(2500, b".")
+            pending = opened.append(data)
+            if pending.synced:
+                held[pending.first] = data
+
+    machine = Machine()
+    story(machine, {})
+    numbers = [call.number for call in machine.disk.calls if call.changes]
+    print(f"{kind}: {len(numbers)} disk calls that change something")
+    assert len(numbers) >= 90
+    for number in numbers[:: 1 if end == "torn" else 3]:
+        machine = Machine(seed=number)
+        held: dict[int, bytes] = {}
+        machine.stop_at(number)
+        with pytest.raises(StopHere):
+            story(machine, held)
+        machine.kill() if end == "kill" else machine.power_cut(tear=end == "torn")
+        opened = Opened(machine)
+        found = opened.entries()
+        assert {vlsn: found.get(vlsn) for vlsn in held} == held, f"{end} at call {number}"
+        more = opened.append(b"more")
+        assert more.first == opened.log.range.last == max(found, default=0) + (2 if found else 3) or more.synced
+
+
+class FailingDisk(FakeDisk):
+    """Fails a write or sync of a segment now and then, never while a replacement is under way."""
+
+    def __init__(self, rng: Random, share: float) -> None:
+        super().__init__(rng=rng)
+        self.failed = 0
+        self.log: Log | None = None
+        self.draws = Random(rng.random())
+        self.share = share
+        self.hook = self._maybe
+
+    def _maybe(self, call: Call) -> None:
+        log = self.log
+        if log is None or call.name not in ("write", "sync") or not of_log(call.path):
+            return
+        if threading.current_thread().name != "vlsnlog-writer" or log._log._broken is not None:
+            return
+        if self.draws.random() < self.share:
+            self.failed += 1
+            raise OSError(errno.EIO, "injected", call.path)
+
+
+def test_a_thousand_failures_under_concurrent_appends() -> None:
+    """No caller sees an error, nothing is lost, and each thread's appends stand in their order."""
+    failures = 1_000
+    disk = FailingDisk(Random(11), 0.4)
+    stores = FakeStores()
+    seams = Seams(disk, FakeClock(), SeededRandom(Random(12)), CallerThreads(), stores)
+    options = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=256 << 10, ring_bytes_max=1 << 20)
+    keeper = seams.threads.worker("vlsnlog-keeper")
+    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
+    log = Log(recovered, options, seams, keeper)
+    log._take_term()
+    disk.log = log
+    told: dict[int, bytes] = {}
+    errors: list[BaseException] = []
+
+    def writer(name: int) -> None:
+        number = 0
+        try:
+            while disk.failed < failures:
+                data = f"{name}/{number}".encode()
+                first, last = log.append(data)
+                assert first == last
+                told[first] = data
+                number += 1
+        except BaseException as error:
+            errors.append(error)
+            disk.failed = failures
+
+    threads = [threading.Thread(target=writer, args=(name,)) for name in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+    assert log._log.stats.write_errors >= failures
+    found = {entry.vlsn: entry.value for entry in log.read()}
+    assert found == told
+    assert sorted(told) == list(range(2, len(told) + 2))
+    for name in range(6):
+        mine = [data for data in (found[vlsn] for vlsn in sorted(found)) if data.startswith(f"{name}/".encode())]
+        assert mine == [f"{name}/{number}".encode() for number in range(len(mine))]
+    disk.log = None
+    log.close()
+    print(f"{disk.failed} failures, {len(told)} appends, {log._log.stats.rolls['error']} rolls for errors")

@@ -1,0 +1,311 @@
+"""Where the next frame goes: the tail, the standby behind it, and how far each segment is synced.
+
+    place(frame) ─► tail, while it fits          ─► chunk of the group ─► writer
+                 └► standby, taken as the new tail (a roll)
+
+1. A frame is placed only where it surely fits: in the tail, or in the standby together with all else that its
+   group has, so that one roll is always enough, and so is one more segment if the write fails.
+2. A segment's end rises only by ``written``, once it is synced; a replacement alone lowers it, together with
+   the header page that says so (``replacement``).
+3. One failed standby is thrown away and the next one made; the second in a row ends the log.
+
+Used at home only, under the log latch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vlsn.closing import seal_segment
+from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.ids import Lsn, Vlsn, padded
+from vlsn.options import LogOptions, LogStats
+from vlsn.queued import FRAME_OVERHEAD_BYTES
+from vlsn.recovery import Recovered
+from vlsn.replacement import Broken, Rewrite, abandon, rewrite
+from vlsn.seams import Buffer, Seams, Worker
+from vlsn.segment import FIRST_FRAME, SegmentHeader, SegmentState
+from vlsn.standby import Standby, active
+from vlsn.tail import Chunk, Group, Tail
+
+CHUNKS_MAX = 3
+"""Segments that one group touches at most: the one before it, and two rolls (asked for, and for size)."""
+Failed = Callable[[str, BaseException], None]
+
+
+class Placement:
+    """The segments of one open log, as its writer sees them."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        options: LogOptions,
+        seams: Seams,
+        keeper: Worker,
+        *,
+        stats: LogStats,
+        on_change: Callable[[], None],
+        on_failure: Failed,
+    ) -> None:
+        self.tail: Tail | None = recovered.tail
+        self.taken_s = seams.clock.monotonic_s()
+        """When the tail was taken."""
+        self.last_vlsn: Vlsn = Vlsn(recovered.index.range.last)
+        """Of the last block placed."""
+        self._directory = recovered.directory
+        self._options = options
+        self._seams = seams
+        self._keeper = keeper
+        self._stats = stats
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._owner = recovered.node_file.record
+        self._prev_number = recovered.prev_number
+        self._prev_end = recovered.prev_end
+        self._next_number = recovered.next_number
+        self._ends: dict[int, int] = dict(recovered.ends)
+        self._capacity = options.segment_bytes - FIRST_FRAME
+        self._standby = Standby(
+            seams.disk,
+            self._directory,
+            keeper,
+            on_ready=self._standby_changed,
+            free_bytes_min=options.free_bytes_min,
+        )
+        self._standby_failures = 0
+
+    def start(self) -> None:
+        """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""
+        self._prepare()
+
+    # What is there.
+
+    @property
+    def no_space(self) -> bool:
+        return self._standby.no_space
+
+    @property
+    def late_standbys(self) -> int:
+        return self._standby.late
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """Bytes of a submission (keys and values) that still fit one segment."""
+        return self._capacity - FRAME_OVERHEAD_BYTES
+
+    @property
+    def block_bytes_max(self) -> int:
+        """Merged blocks are at most half a segment."""
+        return self._capacity // 2
+
+    @property
+    def number(self) -> int:
+        """Of the segment that the next frame goes to."""
+        return self.tail.number if self.tail is not None else self._next_number
+
+    @property
+    def empty(self) -> bool:
+        """The next frame is the first of its segment."""
+        return self.tail is None or self.tail.offset <= FIRST_FRAME
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Written, or on its way to the writer, in the current segment."""
+        return self.tail.unsynced if self.tail is not None else 0
+
+    def active_files(self) -> list[int]:
+        """Numbers of the current segment (when there is one yet) and the standby."""
+        numbers = [self.tail.number] if self.tail is not None else []
+        standby = self._standby.number
+        return numbers + ([standby] if standby is not None else [])
+
+    def segments(self) -> dict[int, int]:
+        """Number → synced end (offset) of every live segment, ascending."""
+        return dict(sorted(self._ends.items()))
+
+    def synced_end(self, number: int) -> int:
+        return self._ends.get(number, 0)
+
+    def is_full_for(self, cost: int) -> bool:
+        return self.tail is None or self.tail.remaining < cost
+
+    # Placing.
+
+    def group(self) -> Group:
+        return Group([Chunk(self.tail, self.tail.offset)] if self.tail is not None else [])
+
+    def fits(self, group: Group, size: int) -> bool:
+        """Whether frames of ``size`` bytes in all still have a place (rule 1)."""
+        tail = self.tail
+        in_tail = tail is not None and size <= tail.remaining
+        if in_tail and len(group.chunks) == 1:
+            return True
+        if not in_tail and (not self.can_roll or len(group.chunks) >= CHUNKS_MAX):
+            return False
+        unsynced = sum([chunk.tail.carried for chunk in group.chunks if chunk.tail.unsynced])
+        return unsynced + size <= self._capacity
+
+    @property
+    def can_roll(self) -> bool:
+        """The first segment after an open is used from its first byte on, so it waits for all of its zeros; a later
+        one that is not quite done is taken as it is."""
+        standby = self._standby
+        return standby.complete if self.tail is None else standby.ready and not standby.zeroing
+
+    def block(self, group: Group, data: Buffer, first: Vlsn, last: Vlsn) -> None:
+        at = self._place(group, FrameKind.BLOCK, data, first, last)
+        group.firsts.append(first)
+        group.lasts.append(last)
+        group.lsns.append(at)
+        tail = self.tail
+        assert tail is not None
+        if not tail.first_vlsn:
+            tail.first_vlsn = first
+        tail.last_vlsn = self.last_vlsn = last
+        tail.entries += last - first + 1
+        self._stats.blocks += 1
+
+    def record(self, group: Group, kind: FrameKind, payload: bytes) -> Lsn:
+        return self._place(group, kind, payload, 0, 0)
+
+    def roll(self, group: Group, reason: str | None) -> None:
+        """The standby becomes the current segment; its header page goes out with its first frames."""
+        old = self.tail
+        taken = self._standby.take()
+        header = active(
+            taken.header,
+            prev_number=old.number if old is not None else self._prev_number,
+            prev_end=old.offset if old is not None else self._prev_end,
+            prev_last_vlsn=self.last_vlsn,
+        )
+        tail = Tail(header, taken.file)
+        group.chunks.append(Chunk(tail, 0, [header.encode()], taken.allocate))
+        if old is not None:
+            group.sealed_tails.append(old)
+        self._take(tail, reason)
+
+    def _place(self, group: Group, kind: FrameKind, payload: Buffer, first: int, last: int) -> Lsn:
+        size = FRAME_BYTES + padded(len(payload))
+        tail = self.tail
+        if tail is None or tail.remaining < size:
+            self.roll(group, "size" if tail is not None else None)
+        group.bytes += size
+        return group.chunks[-1].place(kind, payload, first, last)
+
+    def _take(self, tail: Tail, reason: str | None) -> None:
+        self.tail = tail
+        self.taken_s = self._seams.clock.monotonic_s()
+        if reason is not None:
+            self._stats.rolls[reason] += 1
+        self._next_number = tail.number + 1
+        self._prepare()
+
+    def forget_before(self, number: int) -> None:
+        """Segments before ``number`` were cleaned away."""
+        for each in [each for each in self._ends if each < number]:
+            del self._ends[each]
+
+    def forget_after(self, vlsn: Vlsn) -> None:
+        """Blocks after ``vlsn`` are being rolled back."""
+        if self.tail is not None:
+            self.tail.forget_after(vlsn)
+
+    # What the writer answers.
+
+    def written(self, group: Group) -> None:
+        """``group`` is written, and synced if that was asked of it."""
+        if group.sync or len(group.chunks) > 1:
+            for chunk in group.chunks:
+                tail = chunk.tail
+                tail.set_synced(tail.offset)
+                self._ends[tail.number] = tail.offset
+        for tail in group.sealed_tails:
+            self._close(tail)
+        if self.tail is not None:
+            self._standby.pace((self.tail.offset - FIRST_FRAME) / self._capacity)
+
+    def abandon(self, group: Group) -> Broken:
+        """The write or sync of ``group`` failed."""
+        for chunk in group.chunks[: group.chunks_done]:
+            tail = chunk.tail
+            tail.set_synced(tail.offset)
+            self._ends[tail.number] = tail.offset
+        return abandon(group)
+
+    def rewrite(self, broken: Broken) -> Rewrite:
+        """The frames of ``broken`` in the standby, which is the tail from here on.  Raises ``NoSpace``."""
+        new = rewrite(broken, self._standby.take())
+        self._take(new.tail, "error")
+        return new
+
+    def replaced(self, broken: Broken, new: Rewrite) -> None:
+        """The new segment and its header page are synced."""
+        group = broken.group
+        if broken.live is not None:
+            live = broken.live
+            live.offset, live.crc = broken.prev_end, None  # its checksum ran over what is dead now: no sidecar
+            self._ends[live.number] = live.offset
+            self._close(live)
+        for tail in new.deleted:
+            self._ends.pop(tail.number, None)
+            self._keeper.submit(tail.file.close, lambda _: None, lambda _: None)
+        new.tail.set_synced(new.tail.offset)
+        self._ends[new.tail.number] = new.tail.offset
+        gone = {tail.number for tail in new.deleted} | ({broken.live.number} if broken.live is not None else set())
+        group.sealed_tails = [tail for tail in group.sealed_tails if tail.number not in gone]
+        group.sync = True
+        group.chunks = [Chunk(new.tail, new.tail.offset)]
+        group.lsns = [new.moved.get(Lsn(at), Lsn(at)) for at in group.lsns]
+        for record in group.records:
+            record.lsn = new.moved.get(record.lsn, record.lsn)
+
+    def _close(self, tail: Tail) -> None:
+        self._keeper.submit(
+            lambda: seal_segment(self._seams.disk, self._directory, tail),
+            lambda _: None,
+            lambda error: self._on_failure(f"a sealed segment could not be closed: {error}", error),
+        )
+
+    # The standby.
+
+    def retry(self) -> None:
+        if self._standby.no_space:
+            self._standby.retry()
+
+    def close(self) -> None:
+        """No more standbys; the tail's file is closed."""
+        self._standby.close()
+        if self.tail is not None:
+            self.tail.file.close()
+
+    def _prepare(self) -> None:
+        self._standby.prepare(
+            SegmentHeader(
+                group=self._owner.group,
+                node=self._owner.node,
+                incarnation=self._owner.incarnation,
+                number=self._next_number,
+                salt=self._seams.random.u32(),
+                state=SegmentState.PREPARED,
+                size=self._options.segment_bytes,
+                created_us=self._seams.clock.wall_us(),
+            )
+        )
+
+    def _standby_changed(self) -> None:
+        standby = self._standby
+        error = standby.failed
+        if error is not None:
+            self._standby_failures += 1
+            if self._standby_failures > 1:
+                self._on_failure(f"the next segment could not be made: {error}", error)
+                return
+            self._next_number += 1
+            standby.discard()
+            self._prepare()
+            return
+        if standby.complete:
+            self._standby_failures = 0
+        if self.tail is None:
+            standby.pace(1.0)
+        self._on_change()
