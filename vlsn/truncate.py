@@ -210,6 +210,9 @@ class Truncation:
     def sealed(self, pendings: list[Pending]) -> None:
         raise AssertionError("nothing is appended here")
 
+    def written(self, last_vlsn: Vlsn) -> None:
+        raise AssertionError("a truncation writes nothing without a sync")
+
     def synced(self, last_vlsn: Vlsn) -> None:
         raise AssertionError("nothing is appended here")
 
