@@ -10,7 +10,9 @@ key and value, so that a rotted or misplaced one is ``Damaged`` and never an ans
 2. One thread runs every write transaction from begin to commit: the first that wrote (asserted).
 3. The map is explicit and doubled on ``MapFull`` while no transaction is open; that is what the gate is for.
 4. No buffer leaves its transaction; every read is one short transaction.
-5. Offline tools open with ``read_only``, which takes no lock: only where no process writes; else a copy.
+5. The pages are held against LMDB's format before LMDB maps them (``lmdb_pages``): a bad one would end the
+   process, at each start again.
+6. Offline tools open with ``read_only``, which takes no lock: only where no process writes; else a copy.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import lmdb
 from vlsn.checksum import crc
 from vlsn.errors import Damaged, LogClosed, LogFailed, LogInUse
 from vlsn.lmdb_copy import copy_environment
+from vlsn.lmdb_pages import check_pages
 from vlsn.seams import KeyValue
 
 if TYPE_CHECKING:
@@ -235,7 +238,10 @@ def _apply(
 
 
 def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Environment:
-    fresh = not os.path.exists(os.path.join(path, DATA_FILE))
+    data = os.path.join(path, DATA_FILE)
+    fresh = not os.path.exists(data)
+    if not fresh:
+        check_pages(data)
     try:
         if not read_only:
             os.makedirs(path, exist_ok=True)
@@ -247,12 +253,6 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
     if fresh:
         _sync_directory(path)
         _sync_directory(os.path.dirname(path))
-    pages = environment.info()["last_pgno"] + 1
-    needed = pages * environment.stat()["psize"]
-    size = os.path.getsize(os.path.join(path, DATA_FILE))
-    if size < needed and pages > 2:  # a page past the file's end would be a SIGBUS, not an error
-        environment.close()
-        raise Damaged(f"{path}: {DATA_FILE} has {size} bytes, its tree needs {needed}", file=path)
     return environment
 
 

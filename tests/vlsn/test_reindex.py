@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,11 @@ from tests.fakes.kv import Contents
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from tests.vlsn.oracle import places
 from tests.vlsn.test_overmark import Undurable, rolled_back
+from vlsn.embedded import Log
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index import inspect
 from vlsn.index.stored import RECORD_KEY, UNFINISHED, Record, decode_record
+from vlsn.options import LogOptions
 
 INDEX = f"{DIRECTORY}/index"
 
@@ -280,3 +283,20 @@ def test_the_lsn_of_a_mapping_is_never_that_of_an_abandoned_life() -> None:
     at = opened.log.index.at_or_before(Vlsn(25))
     assert at is not None
     assert Lsn(at[1]) == places(machine.disk, DIRECTORY)[at[0]][1]
+
+
+@pytest.mark.parametrize("at", [0, 18, 26, 40, 90, 4096 + 120, 144, 4096 + 20, 4096 + 132, 8192 + 10, 8192 + 16])
+def test_a_flipped_page_of_the_real_index_is_set_aside_and_built_anew(tmp_path: Path, at: int) -> None:
+    options = LogOptions(segment_bytes=1 << 20)
+    with Log.open(tmp_path, options) as log:
+        for number in range(50):
+            log.append(b"%d" % number * 3_000)
+    path = tmp_path / "index" / "data.mdb"
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0x10
+    path.write_bytes(content)
+    with Log.open(tmp_path, options) as log:
+        assert [entry.value for entry in log.read()] == [b"%d" % number * 3_000 for number in range(50)]
+        log.append(b"on")
+    asides = [each.name for each in tmp_path.iterdir() if each.name.startswith("index.aside")]
+    assert len(asides) == (0 if at in (26, 90) else 1), "LMDB never looks at the map's address and a tree's pad"
