@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import click
 
 from repl.cli.options import Command, acks_option, json_option
 from repl.cli.report import print_json
 
-WORKS = ("append", "bulk", "http", "catchup", "recover", "tail", "scan")
+WORKS: Final = {
+    "append": "Writers that each await their append before the next.",
+    "bulk": "Batches, pipelined on one connection.",
+    "http": "Connections that POST an entry at a time.",
+    "catchup": "A replica that missed everything comes back.",
+    "recover": "A replica killed with a log that no checkpoint covers.",
+    "tail": "Writers, and a reader who follows them.",
+    "scan": "A whole log, read from its first VLSN.",
+}
+"""On a cluster."""
 
 
-@click.command(cls=Command)
-@click.argument("work", type=click.Choice(WORKS))
-@click.option("--url", help="URLs of nodes; default: an own cluster in a temporary directory.")
-@click.option("--seconds", type=float, default=10.0, show_default=True, help="How long to measure.")
-@click.option("--writers", type=int, help="Writers, each awaiting its append before its next.")
-@click.option("--size", type=int, default=100, show_default=True, help="Bytes of an entry.")
-@click.option("--batch", type=int, help="Entries of an append.")
-@acks_option
-@click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together.")
-@click.option(
-    "--touch-memory/--no-touch-memory",
-    default=True,
-    show_default=True,
-    help="Use memory once before an own cluster starts: on a virtual machine its first use is slow.",
-)
-@json_option
-def bench(
-    work: str, url: str | None, seconds: float, writers: int | None, size: int, batch: int | None, acks: str,
-    bytes_max: int | None, touch_memory: bool, as_json: bool,
+class Works(click.Group):
+    """Hands the config file's values on to the works."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if parent is not None and parent.default_map:
+            extra.setdefault("default_map", parent.default_map)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Works)
+def bench() -> None:
+    """Measure a work and print rates, which count only what was acknowledged."""
+
+
+def _on_a_cluster(
+    url: str | None, seconds: float, writers: int | None, size: int, batch: int | None, acks: str,
+    bytes_max: int | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Measure WORK and print rates, which count only what was acknowledged."""
     from repl.bench.run import BYTES_MAX, BenchOptions, run_bench
 
+    work = click.get_current_context().info_name
+    assert work is not None
     options = BenchOptions(
         work=work,
         url=url,
@@ -42,7 +57,6 @@ def bench(
         batch=batch,
         acks=acks,
         bytes_max=bytes_max or BYTES_MAX,
-        touch_memory=touch_memory,
     )
     report = run_bench(options)
     if as_json:
@@ -50,3 +64,54 @@ def bench(
     else:
         click.echo("\n".join(report.lines()))
     return 1 if report.outcome.errors else 0
+
+
+def _cluster_options() -> list[click.Parameter]:
+    def taken() -> None:
+        pass
+
+    for option in (
+        json_option,
+        click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together."),
+        acks_option,
+        click.option("--batch", type=int, help="Entries of an append."),
+        click.option("--size", type=int, default=100, show_default=True, help="Bytes of an entry."),
+        click.option("--writers", type=int, help="Writers, each awaiting its append before its next."),
+        click.option("--seconds", type=float, default=10.0, show_default=True, help="How long to measure."),
+        click.option("--url", help="URLs of nodes; default: an own cluster in a temporary directory."),
+    ):
+        option(taken)
+    parameters: list[click.Parameter] = taken.__click_params__  # type: ignore[attr-defined]
+    return parameters[::-1]
+
+
+for _name, _help in WORKS.items():
+    bench.add_command(Command(_name, callback=_on_a_cluster, params=_cluster_options(), help=_help))
+
+
+@bench.command(cls=Command)
+@click.option("--threads", type=int, default=1, show_default=True, help="Each waits for its append before its next.")
+@click.option("--entries", type=int, default=10_000, show_default=True, help="Appends of each thread.")
+@click.option("--size", type=int, default=512, show_default=True, help="Bytes of an entry.")
+@click.option("--roll", type=int, default=0, help="Begin a new segment every so many entries.")
+@click.option("--verify", is_flag=True, help="Read everything back, and check it.")
+@click.option("--bytes-max", type=int, help="Cap on what is written.")
+@json_option
+def wal(threads: int, entries: int, size: int, roll: int, verify: bool, bytes_max: int | None, as_json: bool) -> int:
+    """The local log alone, without a cluster, and this disk's own syncs of the same size.
+
+    Exit status 1 when an append failed or --verify finds a fault.
+    """
+    from repl.bench.wal import run_wal
+    from repl.bench.wal_report import BYTES_MAX, WalOptions
+
+    report = run_wal(
+        WalOptions(
+            threads=threads, entries=entries, size=size, roll=roll, verify=verify, bytes_max=bytes_max or BYTES_MAX
+        )
+    )
+    if as_json:
+        print_json(report.json())
+    else:
+        click.echo("\n".join(report.lines()))
+    return 0 if report.ok else 1

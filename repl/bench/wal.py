@@ -1,0 +1,221 @@
+"""``bench wal``: the local log alone, embedded, under threads that append; the raw disk in the same run beside it.
+
+The figures are those that HBase's WALPerformanceEvaluation prints: operations a second, and the distributions of what
+an append took, what a sync took, and how many appends shared each sync.  An operation is one append of one entry.
+
+The ceiling is one loop that writes as many bytes as the log's mean group, in one call, into a file of zeros in the same
+directory, and syncs them: what this disk gives to groups of that size, with none of our code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from array import array
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+import numpy as np
+
+from repl.bench.target import check_space
+from repl.bench.wal_report import FRAMING_BYTES, STAMP, Floats, Spread, WalOptions, WalReport
+from vlsn import Log
+from vlsn.errors import VlsnLogError
+from vlsn.ids import Vlsn
+
+CEILING_S: Final = 1.0
+CEILING_SYNCS_MAX: Final = 5_000
+CEILING_FILE_BYTES: Final = 32 << 20
+_POOL_BYTES: Final = 1 << 16
+
+
+class CountedLog(Log):
+    """A log that notes of each sync how long it took, with its write, and how many entries and bytes shared it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.sync_ms, self.shared, self.group_bytes = array("d"), array("q"), array("q")
+        self._last = self.range.last
+        self._before = (0.0, 0)
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        stats = self._log.stats
+        now = (stats.sync_seconds.sum, stats.bytes)
+        self.sync_ms.append((now[0] - self._before[0]) * 1e3)
+        self.group_bytes.append(now[1] - self._before[1])
+        self.shared.append(last_vlsn - self._last)
+        self._before, self._last = now, last_vlsn
+        super().synced(last_vlsn)
+
+    def restart(self) -> None:
+        """Forgets what was noted so far."""
+        for column in (self.sync_ms, self.shared, self.group_bytes):
+            del column[:]
+
+    @property
+    def rolls(self) -> dict[str, int]:
+        return dict(self._log.stats.rolls)
+
+    @property
+    def late_standbys(self) -> int:
+        return self._log.late_standbys
+
+
+def run_wal(options: WalOptions) -> WalReport:
+    """In a temporary directory (``TMPDIR``), which is removed.  Raises ``BadArgument``, ``NoSpace``, ``LogFailed``."""
+    options.check()
+    directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-"))
+    try:
+        check_space(directory, options.threads * options.entries * (options.size + FRAMING_BYTES))
+        return _Run(options, directory).run()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class _Run:
+    def __init__(self, options: WalOptions, directory: Path) -> None:
+        self._options = options
+        self._directory = directory
+        self._pool = os.urandom(_POOL_BYTES) + bytes(options.size)
+        self._samples = [array("q") for _ in range(options.threads)]
+        self._errors: list[str] = []
+        self._rolls: SimpleQueue[bool] = SimpleQueue()
+        self._done = count(1)
+
+    def run(self) -> WalReport:
+        log = CountedLog.open(str(self._directory / "log"))
+        assert isinstance(log, CountedLog)
+        try:
+            log.append([b""])  # the first segment is made and zeroed before anything is timed
+            log.restart()
+            seconds = self._load(log)
+            columns = [np.array(column, dtype=np.float64) for column in (log.sync_ms, log.shared, log.group_bytes)]
+            rolls, late = log.rolls, log.late_standbys
+        finally:
+            log.close()
+        sync_ms, shared, group_bytes = columns
+        size = max(8, round(float(group_bytes.mean()))) if len(group_bytes) else 8
+        latencies = np.concatenate([np.array(each, dtype=np.int64) for each in self._samples]) / 1e6
+        return WalReport(
+            options=self._options,
+            seconds=seconds,
+            latency_ms=Spread(latencies),
+            sync_ms=Spread(sync_ms),
+            appends_per_sync=Spread(shared),
+            group_bytes=Spread(group_bytes),
+            rolls=rolls,
+            late_standbys=late,
+            ceiling_ms=Spread(measure_groups(self._directory, size, syncs=len(sync_ms))),
+            ceiling_bytes=size,
+            errors=self._errors,
+            verified=self._verify() if self._options.verify else None,
+        )
+
+    def _load(self, log: Log) -> float:
+        start = threading.Barrier(self._options.threads + 1)
+        threads = [
+            threading.Thread(target=self._append, args=(log, number, start), name=f"bench-{number}")
+            for number in range(self._options.threads)
+        ]
+        roller = threading.Thread(target=self._roll, args=(log,), name="bench-roller")
+        for thread in (*threads, roller):
+            thread.start()
+        start.wait()
+        began = time.perf_counter()
+        for thread in threads:
+            thread.join()
+        seconds = time.perf_counter() - began
+        self._rolls.put(False)
+        roller.join()
+        return seconds
+
+    def _append(self, log: Log, thread: int, start: threading.Barrier) -> None:
+        options, samples, now = self._options, self._samples[thread], time.perf_counter_ns
+        start.wait()
+        try:
+            for number in range(options.entries):
+                began = now()
+                log.append(self.value(thread, number))
+                samples.append(now() - began)
+                if options.roll and next(self._done) % options.roll == 0:
+                    self._rolls.put(True)
+        except VlsnLogError as error:
+            self._errors.append(f"thread {thread}: {error}")
+
+    def value(self, thread: int, number: int) -> bytes:
+        at = (thread * 7919 + number * 104_729) % _POOL_BYTES
+        return STAMP.pack(thread, number) + self._pool[at : at + self._options.size - STAMP.size]
+
+    def _roll(self, log: Log) -> None:
+        """As a log roller of its own: no append waits for it."""
+        try:
+            while self._rolls.get():
+                log.rotate()
+        except VlsnLogError as error:
+            self._errors.append(f"roll: {error}")
+
+    def _verify(self) -> dict[str, Any]:
+        """Everything read back through a new open, and the directory's own verification."""
+        from vlsn.disk import PosixDisk
+        from vlsn.lmdb_store import LmdbStores
+        from vlsn.verify import verify
+
+        began = time.perf_counter()
+        acknowledged = [len(each) for each in self._samples]
+        found: list[int] = [0] * self._options.threads
+        faults: list[str] = []
+        try:
+            faults += self._read_back(found)
+        except VlsnLogError as error:
+            faults.append(str(error))
+        missing = sum(acknowledged) - sum(found)
+        if missing > 0 and not faults:
+            faults.append(f"{missing} acknowledged entries are not there")
+        report = verify(PosixDisk(), LmdbStores(), str(self._directory / "log"))
+        faults += [f"{each.rule} at {each.offset} of {each.file}: {each.detail}" for each in report.findings[:10]]
+        seconds = round(time.perf_counter() - began, 3)
+        return {"entries": sum(found), "segments": report.segments, "seconds": seconds, "faults": faults}
+
+    def _read_back(self, found: list[int]) -> list[str]:
+        """Counts each thread's entries in ``found``, up to the first that is not what it should be, which it tells."""
+        last = 0
+        with Log.open(str(self._directory / "log")) as log:
+            for entry in log.read():
+                if len(entry.value) < STAMP.size:
+                    continue  # the first one, before the threads
+                thread, number = STAMP.unpack_from(entry.value)
+                if entry.vlsn <= last or thread >= len(found) or number != found[thread]:
+                    return [f"VLSN {entry.vlsn} is number {number} of thread {thread}, out of order"]
+                if entry.value != self.value(thread, number):
+                    return [f"VLSN {entry.vlsn} has another value than was appended"]
+                found[thread] += 1
+                last = entry.vlsn
+        return []
+
+
+def measure_groups(directory: Path, size: int, *, syncs: int) -> Floats:
+    """Milliseconds of each write of ``size`` bytes with its ``fdatasync``, one after the other through a file of zeros
+    in ``directory``: as many as the log did, within ``CEILING_S`` and ``CEILING_SYNCS_MAX``."""
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
+        descriptor = file.fileno()
+        piece = bytes(1 << 20)
+        room = max(CEILING_FILE_BYTES, size)
+        for at in range(0, room, len(piece)):
+            os.pwrite(descriptor, piece, at)
+        os.fsync(descriptor)
+        data = os.urandom(size)
+        times = array("d")
+        until = time.perf_counter() + CEILING_S
+        at = 0
+        while len(times) < max(20, min(syncs, CEILING_SYNCS_MAX)) and (len(times) < 20 or time.perf_counter() < until):
+            began = time.perf_counter()
+            os.pwrite(descriptor, data, at)
+            os.fdatasync(descriptor)
+            times.append((time.perf_counter() - began) * 1e3)
+            at = at + size if at + 2 * size <= room else 0
+    return np.array(times, dtype=np.float64)
