@@ -25,8 +25,9 @@ import numpy as np
 from repl.bench.target import check_space
 from repl.bench.wal_report import FRAMING_BYTES, STAMP, Floats, Spread, WalOptions, WalReport
 from vlsn import Log
-from vlsn.errors import VlsnLogError
+from vlsn.errors import QueueFull, VlsnLogError
 from vlsn.ids import Vlsn
+from vlsn.options import Durability
 
 CEILING_S: Final = 1.0
 CEILING_SYNCS_MAX: Final = 5_000
@@ -129,6 +130,7 @@ class _Run:
         began = time.perf_counter()
         for thread in threads:
             thread.join()
+        log.sync()
         seconds = time.perf_counter() - began
         self._rolls.put(False)
         roller.join()
@@ -140,12 +142,22 @@ class _Run:
         try:
             for number in range(options.entries):
                 began = now()
-                log.append(self.value(thread, number))
+                self._put(log, self.value(thread, number), wait=(number + 1) % options.sync_interval == 0)
                 samples.append(now() - began)
                 if options.roll and next(self._done) % options.roll == 0:
                     self._rolls.put(True)
         except VlsnLogError as error:
             self._errors.append(f"thread {thread}: {error}")
+
+    def _put(self, log: Log, value: bytes, *, wait: bool) -> None:
+        if wait:
+            log.append(value)
+            return
+        try:
+            log.append(value, durability=Durability.NO_SYNC)
+        except QueueFull:
+            log.sync()
+            log.append(value)
 
     def value(self, thread: int, number: int) -> bytes:
         at = (thread * 7919 + number * 104_729) % _POOL_BYTES

@@ -32,11 +32,13 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalOptions:
-    """``entries`` are each thread's; ``roll``: a new segment every so many entries, 0 for none but those of size."""
+    """``entries`` are each thread's; ``roll``: a new segment every so many entries, 0 for none but those of size.
+    With a ``sync_interval`` of N a thread waits for the sync at every Nth of its appends, and not at those between."""
 
     threads: int = 1
     entries: int = 10_000
     size: int = 512
+    sync_interval: int = 1
     roll: int = 0
     verify: bool = False
     bytes_max: int = BYTES_MAX
@@ -47,6 +49,7 @@ class WalOptions:
             "threads": (self.threads, 1, THREADS_MAX),
             "entries": (self.entries, 1, ENTRIES_MAX),
             "size": (self.size, STAMP.size, ENTRY_BYTES_MAX),
+            "sync-interval": (self.sync_interval, 1, ENTRIES_MAX),
             "roll": (self.roll, 0, THREADS_MAX * ENTRIES_MAX),
         }
         for name, (value, low, high) in ranges.items():
@@ -121,6 +124,7 @@ class WalReport:
             "p99_ms": latency.get("p99"),
             "errors": len(self.errors),
             "entries_per_thread": options.entries,
+            "sync_interval": options.sync_interval,
             "roll": options.roll,
             "syncs": syncs,
             "syncs_per_s": round(syncs / seconds, 1),
@@ -147,14 +151,14 @@ class WalReport:
         disk = row["ceilings"]
         shown = [
             f"wal: threads={row['writers']}, entries={row['entries_per_thread']} each, size={row['size']},"
-            f" roll={row['roll']} took {row['seconds']:.3f} s",
+            f" syncInterval={row['sync_interval']}, roll={row['roll']} took {row['seconds']:.3f} s",
             f"  {row['appends_per_s']:,.1f} ops/s, {row['mb_per_s']:,.2f} MB/s; {row['syncs']:,} syncs,"
             f" {row['syncs_per_s']:,.1f}/s; errors {row['errors']}",
             f"  {'':<18}" + "".join(f"{name:>10}" for name in _COLUMNS),
         ]
         for name, key in _ROWS:
             if row[key]["count"]:
-                shown.append(f"  {name:<18}" + "".join(f"{row[key][each]:>10,.2f}" for each in _COLUMNS))
+                shown.append(f"  {name:<18}" + "".join(_cell(row[key][each]) for each in _COLUMNS))
         shown += _bars(row["appends_per_sync"]["histogram"])
         rolls = ", ".join(f"{reason} {number}" for reason, number in row["rolls"].items())
         shown.append(f"  rolls: {rolls}; late standbys {row['late_standbys']}")
@@ -169,6 +173,10 @@ class WalReport:
             faults = "; ".join(found["faults"]) or "all there, in order, every checksum right"
             shown.append(f"  verified {found['entries']:,} entries in {found['seconds']:.2f} s: {faults}")
         return shown + [f"  error: {error}" for error in self.errors[:10]]
+
+
+def _cell(value: float) -> str:
+    return f"{value:>10,.2f}" if value < 1000 else f"{value:>10,.0f}"
 
 
 def _bars(histogram: dict[int, int]) -> list[str]:

@@ -93,11 +93,15 @@ for _name, _help in WORKS.items():
 @click.option("--threads", type=int, default=1, show_default=True, help="Each waits for its append before its next.")
 @click.option("--entries", type=int, default=10_000, show_default=True, help="Appends of each thread.")
 @click.option("--size", type=int, default=512, show_default=True, help="Bytes of an entry.")
+@click.option("--sync-interval", type=int, default=1, show_default=True, help="Wait at every so many appends only.")
 @click.option("--roll", type=int, default=0, help="Begin a new segment every so many entries.")
 @click.option("--verify", is_flag=True, help="Read everything back, and check it.")
 @click.option("--bytes-max", type=int, help="Cap on what is written.")
 @json_option
-def wal(threads: int, entries: int, size: int, roll: int, verify: bool, bytes_max: int | None, as_json: bool) -> int:
+def wal(
+    threads: int, entries: int, size: int, sync_interval: int, roll: int, verify: bool, bytes_max: int | None,
+    as_json: bool,
+) -> int:  # fmt: skip
     """The local log alone, without a cluster, and this disk's own syncs of the same size.
 
     Exit status 1 when an append failed or --verify finds a fault.
@@ -105,11 +109,16 @@ def wal(threads: int, entries: int, size: int, roll: int, verify: bool, bytes_ma
     from repl.bench.wal import run_wal
     from repl.bench.wal_report import BYTES_MAX, WalOptions
 
-    report = run_wal(
-        WalOptions(
-            threads=threads, entries=entries, size=size, roll=roll, verify=verify, bytes_max=bytes_max or BYTES_MAX
-        )
+    options = WalOptions(
+        threads=threads,
+        entries=entries,
+        size=size,
+        sync_interval=sync_interval,
+        roll=roll,
+        verify=verify,
+        bytes_max=bytes_max or BYTES_MAX,
     )
+    report = run_wal(options)
     if as_json:
         print_json(report.json())
     else:

@@ -44,6 +44,15 @@ def test_its_figures_add_up_and_everything_is_read_back(tmp_path: Path, capsys: 
     assert "verified 5 entries" in text
 
 
+def test_with_a_sync_interval_few_appends_wait_and_all_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--threads", "2", "--entries", "300", "--size", "64", "--verify", "--json"]
+    assert main(["bench", "wal", "--sync-interval", "100", *arguments]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["sync_interval"], row["verified"]["entries"], row["verified"]["faults"]) == (100, 600, [])
+    assert row["syncs"] < 100
+    assert sum(int(number) * syncs for number, syncs in row["appends_per_sync"]["histogram"].items()) == 600
+
+
 @pytest.mark.parametrize("harm", ["value", "number", "lost", "log"])
 def test_reading_back_finds_what_is_not_as_it_was_acknowledged(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load = wal._Run._load
