@@ -18,7 +18,7 @@ from typing import Protocol
 from vlsn.errors import Damaged, Trimmed
 from vlsn.ids import Lsn, Vlsn
 from vlsn.local import LocalLog
-from vlsn.reader import LogReader, ReadRun
+from vlsn.reader import ReadRun
 from vlsn.seams import Buffer
 from vlsn.stream import FEED_BYTES
 
@@ -40,7 +40,7 @@ class Source:
     def __init__(self, log: LocalLog, next_vlsn: Vlsn, offload: Offload) -> None:
         self._log = log
         self._offload = offload
-        self._reader = LogReader(log.seams.disk, log.directory, log.synced_end)
+        self._reader = log.reader()
         self._at: Lsn | None = None
         self._position = 0
         self._ahead: asyncio.Future[ReadRun] | None = None

@@ -189,8 +189,9 @@ class Reads:
         log = self._log
         mapping = log.index.at_or_before(Vlsn(at))
         if mapping is None:
+            self._start(at)  # cleaned away while the page was put together?
             raise Damaged(f"the index has nothing for VLSN {at} of {log.range}", vlsn=at)
-        return LogReader(log.seams.disk, log.directory, log.synced_end), mapping[1]
+        return log.reader(), mapping[1]
 
 
 def _padded(block: bytes) -> bytes:

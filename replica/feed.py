@@ -24,7 +24,7 @@ from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnL
 from vlsn.ids import NULL_VLSN, Term, Vlsn
 from vlsn.limits import UNSYNCED_BYTES_MAX
 from vlsn.local import LocalLog
-from vlsn.reader import LogReader, ReadRun
+from vlsn.reader import ReadRun
 from vlsn.seams import Channel
 from vlsn.stream import (
     Ack,
@@ -153,7 +153,7 @@ class ReplicaFeed:
             return
         mapping = self._log.index.at_or_before(Vlsn(theirs.vlsn))
         assert mapping is not None
-        reader = LogReader(self._log.seams.disk, self._log.directory, self._log.synced_end)
+        reader = self._log.reader()
         try:
             run = await self._offload(
                 lambda: reader.blocks(theirs.vlsn, start=mapping[1], upto_vlsn=span.last, bytes_max=1)

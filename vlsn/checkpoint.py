@@ -47,6 +47,8 @@ class Checkpointer:
     def __init__(self, log: LocalLog, *, last: Checkpoint | None) -> None:
         self._log = log
         self.last = last
+        self.after: Callable[[], None] = lambda: None
+        """Called after each checkpoint."""
         self._bytes = 0
         self._running = False
         self._since: float | None = None
@@ -203,6 +205,7 @@ class Checkpointer:
                 for each in served:
                     each.done(checkpoint)
                 self.release()
+                self.after()
 
             log.keeper.submit(lambda: log.state.save(checkpoint=checkpoint, record=record), pointed, log.store_failed)
 

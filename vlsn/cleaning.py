@@ -150,7 +150,7 @@ class Cleaner:
         log = self._log
         segments, last_bytes = self._catalogue.segments(numbers)
         total = sum(segment.bytes for segment in segments) + last_bytes + ahead
-        reader = LogReader(log.seams.disk, log.directory, log.synced_end)
+        reader = log.reader()
         try:
             found = wanted(
                 segments,

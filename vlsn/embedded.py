@@ -19,16 +19,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
 from vlsn.block import Entry, EntryKind
+from vlsn.cleaning import CleaningReport
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
 from vlsn.errors import BadArgument, LogFailed, NotMaster, OutcomeUnknown, QueueFull, Trimmed, VlsnLogError
+from vlsn.holds import Hold, Owner
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.lmdb_store import LmdbStores
@@ -36,7 +38,7 @@ from vlsn.local import LocalLog
 from vlsn.options import Durability, LogOptions
 from vlsn.overmark import check_rollback
 from vlsn.queued import Pending
-from vlsn.reader import DATA_ONLY, LogReader
+from vlsn.reader import DATA_ONLY
 from vlsn.records import TermEntry
 from vlsn.recovery import Recovered, recover
 from vlsn.seal import check_values, values_of
@@ -67,6 +69,38 @@ class _Waiting(Pending):
             self.future.set_exception(error)
 
 
+class LogHold:
+    """A hold on an embedded log, from any thread; a context that releases it."""
+
+    def __init__(self, log: LocalLog, hold: Hold) -> None:
+        self._log = log
+        self._hold = hold
+
+    @property
+    def vlsn(self) -> Vlsn:
+        return self._hold.vlsn
+
+    @property
+    def live(self) -> bool:
+        """False once it was released, replaced or dropped."""
+        return self._hold.live
+
+    def advance(self, vlsn: int) -> None:
+        """VLSNs below ``vlsn`` are not needed any more; it never goes back."""
+        with self._log.latch:
+            self._hold.advance(Vlsn(vlsn))
+
+    def release(self) -> None:
+        with self._log.latch:
+            self._log.holds.release(self._hold)
+
+    def __enter__(self) -> LogHold:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
 class Log:
     """See ``Log.open``."""
 
@@ -80,6 +114,8 @@ class Log:
         self._turn = seams.threads.latch()
         """Held by what stops the sealing: a rollback, the end."""
         self._log = LocalLog(recovered, options, seams, writer=self._writer, keeper=keeper, listener=self)
+        if options.retention:
+            self._log.checkpointer.after = self._log.cleaner.run
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
@@ -191,15 +227,15 @@ class Log:
         epoch = self._log.index.epoch
         upto = self.range.last_sync
         at = from_vlsn or self.range.first
-        if at < self.range.first:
-            raise Trimmed(f"VLSN {at} was cleaned away; the first is {self.range.first}", first=self.range.first)
+        self._check_first(at)
         wanted = min(to_vlsn, upto) if to_vlsn else upto
-        reader = LogReader(self._seams.disk, self._log.directory, self._log.synced_end)
+        reader = self._log.reader()
         start: Lsn | None = None
         try:
             while at and at <= wanted:
-                if epoch != self._log.index.epoch:  # a rollback: places, and the end, are others now
+                if epoch != self._log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
                     epoch, start = self._log.index.epoch, None
+                    self._check_first(at)
                     upto = min(upto, self.range.last_sync)
                     wanted = min(wanted, upto)
                     continue
@@ -260,6 +296,31 @@ class Log:
             self._check()
             self._log.rotate("request", done.set_result)
         return self._wait(done)
+
+    def clean(self, *, dry_run: bool = False) -> CleaningReport:
+        """Removes what retention wants gone and nothing holds (``LogOptions.retention_bytes``, ``retention_age_s``);
+        the files are gone on return.  Every checkpoint of an embedded log does it too.  ``dry_run`` says what would
+        go, and who keeps the rest."""
+        done: Future[CleaningReport] = Future()
+        with self._log.latch:
+            self._check()
+            self._log.cleaner.run(done.set_result, dry_run=dry_run)
+        return self._wait(done)
+
+    def hold(
+        self,
+        name: str,
+        vlsn: int,
+        *,
+        owner: Owner = Owner.CONSUMER,
+        on_dropped: Callable[[Vlsn], None] = lambda _: None,
+    ) -> LogHold:
+        """Keeps the log from ``vlsn`` on (0: all there is) until it is released, advanced, or dropped for lying more
+        than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under the log's latch.  It
+        does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
+        with self._log.latch:
+            self._check()
+            return LogHold(self._log, self._log.holds.place(owner, name, Vlsn(vlsn), on_dropped=on_dropped))
 
     def raise_durable(self, vlsn: int) -> None:
         """Everything up to ``vlsn`` is durable: never rolled back from now on.  Lower than before changes nothing.
@@ -354,6 +415,11 @@ class Log:
             if durability is Durability.NO_SYNC:
                 pending.tell()
         return pending.future
+
+    def _check_first(self, vlsn: int) -> None:
+        first = self.range.first
+        if vlsn < first:
+            raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
 
     def _take_term(self) -> None:
         log = self._log

@@ -37,6 +37,7 @@ from vlsn.options import Durability, LogOptions, LogStats
 from vlsn.overmark import check_rollback, rollback
 from vlsn.placement import Placement
 from vlsn.queued import Barrier, LocalEntries, LocalRecord, Pending, ReplicaRun, Roll
+from vlsn.reader import LogReader
 from vlsn.recovery import Recovered
 from vlsn.replacement import Broken, Rewrite
 from vlsn.ring import Ring
@@ -210,6 +211,10 @@ class LocalLog:
     def synced_end(self, number: int) -> int:
         """How far segment ``number`` may be read from outside; 0 when it is not a live one."""
         return self.placement.synced_end(number)
+
+    def reader(self) -> LogReader:
+        """For one user at a time; what is cleaned away under it is ``Trimmed``."""
+        return LogReader(self.seams.disk, self.directory, self.synced_end, lambda: self.range.first)
 
     # The master's side.
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError
 from vlsn.frame import FLAG_AT, OVERMARKED, FrameKind
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file, lsn_offset
-from vlsn.reader import WINDOW_BYTES_MAX, LogReader
+from vlsn.reader import WINDOW_BYTES_MAX
 from vlsn.records import RollbackEnd, RollbackStart
 from vlsn.seams import Disk
 from vlsn.segment import segment_name, sidecar_name
@@ -126,7 +126,7 @@ def find_abandoned(log: LocalLog, matchpoint: Vlsn) -> Abandoned:
     mapping = log.index.at_or_before(matchpoint or span.first)
     if mapping is None or (not matchpoint and span.first != 1):
         raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log begins at {span.first}")
-    reader = LogReader(log.seams.disk, log.directory, log.synced_end)
+    reader = log.reader()
     kept_first, kept_at, at = NULL_VLSN, NULL_LSN, mapping[1]
     frames: list[Lsn] = []
     try:

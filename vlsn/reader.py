@@ -29,7 +29,7 @@ from vlsn import block as block_format
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, Entry, EntryKind
 from vlsn.directory import segment_numbers
-from vlsn.errors import BadBody, Damaged
+from vlsn.errors import BadBody, Damaged, Trimmed
 from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset
 from vlsn.limits import KIB, MIB
@@ -112,19 +112,33 @@ class LogReader:
     """Reads one log's blocks; one user at a time.  Keeps one segment open between calls.
 
     ``synced_end(number)`` is how far a segment may be read now; 0 for one that its owner keeps no end of: then
-    the next segment's header says it."""
+    the next segment's header says it.  ``first()`` is the first VLSN there is, as its owner knows it: what is missing
+    before it was cleaned away."""
 
-    def __init__(self, disk: Disk, directory: str, synced_end: Callable[[int], int]) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, synced_end: Callable[[int], int], first: Callable[[], int] = lambda: 0
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._synced_end = synced_end
+        self._first = first
         self._segment: SegmentFile | None = None
 
     def blocks(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> ReadRun:
         """The block that holds ``from_vlsn`` and those after it whose last VLSN is at most ``upto_vlsn``, up to
         ``bytes_max`` but at least one.  ``start`` is the LSN of a frame at or before it (an index mapping, or
-        ``next_lsn``).  An empty run: nothing more may be read yet.  Raises ``Damaged``."""
+        ``next_lsn``).  An empty run: nothing more may be read yet.  Raises ``Damaged``, or ``Trimmed`` when it was
+        cleaned away meanwhile."""
         taking = _Taking(from_vlsn, upto_vlsn, bytes_max)
+        try:
+            return self._blocks(taking, from_vlsn, start, upto_vlsn)
+        except Damaged as error:
+            first = self._first()
+            if taking.want < first:
+                raise Trimmed(f"VLSN {taking.want} was cleaned away; the first is {first}", first=first) from error
+            raise
+
+    def _blocks(self, taking: _Taking, from_vlsn: int, start: Lsn, upto_vlsn: int) -> ReadRun:
         at = start
         while taking.want <= upto_vlsn and taking.room > 0:
             segment = self._open(lsn_file(at))
@@ -172,7 +186,7 @@ class LogReader:
         while len(found) < limit and (room > 0 or not found):
             try:
                 run = self.blocks(vlsn, start=at, upto_vlsn=upto_vlsn, bytes_max=max(min(room, WINDOW_BYTES_MAX), 1))
-            except Damaged:
+            except (Damaged, Trimmed):
                 if found:
                     return EntryRun(found, at, vlsn)  # rule 5: the next call says it
                 raise
