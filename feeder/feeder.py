@@ -67,12 +67,25 @@ class Messages:
         return self._message
 
 
+def overtaken(errors: BaseExceptionGroup[Trimmed]) -> Trimmed:
+    """The cleaning that overtook a feed."""
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, Trimmed)
+    return found
+
+
 class FeederOwner(Protocol):
     """The master, as its feeders see it."""
 
     messages: Messages
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None: ...
+
+    def matched(self, feeder: Feeder, at: Vlsn) -> None:
+        """The replica has everything up to ``at``.  Raises ``Trimmed`` when what follows is about to go."""
+        ...
 
     def past_syncup(self, feeder: Feeder) -> None: ...
 
@@ -123,6 +136,7 @@ class Feeder:
         try:
             async with asyncio.timeout(SYNCUP_TIMEOUT_S):
                 start = await self._syncup()
+            self._owner.matched(self, Vlsn(start - 1))
         except VlsnLogError as error:
             await self._refuse(error)
             raise
@@ -134,9 +148,18 @@ class Feeder:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._receive())
                 tasks.create_task(self._send())
+        except* Trimmed as errors:
+            await self._refuse(overtaken(errors))
+            raise
         finally:
             self.streaming = False
             self.source.close()
+
+    def end(self, error: VlsnLogError) -> None:
+        """Tells the replica why, if nothing is being sent to it just now; its owner then ends the task.  It hears of
+        it at its next syncup otherwise."""
+        if self._idle:
+            self._channel.send_now(encode(Refuse(error.slug, str(error))))
 
     def synced(self) -> None:
         """The log has synced another group.  When nothing is being sent it goes out right here: a task between

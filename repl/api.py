@@ -175,6 +175,10 @@ class NodeApi(Protocol):
 
     async def rotate(self) -> dict[str, Any]: ...
 
+    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
+        """A pass of cleaning, or what one would do; ``vlsn.cleaning.CleaningReport`` and the node's name."""
+        ...
+
     async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
         """``POST /v1/peer/hello``: founding and discovery.  Raises ``FeedRefused``, ``BadBody``."""
         ...

@@ -81,6 +81,12 @@ class NodeConfig:
     free_bytes_min: int = _bytes(limits.FREE_BYTES_MIN, "free space below which appends are refused", low=0)
     index_map_bytes: int = _bytes(limits.INDEX_MAP_BYTES, "map size of the VLSN index", low=1 << 20)
     state_map_bytes: int = _bytes(limits.STATE_MAP_BYTES, "map size of the state store", low=1 << 20)
+    retention_bytes: int = _bytes(0, "size of all segment files past which the oldest are removed; 0: never", low=0)
+    retention_age_s: float = _setting(0.0, "seconds after its last entry when a segment is removed; 0: never")
+    hold_bytes_max: int = _bytes(
+        limits.HOLD_BYTES_MAX, "how far behind a replica or consumer may hold the log; 0: without end", low=0
+    )
+    cleaning_period_s: float = _setting(limits.CLEANING_PERIOD_S, "seconds between looks for what to remove", low=0.1)
     checkpoint_bytes: int = _bytes(limits.CHECKPOINT_BYTES, "bytes logged between checkpoints")
     checkpoint_period_s: float = _setting(limits.CHECKPOINT_PERIOD_S, "seconds between checkpoints", low=0.1)
     idle_end_s: float = _setting(limits.IDLE_END_S, "quiet seconds after which the synced end is noted", low=0.01)

@@ -61,6 +61,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     floor_term: Number = 0
     floor_vlsn: Number = 0
     state: str = "UNKNOWN"
+    clock_us: Number = 0
+    """Its wall clock, µs since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from feeder.feeder import Diverged, Feeder, Messages
 from repl import founding
 from repl.api import Acks, Done, FeedHello
 from repl.appends import Append, AppendBook
+from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found, Wait
 from repl.offload import settle
 from repl.peers import ask_all
@@ -69,6 +70,7 @@ class Leading:
         self.feeders: dict[str, Feeder] = {}
         self.book: AppendBook | None = None
         self.messages = Messages()
+        self.holds = FeederHolds(self.log, node.name, self._hold_dropped)
         self._tasks: dict[Feeder, asyncio.Task[None]] = {}
         self._present = 0
         self._telling: asyncio.TimerHandle | None = None
@@ -152,6 +154,8 @@ class Leading:
         # The group that this very block founded is in the log now, and counts.
         self.book.set_group(founding.electable_incarnations(log.history.group), start)
         self.book.note(self.own, log.range.last_sync)
+        assert log.history.group is not None
+        self.holds.hold_all(log.history.group)
         node.set_state("MASTER")
         node.event("leads", term=term, first=start)
         asking = asyncio.create_task(self._ask_those_without_feed(), name="ask")
@@ -173,6 +177,7 @@ class Leading:
     def _end(self) -> None:
         if self.node.state == "MASTER":
             self.node.set_state("UNKNOWN", "stopped leading")
+        self.holds.release()
         if self._telling is not None:
             self._telling.cancel()
         for task in self._tasks.values():
@@ -305,6 +310,19 @@ class Leading:
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
         assert self.book is not None
         self.book.note(Incarnation(feeder.incarnation), Vlsn(ack.synced))
+        self.holds.acknowledged(feeder.replica, Vlsn(ack.synced))
+
+    def matched(self, feeder: Feeder, at: Vlsn) -> None:
+        self.holds.matched(feeder.replica, at)
+
+    def _hold_dropped(self, replica: str, first: Vlsn) -> None:
+        """It lies too far behind for the others to wait for it."""
+        why = overtaken(replica, first)
+        self.node.event("hold.dropped", owner="feeder", replica=replica, first=first)
+        feeder = self.feeders.get(replica)
+        if feeder is not None:
+            feeder.end(why)
+            self._tasks[feeder].cancel()
 
     def past_syncup(self, feeder: Feeder) -> None:
         self._count_present()

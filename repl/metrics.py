@@ -64,6 +64,20 @@ class _Collector:
         yield _counter("write_errors", "Groups whose write or sync failed, written again", log.stats.write_errors)
         yield _counter("slow_syncs", "Writes and syncs of a group that took over 0.1 s", log.slow_syncs.total)
         yield _counter("late_standbys", "Standbys taken before they were zeroed", log.late_standbys)
+        yield _gauge("free_bytes", "Free bytes of the log's file system, as last looked at", log.space.free_bytes or 0)
+        yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
+        yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)
+        yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.cleaner.bytes)
+        yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.cleaner.drops)
+        yield _gauge("cleaning_blocked_segments", "Segments that a hold or limit keeps", said["cleaning"]["blocked"])
+        for name, key, text in (
+            ("hold_vlsn", "vlsn", "VLSN from which on a hold keeps the log"),
+            ("hold_age_seconds", "age_s", "Since when a hold stands at its VLSN"),
+        ):
+            family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["owner", "name"])
+            for hold in said["holds"]:
+                family.add_metric([hold["owner"], hold["name"]], hold[key])
+            yield family
         rolls = CounterMetricFamily("vlsnlog_rolls", "Segments rolled, by reason", labels=["reason"])
         for reason, count in log.stats.rolls.items():
             rolls.add_metric([reason], count)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from repl import founding
 from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
+from repl.cleaning import Cleaning, told
 from repl.config import NodeConfig
 from repl.following import Following
 from repl.founding import Answer, Purpose, Question
@@ -42,6 +43,7 @@ from vlsn.errors import (
     NoSpace,
     NotFound,
     NotMaster,
+    Trimmed,
     VlsnLogError,
     WrongGroup,
     WrongName,
@@ -88,6 +90,7 @@ class Node:
         self.reason = "opening"
         self.log: LocalLog | None = None
         self.reads: Reads | None = None
+        self.cleaning: Cleaning | None = None
         self.role: Role | None = None
         self.listener: Listener | None = None
         self.append_seconds = Seconds()
@@ -145,6 +148,8 @@ class Node:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick(), name="tick")
                 tasks.create_task(self._play(), name="role")
+                assert self.cleaning is not None
+                tasks.create_task(self.cleaning.run(), name="cleaning")
         except asyncio.CancelledError:
             raise
         except Damaged as error:
@@ -180,6 +185,9 @@ class Node:
             idle_end_s=config.idle_end_s,
             roll_period_s=config.roll_period_s,
             free_bytes_min=config.free_bytes_min,
+            retention_bytes=config.retention_bytes,
+            retention_age_s=config.retention_age_s,
+            hold_bytes_max=config.hold_bytes_max,
         )
         log = LocalLog(
             recovered,
@@ -191,6 +199,7 @@ class Node:
         )
         self.log = log
         self.reads = Reads(log, Offload(self._workers["reads"]))
+        self.cleaning = Cleaning(self)
         self.reason = "starting"
         span = log.range
         self.event("opened", incarnation=f"{self.incarnation:016x}", first=span.first, last=span.last)
@@ -288,6 +297,7 @@ class Node:
             floor_term=record.floor_term,
             floor_vlsn=record.floor_vlsn,
             state=self.state,
+            clock_us=self.seams.clock.wall_us(),
         )
 
     # The log's listener.
@@ -386,8 +396,15 @@ class Node:
     def segment_end(self, number: int) -> int:
         end = self.opened().synced_end(number)
         if not end:
+            self._check_segment(number)
             raise NotFound(f"there is no segment {number}")
         return end
+
+    def _check_segment(self, number: int) -> None:
+        log = self.opened()
+        if number < log.first_segment:
+            first = log.range.first
+            raise Trimmed(f"segment {number} was cleaned away; the log begins at VLSN {first}", first=first)
 
     async def read_segment(self, number: int, start: int, end: int) -> bytes:
         log = self.opened()
@@ -400,11 +417,18 @@ class Node:
             finally:
                 file.close()
 
-        return await Offload(self._workers["reads"])(read)
+        try:
+            return await Offload(self._workers["reads"])(read)
+        except FileNotFoundError:
+            self._check_segment(number)
+            raise
 
     async def checkpoint(self) -> dict[str, Any]:
         log = self.opened()
-        if log.cramped:
+        looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.space.look(partial(settle(looked), None))
+        await looked
+        if log.space.cramped:
             raise NoSpace("the disk has no room for a checkpoint")
         done: asyncio.Future[Checkpoint] = asyncio.get_running_loop().create_future()
         log.checkpointer.run(done=settle(done), failed=settle_error(done))
@@ -422,6 +446,11 @@ class Node:
         log.rotate("request", settle(done))
         number = await done
         return {"node": self.config.name, "number": number, "file": segment_name(number)}
+
+    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
+        self.opened()
+        assert self.cleaning is not None
+        return told(await (self.cleaning.dry_run() if dry_run else self.cleaning.clean()), self.config.name)
 
     async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
         question = founding.read_question(body)

@@ -8,6 +8,7 @@ from vlsn.segment import segment_name
 
 if TYPE_CHECKING:
     from repl.node import Node
+    from vlsn.local import LocalLog
 
 
 def status(node: Node) -> dict[str, Any]:
@@ -31,6 +32,8 @@ def status(node: Node) -> dict[str, Any]:
         "feeders": [],
         "replica": None,
         "log": None,
+        "holds": [],
+        "cleaning": None,
         "members": [
             {"name": name, "url": url, "incarnation": "", "electable": True}
             for name, url in node.config.members.items()
@@ -70,8 +73,11 @@ def status(node: Node) -> dict[str, Any]:
         "rolls": dict(log.stats.rolls),
         "late_standbys": log.late_standbys,
         "groups": log.stats.groups,
-        "no_space": log.no_space,
+        "no_space": bool(log.no_space),
+        "free_bytes": log.space.free_bytes,
     }
+    base["holds"] = holds(log)
+    base["cleaning"] = _cleaning(node)
     group = log.history.group
     if group is not None:
         base["members"] = [
@@ -83,6 +89,38 @@ def status(node: Node) -> dict[str, Any]:
     if isinstance(role, Following):
         base["replica"] = _replica(node, role)
     return base
+
+
+def holds(log: LocalLog) -> list[dict[str, Any]]:
+    """Who keeps how much of the log; the furthest behind first."""
+    found = [
+        {
+            "owner": str(hold.owner),
+            "name": hold.name,
+            "vlsn": hold.vlsn,
+            "age_s": round(hold.age_s, 3),
+            "lag_vlsns": max(0, log.range.last - hold.vlsn),
+        }
+        for hold in log.holds
+    ]
+    return sorted(found, key=lambda each: (each["vlsn"], each["owner"], each["name"]))
+
+
+def _cleaning(node: Node) -> dict[str, Any]:
+    log = node.log
+    assert log is not None
+    last = log.cleaner.last
+    return {
+        "retention_bytes": log.options.retention_bytes,
+        "retention_age_s": log.options.retention_age_s,
+        "hold_bytes_max": log.options.hold_bytes_max,
+        "segments": log.cleaner.segments,
+        "bytes": log.cleaner.bytes,
+        "holds_dropped": log.cleaner.drops,
+        "paused": node.cleaning.paused if node.cleaning is not None else "",
+        "blocked": len(last.blocked) if last is not None else 0,
+        "blocked_by": last.blocked[0].blocked_by if last is not None and last.blocked else [],
+    }
 
 
 def _master(node: Node) -> str | None:
@@ -149,5 +187,5 @@ def readiness(node: Node) -> list[str]:
     elif lag > node.config.ready_lag_vlsns_max:
         reasons.append(f"{lag} VLSNs behind the master, over {node.config.ready_lag_vlsns_max}")
     if node.log.no_space:
-        reasons.append("the disk has no room for another segment")
+        reasons.append(f"no-space: {node.log.no_space}")
     return reasons

@@ -65,7 +65,12 @@ class Checkpointer:
     def wrote(self, size: int) -> None:
         """The log grew by ``size`` synced bytes."""
         self._bytes += size
-        if self._bytes >= self._log.options.checkpoint_bytes and not self._running and not self._log.cramped:
+        if self._bytes >= self._log.options.checkpoint_bytes and not self._running:
+            self._log.space.look(self._run_for_bytes)
+
+    def _run_for_bytes(self) -> None:
+        due = self._bytes >= self._log.options.checkpoint_bytes
+        if due and not self._running and not self._log.closed and not self._log.space.cramped:
             self.run()
 
     def tick(self, now: float) -> None:

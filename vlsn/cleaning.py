@@ -30,6 +30,7 @@ from vlsn.block import decode_header
 from vlsn.errors import Damaged
 from vlsn.holds import Owner
 from vlsn.ids import Lsn, Vlsn, lsn_file
+from vlsn.limits import STATE_FREE_BYTES_MIN
 from vlsn.reader import LogReader, SegmentFile
 from vlsn.retention import Fate, Limit, Plan, Retention, Segment, plan, wanted
 from vlsn.seams import Disk
@@ -83,6 +84,7 @@ class _Looked:
     segments: list[Segment]
     wanted: list[tuple[Segment, str]]
     total_bytes: int
+    cramped: bool
 
 
 class Cleaner:
@@ -161,7 +163,8 @@ class Cleaner:
             )
         finally:
             reader.close()
-        return _Looked(segments, found, total)
+        cramped = log.seams.disk.free_bytes(log.directory) < STATE_FREE_BYTES_MIN
+        return _Looked(segments, found, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
         """When the last entry up to this segment's end was sealed, by the master's clock; 0 if that cannot be told."""
@@ -176,6 +179,10 @@ class Cleaner:
     def _decide(self, asked: _Pass, looked: _Looked) -> None:
         log = self._log
         with log.latch:
+            if looked.cramped and not asked.dry_run:
+                asked.paused = "the disk has no room for the transactions of a cleaning"
+                self._ended(asked, looked.total_bytes, Plan([], [], []))
+                return
             chosen = plan(
                 looked.wanted,
                 self._limits(),

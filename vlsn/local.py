@@ -32,7 +32,7 @@ from vlsn.holds import Holds
 from vlsn.ids import Lsn, Term, Vlsn, lsn
 from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
-from vlsn.limits import FLUSH_BYTES, QUEUE_SHED_FRACTION, STATE_FREE_BYTES_MIN
+from vlsn.limits import FLUSH_BYTES, QUEUE_SHED_FRACTION
 from vlsn.options import Durability, LogOptions, LogStats
 from vlsn.overmark import check_rollback, rollback
 from vlsn.placement import Placement
@@ -43,6 +43,7 @@ from vlsn.replacement import Broken, Rewrite
 from vlsn.ring import Ring
 from vlsn.seams import Seams, Worker
 from vlsn.slowsync import SlowSyncs
+from vlsn.space import Space
 from vlsn.state import IdleEnd
 from vlsn.stream import BlockRun
 from vlsn.tail import Group
@@ -131,6 +132,9 @@ class LocalLog:
             sealed=listener.sealed,
         )
         self._queue = self._consumer.queue
+        self.space = Space(
+            seams.disk, self.directory, keeper, free_bytes_min=options.free_bytes_min, failed=self.store_failed
+        )
         self.checkpointer = Checkpointer(self, last=recovered.checkpoint)
         self.holds = Holds(clock=seams.clock.monotonic_s)
         self.cleaner = Cleaner(self, settled=recovered.settled)
@@ -183,13 +187,11 @@ class LocalLog:
         )
 
     @property
-    def no_space(self) -> bool:
-        return self.placement.no_space
-
-    @property
-    def cramped(self) -> bool:
-        """So little is free that not even a checkpoint should be tried."""
-        return self.seams.disk.free_bytes(self.directory) < STATE_FREE_BYTES_MIN
+    def no_space(self) -> str:
+        """Why appends are refused, or soon will be, for lack of space; empty while there is room."""
+        if self.space.low:
+            return f"the disk has too little room: {self.space.free_bytes} bytes free of {self.options.free_bytes_min}"
+        return "the disk has no room for another segment" if self.placement.no_space else ""
 
     @property
     def late_standbys(self) -> int:
@@ -242,8 +244,8 @@ class LocalLog:
             if self._closing:
                 raise LogClosed("the log is closing")
             raise NotMaster("this log takes no appends: it is not sealing")
-        if self.placement.no_space and self.placement.is_full_for(pending.cost):
-            raise NoSpace("the disk has no room for another segment; free some and appends go on by themselves")
+        if self.space.low or (self.placement.no_space and self.placement.is_full_for(pending.cost)):
+            raise NoSpace(f"{self.no_space}; free some and appends go on by themselves")
         queue, options = self._queue, self.options
         if (
             queue.entries + pending.count > options.queue_entries_max
@@ -356,7 +358,7 @@ class LocalLog:
             now = self.seams.clock.monotonic_s()
             self.placement.retry()
             if self._closing:
-                if self.no_space:
+                if self.placement.no_space:
                     self.stop_sealing(NoSpace("the log is closing, and the disk has no room for another segment"))
                 return
             if self._queue.lazy and now - self._queue.lazy_since_s >= self.options.flush_interval_s:
@@ -366,8 +368,14 @@ class LocalLog:
             period = self.options.roll_period_s
             if period and not self.placement.empty and now - self.placement.taken_s >= period:
                 self.rotate("period")
-            if self.cramped:
+            self.space.look(self._looked)
+
+    def _looked(self) -> None:
+        """The part of a tick that needs room on the disk."""
+        with self.latch:
+            if self.failure is not None or self.closed or self._closing or self.space.cramped:
                 return
+            now = self.seams.clock.monotonic_s()
             if self._writing is not None or self._queue:
                 self._quiet_since = None
             elif self._quiet_since is None:
@@ -390,7 +398,13 @@ class LocalLog:
             self.stop_sealing(LogClosed("the log is closing"))
             if self.failure is not None:
                 finish()
-            elif self.cramped:
+            else:
+                self.space.look(end)
+
+        def end() -> None:
+            if self.failure is not None:
+                finish()
+            elif self.space.cramped:
                 self.drain(finish)  # not a clean stop: the next open reads from the checkpoint before
             else:
                 self.checkpointer.run(clean=True, done=lambda _: finish(), failed=lambda _: finish())
@@ -398,7 +412,7 @@ class LocalLog:
         self._closing = True
         if self.failure is not None or self.closed:
             finish()
-        elif self.no_space:
+        elif self.placement.no_space:
             stop()  # what waits for space is refused
         else:
             self.drain(stop)

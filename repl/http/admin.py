@@ -14,6 +14,7 @@ from vlsn.errors import BadBody
 from vlsn.records import JSON_FAULTS
 
 _NONE: frozenset[str] = frozenset()
+_CLEAN = frozenset({"dry_run"})
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -28,6 +29,11 @@ class Admin:
     async def rotate(self, request: Request) -> Response:
         query.only(request.query, _NONE)
         return _json(await self._node.rotate())
+
+    async def clean(self, request: Request) -> Response:
+        query.only(request.query, _CLEAN)
+        dry_run = query.choice(request.query, "dry_run", False, {"true": True, "false": False})
+        return _json(await self._node.clean(dry_run=dry_run))
 
     async def peer_hello(self, request: Request) -> Response:
         query.only(request.query, _NONE)

@@ -48,6 +48,7 @@ class Gateway:
             "/v1/peer/hello": {"POST": admin.peer_hello},
             "/v1/admin/checkpoint": {"POST": admin.checkpoint},
             "/v1/admin/rotate": {"POST": admin.rotate},
+            "/v1/admin/clean": {"POST": admin.clean},
             "/metrics": {"GET": status.metrics},
             "/healthz": {"GET": status.healthz},
             "/readyz": {"GET": status.readyz},

@@ -251,6 +251,10 @@ class MemoryNode:
         self.calls.append("rotate")
         return {"segment": 2}
 
+    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
+        self.calls.append("dry run" if dry_run else "clean")
+        return {"segments": []}
+
     async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
         if "group" not in body:
             raise BadBody("no group")
