@@ -1,17 +1,13 @@
 """The examination of segments at an open: which frames are the log, and where a cut or damage is.
 
-    bad frame at X, nothing later says that X had been synced   ->  an unsynced tail: cut at X
-    bad frame at X, something later says so                     ->  damage, never cut away
-
-What says so: the ``synced`` field of a later frame of that segment, the end that the next segment's header
-names, the checkpoint and the idle end in ``state``.  Later frames are looked for at every 8 bytes, whatever
-the bad frame's length says; zeros with such a frame behind them are a bad frame.  Before anything is read
-here it was synced and dropped from the page cache, so what reads back is what the medium has.
+Whole frames that follow one another from the start are the log; where they end, ``synced.ending`` says what that
+place is.  Later frames are looked for at every 8 bytes, whatever the bad frame's length says; zeros with such a
+frame behind them are a bad frame.  Before anything is read here it was synced and dropped from the page cache,
+so what reads back is what the medium has.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,53 +15,61 @@ import numpy as np
 import numpy.typing as npt
 
 from vlsn import scan
-from vlsn.block import BLOCK_BYTES, decode_header
+from vlsn.block import BLOCK_BYTES, KIND_COLUMN, VERSION, EntryKind, decode_header
 from vlsn.directory import SegmentInfo
 from vlsn.errors import BadBody, Damaged
-from vlsn.frame import FRAME_BYTES, FrameKind
-from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
+from vlsn.floor import BlockName
+from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.ids import Lsn, lsn, lsn_file
+from vlsn.scan import Offsets
 from vlsn.seams import Disk
-from vlsn.segment import FIRST_FRAME, segment_name
-
-Column = npt.NDArray[np.int64]
-_CUT_NAME = re.compile(r"(\d{8})\.cut-(\d{1,10})(?:\.\d{1,6})?\Z")
+from vlsn.segment import FIRST_FRAME
+from vlsn.synced import Ending, ending, synced_end
+from vlsn.tail import PAGE_BYTES
 
 
 @dataclass(slots=True)
 class Found:
-    """The frames of one segment from where it was read, by column; ``raw`` is kept for local records and for
-    blocks of other kinds than data only."""
+    """The log's frames in one segment, from where it was read on, by column."""
 
     number: int
-    start: int
     end: int
     """Where its good frames end: the live end, or the cut."""
-    offsets: Column
-    headers: npt.NDArray[np.void]
-    blocks: npt.NDArray[np.void]
-    """Block headers of the BLOCK frames, in order."""
-    block_offsets: Column
-    payloads: dict[int, bytes] = field(default_factory=dict)
-    """Payload by frame offset, of local records and of blocks that may hold GROUP entries."""
+    last_frame: int
+    """Offset of the last of them, 0 when there is none."""
+    last_kind: int
+    last_page_from: int
+    """Offset of the first frame that reaches into the page in which they end."""
+    offsets: Offsets
+    """Of the BLOCK frames; of each block then first and last VLSN, term and DTVLSN."""
+    firsts: Offsets
+    lasts: Offsets
+    terms: Offsets
+    dtvlsns: Offsets
+    marked: npt.NDArray[np.bool_]
+    """Which of them are overmarked."""
+    records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
+    """Offset, kind and payload of the local records."""
+    others: dict[int, bytes] = field(default_factory=dict)
+    """By offset the blocks that may hold GROUP entries, whole."""
     cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An unsynced tail: bytes from ``offset`` that are not the log.  (``floor_term``, ``floor_vlsn``) is the end
-    of the last block in them whose header can be read, (0, 0) when there is none."""
+    """An unsynced tail: bytes from ``offset`` that are not the log, zeros at their end left away, and the block
+    headers in them that can be read (``floor``), in order."""
 
     number: int
     offset: int
     data: bytes
-    floor_term: int
-    floor_vlsn: int
+    names: list[BlockName]
 
 
-def sync_and_forget(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) -> None:
-    """What the page cache knows goes to the medium, and out of the cache."""
-    for segment in segments:
-        file = disk.open(segment.path, write=True)
+def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
+    """What the page cache knows of these files goes to the medium, and out of the cache."""
+    for name in names:
+        file = disk.open(f"{directory}/{name}", write=True)
         try:
             file.sync()
             file.drop_cache()
@@ -76,130 +80,117 @@ def sync_and_forget(disk: Disk, directory: str, segments: Sequence[SegmentInfo])
 
 def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated: Sequence[Lsn]) -> Found:
     """Reads one ACTIVE segment from ``start`` (a frame's offset) on.  ``last``: no ACTIVE segment follows.
-    Raises ``Damaged``."""
+    ``stated`` are the ends that ``state`` says were synced.  Raises ``Damaged``."""
     header = segment.header
     assert header is not None
-    limit = min(segment.live_end or segment.size, segment.size)
-    file = disk.open(segment.path)
-    try:
-        buf = file.read(start, segment.size - start if last else max(limit - start, 0))
-    finally:
-        file.close()
-    base = start
-    end = base + len(buf) if last else limit
-    if end > base + len(buf):
-        raise Damaged(
-            f"{segment.name} ends at {base + len(buf)}, before its log does at {end}",
-            file=segment.name,
-            offset=base + len(buf),
-        )
-    walk = scan.walk(buf, base=base, start=start, end=end, salt=header.salt)
-    bad = scan.check_crcs(buf, base, walk)
-    stop = walk.end if bad is None else int(walk.offsets[bad])
-    offsets = walk.offsets if bad is None else walk.offsets[:bad]
-    headers = walk.headers if bad is None else walk.headers[:bad]
-    found = _columns(buf, base, segment.number, start, stop, offsets, headers)
-    if stop == limit and not last:
+    limit = segment.size if last else segment.live_end or segment.size
+    buf = _read(disk, segment, start, limit)
+    walk = scan.walk(buf, base=start, start=start, end=start + len(buf), salt=header.salt)
+    bad = scan.check_crcs(buf, start, walk)
+    if bad is not None:
+        walk = walk.before(bad)
+    found = _columns(buf, start, segment.number, walk)
+    if not last and walk.end == limit:
         return found
-    rest = buf[stop - base :]
-    if last and not any(rest[:FRAME_BYTES]) and not np.frombuffer(rest, dtype=np.uint8).any():
-        return found
-    synced = _stated_synced(buf, base, stop, header.salt, segment, stated)
-    if not last:
-        synced = max(synced, limit)
-    if synced > stop:
-        raise Damaged(
-            f"{segment.name} is damaged at offset {stop}: up to {synced} it had been synced",
-            file=segment.name,
-            offset=stop,
-            vlsn=int(found.blocks["first_vlsn"][-1] + found.blocks["count"][-1]) if len(found.blocks) else 0,
-        )
-    found.cut = cut_of(segment.number, stop, rest)
+    rest = buf[walk.end - start :]
+    synced = synced_end(
+        segment.number,
+        walk.end,
+        frames_behind=_synced_behind(buf, start, walk.end, header.salt),
+        next_header=0 if last else limit,
+        stated=stated,
+    )
+    match ending(walk.end, synced=synced, zeros=not np.frombuffer(rest, dtype=np.uint8).any()):
+        case Ending.DAMAGE:
+            raise Damaged(
+                f"{segment.name} is damaged at offset {walk.end}: up to {synced} it had been synced",
+                file=segment.name,
+                offset=walk.end,
+                vlsn=int(found.lasts[-1]) + 1 if len(found.lasts) else 0,
+            )
+        case Ending.TAIL:
+            found.cut = cut_of(segment.number, walk.end, rest)
     return found
 
 
 def cut_of(number: int, offset: int, rest: bytes) -> Cut:
-    """The cut that leaves ``rest`` out; zeros at its end are not kept."""
-    view = np.frombuffer(rest, dtype=np.uint8)
-    used = np.flatnonzero(view)
+    """The cut that leaves ``rest`` out."""
+    used = np.flatnonzero(np.frombuffer(rest, dtype=np.uint8))
     data = rest[: int(used[-1]) + 1] if len(used) else b""
-    term, vlsn = _last_readable_block(rest)
-    return Cut(number, offset, data, term, vlsn)
+    return Cut(number, offset, data, block_names(rest))
 
 
 def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut | None:
     """What a segment without a good ACTIVE header holds: None for an unused standby, the cut when its frames
     were never synced.  Header and first frames go out in one sync, so a header that did not get there is damage
     only if something says that the segment had been synced.  Raises ``Damaged``."""
-    file = disk.open(segment.path)
-    try:
-        buf = file.read(0, segment.size)
-    finally:
-        file.close()
+    buf = _read(disk, segment, 0, segment.size)
     salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
-    if salt is None:
-        return None
-    synced = max((int(walk.headers["synced"].max()) for walk in scan.islands(buf, 0, FIRST_FRAME, salt)), default=0)
-    if synced >= FIRST_FRAME or any(lsn_file(at) >= segment.number for at in stated):
+    frames = _synced_behind(buf, 0, FIRST_FRAME - 8, salt) if salt is not None else []
+    own = [at for at in stated if lsn_file(at) == segment.number or (salt is not None and at >= lsn(segment.number, 0))]
+    if synced_end(segment.number, 0, frames_behind=frames, stated=own):
         raise Damaged(f"{segment.name}: its header is damaged ({segment.fault})", file=segment.name, offset=0)
-    return cut_of(segment.number, FIRST_FRAME, buf[FIRST_FRAME:])
+    return cut_of(segment.number, FIRST_FRAME, buf[FIRST_FRAME:]) if salt is not None else None
 
 
-def _columns(
-    buf: bytes, base: int, number: int, start: int, stop: int, offsets: Column, headers: npt.NDArray[np.void]
-) -> Found:
-    is_block = headers["kind"] == FrameKind.BLOCK
-    block_offsets = offsets[is_block]
-    blocks = scan.block_headers(buf, base, block_offsets)
-    found = Found(number, start, stop, offsets, headers, blocks, block_offsets)
-    keep = ~is_block
-    keep[is_block] = blocks["kind"] != 0
-    for index in np.flatnonzero(keep).tolist():
-        at = int(offsets[index])
-        begin = at - base + FRAME_BYTES
-        found.payloads[at] = buf[begin : begin + int(headers["length"][index])]
-    return found
-
-
-def _stated_synced(buf: bytes, base: int, stop: int, salt: int, segment: SegmentInfo, stated: Sequence[Lsn]) -> int:
-    """The highest offset of this segment that anything later says was synced."""
-    best = 0
-    for at in stated:
-        if lsn_file(at) == segment.number:
-            best = max(best, lsn_offset(at))
-        elif at > lsn(segment.number, stop):
-            best = max(best, stop + 1)
-    for walk in scan.islands(buf, base, stop + 8, salt):
-        if len(walk):
-            best = max(best, int(walk.headers["synced"].max()))
-    return best
-
-
-def _last_readable_block(rest: bytes) -> tuple[int, int]:
-    """Term and last VLSN of the last block header, readable by its own crc, at any 8-aligned place."""
-    best = (0, 0)
-    view = memoryview(rest)
+def block_names(data: bytes) -> list[BlockName]:
+    """What the block headers in ``data`` say that are readable by their own crc, at any 8-aligned place."""
+    found = []
+    view = memoryview(data)
     # A block lies 24 bytes behind its frame's start, so it is 8-aligned too; its first byte is its version.
-    words = np.frombuffer(rest, dtype=np.uint8)[::8]
-    for position in (np.flatnonzero(words == 1) * 8).tolist():
-        if len(rest) - position < BLOCK_BYTES:
+    first_bytes = np.frombuffer(data, dtype=np.uint8)[::8]
+    for position in (np.flatnonzero(first_bytes == VERSION) * 8).tolist():
+        if len(data) - position < BLOCK_BYTES:
             break
         try:
             header = decode_header(view, position)
         except BadBody:
             continue
-        best = (int(header.term), int(header.last_vlsn))
-    return best
+        found.append(BlockName(int(header.term), int(header.first_vlsn), int(header.last_vlsn)))
+    return found
 
 
-def cut_name(number: int, offset: int) -> str:
-    return f"{segment_name(number)[:-5]}.cut-{offset}"
+def _read(disk: Disk, segment: SegmentInfo, start: int, end: int) -> bytes:
+    file = disk.open(segment.path)
+    try:
+        return file.read(start, max(end - start, 0))
+    finally:
+        file.close()
 
 
-def parse_cut_name(name: str) -> tuple[int, int] | None:
-    """Segment number and offset of a file that ``cut_name`` names, also with a free number behind it, else None."""
-    found = _CUT_NAME.match(name)
-    return (int(found[1]), int(found[2])) if found is not None else None
+def _columns(buf: bytes, base: int, number: int, walk: scan.Walk) -> Found:
+    kinds = walk.headers["kind"]
+    is_block = kinds == FrameKind.BLOCK
+    offsets = walk.offsets[is_block]
+    blocks = scan.block_headers(buf, base, offsets)
+    firsts = blocks["first_vlsn"].astype(np.int64)
+    in_last_page = walk.offsets[scan.frame_ends(walk.offsets, walk.headers) > walk.end - walk.end % PAGE_BYTES]
+    found = Found(
+        number=number,
+        end=walk.end,
+        last_frame=int(walk.offsets[-1]) if len(walk) else 0,
+        last_kind=int(kinds[-1]) if len(walk) else 0,
+        last_page_from=int(in_last_page[0]) if len(in_last_page) else walk.end,
+        offsets=offsets,
+        firsts=firsts,
+        lasts=firsts + blocks["count"] - 1,
+        terms=blocks["term"].astype(np.int64),
+        dtvlsns=blocks["dtvlsn"].astype(np.int64),
+        marked=walk.headers["flag"][is_block] == OVERMARKED,
+    )
+
+    def payload(index: int) -> bytes:
+        begin = int(walk.offsets[index]) - base + FRAME_BYTES
+        return buf[begin : begin + int(walk.headers["length"][index])]
+
+    for index in np.flatnonzero(~is_block).tolist():
+        found.records.append((int(walk.offsets[index]), FrameKind(int(kinds[index])), payload(index)))
+    may_hold_groups = (blocks["kind"] == EntryKind.GROUP) | (blocks["kind"] == KIND_COLUMN)
+    for index in np.flatnonzero(is_block)[may_hold_groups].tolist():
+        found.others[int(walk.offsets[index])] = payload(index)
+    return found
 
 
-__all__ = ["Cut", "Found", "cut_name", "cut_of", "examine", "parse_cut_name", "sync_and_forget", "untaken"]
+def _synced_behind(buf: bytes, base: int, stop: int, salt: int) -> list[int]:
+    """The ``synced`` fields of whole frames behind ``stop``: the highest of each run of them."""
+    return [int(walk.headers["synced"].max()) for walk in scan.islands(buf, base, stop + 8, salt)]

@@ -54,7 +54,7 @@ def visible_blocks(
         except Damaged:
             continue  # its header rotted since it was surveyed
         try:
-            for buf, base, found in _frames(segment, begin, min(stop, info.size)):
+            for buf, base, found in whole_frames(segment, begin, min(stop, info.size)):
                 columns = _visible(buf, base, found, info.number, last)
                 if columns.firsts:
                     last = columns.lasts[-1]
@@ -81,7 +81,7 @@ def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
         segment.close()
 
 
-def _frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[bytes, int, Walk]]:
+def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[bytes, int, Walk]]:
     """Whole frames with right checksums, with the buffer that they lie in and its place."""
     while at < end:
         buf, found = segment.window(at, end, WINDOW_BYTES)

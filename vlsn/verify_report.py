@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from vlsn.examine import cut_of, parse_cut_name
+from vlsn.cuts import cut_bytes
+from vlsn.examine import block_names
 from vlsn.inspection import Rule
-from vlsn.limits import SEGMENT_BYTES_MAX
 from vlsn.seams import Disk
 
 
@@ -64,17 +64,6 @@ class VerifyReport:
 
 def kept_aside(disk: Disk, directory: str) -> Iterator[KeptAside]:
     """The cut bytes that opens have left in ``directory``."""
-    for name in disk.list(directory):
-        named = parse_cut_name(name)
-        if named is None:
-            continue
-        try:
-            file = disk.open(f"{directory}/{name}")
-        except FileNotFoundError:
-            continue  # taken away meanwhile
-        try:
-            size = file.size()
-            cut = cut_of(*named, file.read(0, min(size, SEGMENT_BYTES_MAX)))
-        finally:
-            file.close()
-        yield KeptAside(name, size, cut.floor_term, cut.floor_vlsn)
+    for name, data in cut_bytes(disk, directory):
+        names = block_names(data)
+        yield KeptAside(name, len(data), *((names[-1].term, names[-1].last) if names else (0, 0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,7 @@ def held_up(request: pytest.FixtureRequest) -> tuple[Opened, LatePuts]:
         return master, late
     append(master)
     replica = Opened(Machine(1), take_term=False)
+    replica.log.node_file.replace(replace(replica.log.node_file.record, term=1))
     replica.log.append_blocks(run_of(master, 1, 31), lambda _: None)
     replica.log.checkpointer.run()
     late = LatePuts(replica)

@@ -1,0 +1,50 @@
+"""The tail of a log that was stopped cleanly: the next frames go on in the same segment.
+
+After anything else a new segment is begun: what a crash has left behind the log's end is never written over.
+"""
+
+from __future__ import annotations
+
+from vlsn import scan
+from vlsn.block import decode_header
+from vlsn.directory import SegmentInfo
+from vlsn.examine import Found
+from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.records import CheckpointEnd
+from vlsn.seams import Disk, File
+from vlsn.segment import SegmentState
+from vlsn.tail import Frame, Tail
+
+
+def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
+    """The tail of the log's last segment, None where its last frame is not the CHECKPOINT_END of a clean stop."""
+    header = segment.header
+    assert header is not None and segment.number == found.number
+    if found.cut is not None or found.last_kind != FrameKind.CHECKPOINT_END or header.state is not SegmentState.ACTIVE:
+        return None
+    at, _, payload = found.records[-1]
+    if not CheckpointEnd.decode(payload).clean:
+        return None
+    assert at == found.last_frame
+    file = disk.open(segment.path, write=True)
+    tail = Tail(header, file, offset=found.end, synced=found.end, last_frame=at, crc=None)
+    tail.keep(_last_page(file, found, header.salt))
+    return tail
+
+
+def _last_page(file: File, found: Found, salt: int) -> list[Frame]:
+    """The frames that reach into the page where the log goes on."""
+    base = found.last_page_from
+    buf = file.read(base, found.end - base)
+    walk = scan.walk(buf, base=base, start=base, end=found.end, salt=salt)
+    frames = []
+    for offset, header in zip(walk.offsets.tolist(), walk.headers, strict=True):
+        begin = offset - base + FRAME_BYTES
+        payload = buf[begin : begin + int(header["length"])]
+        kind = FrameKind(int(header["kind"]))
+        if kind is not FrameKind.BLOCK:
+            frames.append(Frame(offset, kind, payload, 0, 0))
+        elif header["flag"] != OVERMARKED:
+            block = decode_header(payload)
+            frames.append(Frame(offset, kind, payload, block.first_vlsn, block.last_vlsn))
+    return frames

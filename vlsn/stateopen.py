@@ -1,0 +1,71 @@
+"""The ``state`` store of a directory, opened: one that cannot be read, or is of another time, is set aside.
+
+It is kept for a person to look at; nothing in it keeps a node from starting (``index``: see ``reindex``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vlsn.errors import Damaged
+from vlsn.frame import FRAME_BYTES
+from vlsn.ids import Lsn
+from vlsn.seams import Seams
+from vlsn.state import Checkpoint, IdleEnd, StateRecord, StateStore
+
+STATE_NAME = "state"
+
+
+@dataclass(slots=True)
+class OpenState:
+    """``state`` and what it said when it was opened."""
+
+    store: StateStore
+    checkpoint: Checkpoint | None
+    record: StateRecord | None
+    idle: IdleEnd | None
+
+    @property
+    def stated(self) -> list[Lsn]:
+        """Ends up to which the log had been synced."""
+        ends = [Lsn(self.checkpoint.end_lsn + FRAME_BYTES)] if self.checkpoint is not None else []
+        return ends + ([self.idle.lsn] if self.idle is not None else [])
+
+    @property
+    def last_term(self) -> int:
+        """Of the newest entry that the record is derived from."""
+        return self.record.term_runs[-1][0] if self.record is not None and self.record.term_runs else 0
+
+    @property
+    def dtvlsn(self) -> int:
+        return max(
+            self.checkpoint.dtvlsn if self.checkpoint is not None else 0,
+            self.idle.dtvlsn if self.idle is not None else 0,
+        )
+
+
+def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -> OpenState:
+    path = f"{directory}/{STATE_NAME}"
+    try:
+        store = StateStore(seams.stores.open(path, map_bytes=map_bytes))
+        try:
+            return OpenState(store, store.checkpoint(), store.record(), store.idle_end())
+        except BaseException:
+            store.close()
+            raise
+    except Damaged as error:
+        return _fresh_state(seams, path, map_bytes, notes, f"could not be read ({error})")
+
+
+def replace_state(
+    seams: Seams, directory: str, map_bytes: int, notes: list[str], *, old: OpenState, why: str
+) -> OpenState:
+    """An empty one instead of ``old``, which was readable but cannot be of this log as it is now."""
+    old.store.close()
+    return _fresh_state(seams, f"{directory}/{STATE_NAME}", map_bytes, notes, why)
+
+
+def _fresh_state(seams: Seams, path: str, map_bytes: int, notes: list[str], why: str) -> OpenState:
+    aside = seams.stores.set_aside(path)
+    notes.append(f"state {why}; set aside as {aside}")
+    return OpenState(StateStore(seams.stores.open(path, map_bytes=map_bytes)), None, None, None)
