@@ -82,6 +82,13 @@ class _Collector:
         for reason, count in log.stats.rolls.items():
             rolls.add_metric([reason], count)
         yield rolls
+        index = log.stats.index
+        yield _counter("index_hits", "Lookups of VLSNs that the index answered from memory", index.hits)
+        yield _counter("index_misses", "Lookups of VLSNs that went to the index's store", index.misses)
+        yield _counter("index_buckets_created", "Buckets that the index began", index.buckets_created)
+        yield _counter("index_buckets_deleted", "Buckets that truncations took away", index.buckets_deleted)
+        yield _counter("index_flushes", "Transactions of the index", index.flushes)
+        yield _counter("index_mended", "Rotten parts of the index, tracked from the log again", index.mended)
         yield _histogram("appends_per_sync", "Submissions that shared a sync", log.stats.appends_per_sync)
         yield _histogram("group_bytes", "Bytes of a group as it was written", log.stats.group_bytes)
         yield _histogram("fdatasync_seconds", "Write and sync of one group", log.stats.sync_seconds)

@@ -92,7 +92,7 @@ class LocalLog:
         self.history: History = recovered.history
         self.ring = Ring(options.ring_bytes_max)
         self.ring.restart(Vlsn(recovered.index.range.last))
-        self.stats = LogStats()
+        self.stats = LogStats(index=recovered.index.stats)
         self.stats.cuts = recovered.cuts
         self.keeper = keeper
         self.writer = writer

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from vlsn.histogram import Histogram
+from vlsn.index.stats import IndexStats
 from vlsn.limits import (
     BLOCK_BYTES_MAX,
     CHECKPOINT_BYTES,
@@ -79,6 +80,8 @@ class LogStats:
     blocks: int = 0
     bytes: int = 0
     cuts: int = 0
+    index: IndexStats = field(default_factory=IndexStats)
+    """The VLSN index's own, which it goes on counting in."""
     write_errors: int = 0
     """Groups whose write or sync failed, and that were written again in the next segment."""
     unacked: int = 0

@@ -35,6 +35,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dump": ("dump", "Print one line a frame of a node's directory."),
     "verify": ("verify", "Check every byte of a node's directory."),
     "truncate": ("truncate", "Cut a stopped node's log after a VLSN, or lift its vote floor."),
+    "index": ("index", "Print the VLSN index of a node's directory."),
     "audit": ("audit", "Prove with Spark that copies are equal."),
     "bench": ("bench", "Measure."),
     "config": ("config", "Print the settings and where each comes from."),

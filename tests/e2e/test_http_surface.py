@@ -24,6 +24,8 @@ STATUS_FIELDS = {
 METRICS = (
     *("last_vlsn", "durable_vlsn", "feeder_lag_vlsns", "queue_entries", "append_seconds_count"),
     *("append_seconds_sum", "append_seconds_bucket", "fdatasync_seconds_count", "fdatasync_seconds_bucket", "role"),
+    *("index_hits_total", "index_misses_total", "index_buckets_created_total", "index_buckets_deleted_total"),
+    *("index_flushes_total", "index_mended_total"),
 )
 
 

@@ -161,11 +161,11 @@ def test_a_bucket_that_rots_while_the_log_is_open_costs_no_answer_and_is_mended_
         mapping = opened.log.index.at_or_before(Vlsn(vlsn))
         assert mapping is not None
         assert mapping[0] <= vlsn
-    flushes = opened.log.index.stats().flushes
+    flushes = opened.log.index.stats.flushes
     opened.log.tick()
     check_index(opened)
     opened.log.tick()
-    assert opened.log.index.stats().flushes == flushes + 1, "once"
+    assert opened.log.index.stats.flushes == flushes + 1, "once"
     assert opened.entries() == held
     machine.kill()
     check_index(Opened(machine))

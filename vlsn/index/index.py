@@ -159,7 +159,7 @@ class VlsnIndex(Lookups):
         with self._latch:
             self._levels.finish_flush(flush)
             self._checkpoint_id = flush.record.checkpoint_id
-            self._flushes += 1
+            self.stats.flushes += 1
 
     def truncate_tail(self, matchpoint: Vlsn, matchpoint_lsn: Lsn, *, block_first: Vlsn = NULL_VLSN) -> None:
         """Nothing after ``matchpoint`` is in the range any more; its block, ``block_first`` … ``matchpoint`` at

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
 from vlsn.errors import Damaged
 from vlsn.ids import NULL_VLSN
@@ -34,28 +32,3 @@ def check_follows(bucket: Bucket, end: int) -> None:
     bucket.verify()
     if bucket.first <= end:
         raise Damaged(f"the index bucket at {bucket.first} begins before {end}, where one ends", vlsn=end)
-
-
-def describe(index: VlsnIndex) -> dict[str, Any]:
-    """Range, checkpoint, counts, and every bucket."""
-    held = index.range
-    return {
-        "range": {
-            "first": held.first,
-            "last": held.last,
-            "last_sync": held.last_sync,
-            "last_txn_end": held.last_txn_end,
-        },
-        "checkpoint": index.checkpoint_id,
-        "waiters": index.waiting,
-        "stats": asdict(index.stats()),
-        "buckets": [
-            {
-                "first": bucket.first,
-                "last": bucket.last,
-                "file": bucket.file,
-                "mappings": len(bucket),
-            }
-            for bucket in index.buckets()
-        ],
-    }

@@ -17,6 +17,7 @@ from vlsn.errors import Damaged
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file
 from vlsn.index.bucket import Bucket, Mapping, bucket_key, single
 from vlsn.index.flush import Flush
+from vlsn.index.stats import IndexStats
 from vlsn.index.stored import END_KEY, FIRST_KEY, Record, StoredBuckets
 from vlsn.index.tracker import Tracker
 from vlsn.seams import KeyValue
@@ -25,13 +26,13 @@ from vlsn.seams import KeyValue
 class Levels:
     """Every method under the log latch."""
 
-    __slots__ = ("_drops", "_flushing", "_patches", "_store", "covered", "deleted", "head", "stored", "tracker")
+    __slots__ = ("_drops", "_flushing", "_patches", "_stats", "_store", "covered", "head", "stored", "tracker")
 
-    def __init__(self, store: KeyValue, tracker: Tracker) -> None:
+    def __init__(self, store: KeyValue, tracker: Tracker, stats: IndexStats) -> None:
         self.tracker = tracker
         self.stored = StoredBuckets(store)
-        self.deleted = 0
         self._store = store
+        self._stats = stats
         self.forget()
 
     def forget(self) -> None:
@@ -83,12 +84,12 @@ class Levels:
             kept = _cut_bucket(straddling, last, cap)
             self._drop_from(straddling.first)
         tracker.buckets = kept
-        self.deleted += max(0, before - len(kept))
+        self._stats.buckets_deleted += max(0, before - len(kept))
 
     def cut_all(self) -> None:
         self.check_idle()
         self.tracker.close_current()
-        self.deleted += len(self.tracker.buckets)
+        self._stats.buckets_deleted += len(self.tracker.buckets)
         self.tracker.clear()
         self.head = NULL_VLSN, NULL_LSN
         self._drop_from(NULL_VLSN)
@@ -107,7 +108,7 @@ class Levels:
             last_gone = tracker.buckets[gone - 1] if gone else None
             kept = [last_gone] if last_gone and last_gone.first == first else [_cap_head(last_gone, first, at)]
             tracker.buckets[:gone] = kept
-            self.deleted += max(0, gone - 1)
+            self._stats.buckets_deleted += max(0, gone - 1)
         self.head = first, at
         self._drop(FIRST_KEY, bucket_key(first))
 
@@ -116,7 +117,7 @@ class Levels:
         self.covered = Vlsn(max(first - 1, NULL_VLSN))
 
     def _drop(self, start: bytes, end: bytes) -> None:
-        self.deleted += self.stored.count(start, end)
+        self._stats.buckets_deleted += self.stored.count(start, end)
         self._drops.append((start, end))
 
 

@@ -11,28 +11,15 @@ worst the range's first, and ``wounded`` asks for it to be tracked from the log 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from vlsn import limits
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn
 from vlsn.index.bucket import Bucket, Mapping, single
 from vlsn.index.levels import Levels
 from vlsn.index.range import EMPTY, VlsnRange
+from vlsn.index.stats import IndexStats
 from vlsn.index.tracker import Tracker
 from vlsn.seams import KeyValue
-
-
-@dataclass(frozen=True, slots=True)
-class IndexStats:
-    """Since the index was made."""
-
-    hits: int
-    """Lookups that the tracker answered."""
-    misses: int
-    """Lookups that went to the store."""
-    buckets_created: int
-    buckets_deleted: int
-    flushes: int
 
 
 class Lookups:
@@ -54,11 +41,11 @@ class Lookups:
         self._tracker = Tracker(
             stride=stride, mapping_bytes_min=mapping_bytes_min, max_distance=max_distance, max_mappings=max_mappings
         )
-        self._levels = Levels(store, self._tracker)
+        self.stats: IndexStats = self._tracker.stats
+        self._levels = Levels(store, self._tracker, self.stats)
         self._stored = self._levels.stored
         self._store = store
         self._range = EMPTY
-        self._hits = self._misses = self._flushes = 0
 
     @property
     def range(self) -> VlsnRange:
@@ -69,9 +56,6 @@ class Lookups:
         """A bucket of the store could not be read."""
         return self._stored.wounded
 
-    def stats(self) -> IndexStats:
-        return IndexStats(self._hits, self._misses, self._tracker.created, self._levels.deleted, self._flushes)
-
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
         """The closest mapping at or before ``vlsn``; ``None`` only outside the range."""
         held = self._range
@@ -80,7 +64,7 @@ class Lookups:
         with self._latch:
             found = self._tracker.at_or_before(vlsn)
             if found is not None:
-                self._hits += 1
+                self.stats.hits += 1
                 return found
         bucket = self._stored_at_or_before(vlsn)
         return None if bucket is None else bucket.at_or_before(vlsn)
@@ -99,7 +83,7 @@ class Lookups:
             if found is None:
                 with self._latch:
                     found = self._tracker.at_or_after(vlsn)
-                    self._hits += 1
+                    self.stats.hits += 1
             if found is not None or (found := self.at_or_before(vlsn)) is not None:
                 return found
         return None
@@ -111,12 +95,12 @@ class Lookups:
         with self._latch:
             found = self._tracker.bucket_at_or_before(vlsn)
             if found is not None:
-                self._hits += 1
+                self.stats.hits += 1
                 return found if isinstance(found, Bucket) else found.freeze()
         return self._stored_at_or_before(vlsn)
 
     def _stored_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        self._misses += 1
+        self.stats.misses += 1
         while True:
             epoch = self.epoch
             bucket = self._stored.readable_at_or_before(vlsn)
@@ -130,7 +114,7 @@ class Lookups:
                     return single(self._levels.head[0], *self._levels.head)
 
     def _stored_at_or_after(self, vlsn: Vlsn, covered: Vlsn) -> Mapping | None:
-        self._misses += 1
+        self.stats.misses += 1
         bucket = self._stored.readable_at_or_before(vlsn)
         found = bucket.at_or_after(vlsn) if bucket is not None else None
         if found is not None:

@@ -60,6 +60,7 @@ def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
     start = bucket_key(Vlsn(wound.after + 1)) if wound.after else FIRST_KEY
     end = bucket_key(wound.before) if wound.before <= index.stored_last else END_KEY
     index.replace_stored((start, end), tracker.buckets)
+    index.stats.mended += 1
 
 
 def _wound(index: VlsnIndex, low: Bucket | None, high: Bucket | None) -> Wound:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.bucket import Bucket, CurrentBucket, Mapping, single
+from vlsn.index.stats import IndexStats
 
 WINDOW = 128
 """Blocks that are searched at once: a bisection of all of them would leave the caches."""
@@ -24,9 +25,16 @@ WINDOW = 128
 class Tracker:
     """Every method under the log latch."""
 
-    __slots__ = ("_bytes_min", "_far", "_mappings_max", "_stride", "buckets", "created", "current")
+    __slots__ = ("_bytes_min", "_far", "_mappings_max", "_stride", "buckets", "current", "stats")
 
-    def __init__(self, *, stride: int, mapping_bytes_min: int, max_distance: int, max_mappings: int) -> None:
+    def __init__(
+        self,
+        *,
+        stride: int,
+        mapping_bytes_min: int,
+        max_distance: int,
+        max_mappings: int,
+    ) -> None:
         assert stride >= 1
         assert max_mappings >= 2, "a bucket has a first and a closing mapping"
         assert 0 < max_distance < 1 << 31, "or a step into the next segment would not exceed it"
@@ -34,17 +42,19 @@ class Tracker:
         self._bytes_min = mapping_bytes_min
         self._far = max_distance
         self._mappings_max = max_mappings
-        self.created = 0
+        self.stats = IndexStats()
         self.clear()
 
     def scratch(self) -> Tracker:
         """An empty one that keeps mappings by the same rules."""
-        return Tracker(
+        empty = Tracker(
             stride=self._stride,
             mapping_bytes_min=self._bytes_min,
             max_distance=self._far,
             max_mappings=self._mappings_max,
         )
+        empty.stats = self.stats
+        return empty
 
     def clear(self) -> None:
         self.buckets: list[Bucket] = []
@@ -105,7 +115,7 @@ class Tracker:
     def prepend(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
         """A block that lies before all that is tracked, while the store holds nothing."""
         self.buckets.insert(0, single(first, last, at))
-        self.created += 1
+        self.stats.buckets_created += 1
 
     def close_current(self) -> None:
         if self.current is not None:
@@ -141,4 +151,4 @@ class Tracker:
     def _open(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
         self.close_current()
         self.current = CurrentBucket(first, last, at)
-        self.created += 1
+        self.stats.buckets_created += 1

@@ -146,3 +146,65 @@ def test_the_audits_report_says_verdict_sources_and_findings(capsys: pytest.Capt
     assert "and 10 more findings" in said
     print_report(report(compared_from=0, compared_to=0))
     assert "nothing was compared" in capsys.readouterr().out
+
+
+# index
+
+
+def test_the_index_is_shown_as_the_log_has_it(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Log.open(str(directory)) as log:
+        for number in range(300):
+            log.append(b"%d" % number * 1_000)
+        last = log.range.last
+    before = snapshot(directory) | snapshot(directory / "index")
+    assert main(["index", str(directory), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["range"] == {"first": 1, "last": last, "last_sync": last, "last_txn_end": 0}
+    assert (shown["ok"], shown["running"], shown["unfinished"], shown["findings"]) == (True, False, False, [])
+    buckets = shown["buckets"]
+    assert (buckets[0]["first"], buckets[-1]["last"]) == (1, last)
+    assert all(low["last"] < high["first"] for low, high in pairwise(buckets))
+    assert shown["mappings"] == sum(bucket["mappings"] for bucket in buckets) > 20
+    assert shown["vlsns_per_mapping"] == round(last / shown["mappings"], 2)
+    assert 4_000 < shown["distance_max"] <= 100_000
+    assert shown["bytes"] < shown["store_bytes"] == (directory / "index" / "data.mdb").stat().st_size
+    assert main(["index", str(directory)]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0].split()[:4] == ["first", "last", "segment", "mappings"]
+    assert f"VLSN 1 to {last}; " in text.splitlines()[-1]
+    assert snapshot(directory) | snapshot(directory / "index") == before
+
+
+def test_the_index_of_a_running_log_is_that_of_its_last_checkpoint(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Log.open(str(directory)) as log:
+        at = log.checkpoint().last_vlsn
+        log.append(b"later")
+        assert main(["index", str(directory), "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+    assert (shown["running"], shown["range"]["last"]) == (True, at)
+
+
+def test_a_rotten_bucket_of_the_index_is_a_finding(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = directory / "index" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"b" + (1).to_bytes(8, "big"))  # the bucket's key; its value follows
+    data[at + 9 + 4 + 6] ^= 1
+    path.write_bytes(data)
+    assert main(["index", str(directory), "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert not shown["ok"]
+    assert "checksum" in shown["findings"][0]
+    data[4096 + 16] ^= 1
+    path.write_bytes(data)
+    assert main(["index", str(directory)]) == 1
+    assert "finding: " in capsys.readouterr().out
+
+
+def test_no_index_to_show_is_refused(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", str(tmp_path)]) == 2
+    for path in (directory / "index").iterdir():
+        path.unlink()
+    assert main(["index", str(directory)]) == 2
+    assert "holds no index" in capsys.readouterr().err

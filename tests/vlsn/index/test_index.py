@@ -402,23 +402,9 @@ def test_stats_count_lookups_buckets_and_flushes(index: VlsnIndex) -> None:
     index.at_or_before(Vlsn(6))
     index.truncate_tail(*reversed_span(9), block_first=span(9)[0])
     index.truncate_head(Vlsn(81), place(8))
-    stats = index.stats()
+    stats = index.stats
     assert (stats.hits, stats.misses, stats.buckets_created) == (1, 2, 3)
     assert (stats.flushes, stats.buckets_deleted) == (3, 3)
-
-
-def test_describe_names_every_bucket(index: VlsnIndex) -> None:
-    put(index, *range(10))
-    flush(index, 3)
-    put(index, 10)
-    described = inspect.describe(index)
-    assert described["range"] == {"first": 1, "last": 110, "last_sync": 0, "last_txn_end": 0}
-    assert described["checkpoint"] == 3
-    assert described["buckets"] == [
-        {"first": 1, "last": 80, "file": 1, "mappings": 8},
-        {"first": 81, "last": 100, "file": 2, "mappings": 2},
-        {"first": 101, "last": 110, "file": 2, "mappings": 1},
-    ]
 
 
 # Waiting.
@@ -432,10 +418,10 @@ def test_a_put_past_a_vlsn_wakes_those_that_wait_for_it(index: VlsnIndex) -> Non
     assert woken == [("first", None), ("also first", None)]
     put(index, 0)
     assert len(woken) == 2
-    assert inspect.describe(index)["waiters"] == 1
+    assert index.waiting == 1
     index.put_run(*columns(2))
     assert woken[2:] == [("third", None)]
-    assert inspect.describe(index)["waiters"] == 0
+    assert index.waiting == 0
 
 
 def test_a_wait_for_what_is_there_ends_at_once(index: VlsnIndex) -> None:
@@ -484,7 +470,7 @@ def test_cancelled_waits_are_let_go(index: VlsnIndex) -> None:
     for vlsn in range(10_000):
         index.wait_for(Vlsn(2_000 + vlsn), lambda _: None)()
     assert len(index._waiters._heap) < 50
-    assert inspect.describe(index)["waiters"] == 1
+    assert index.waiting == 1
 
 
 # Threads.

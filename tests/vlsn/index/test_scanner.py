@@ -24,7 +24,7 @@ def index() -> VlsnIndex:
 
 
 def lookups(index: VlsnIndex) -> int:
-    return index.stats().hits + index.stats().misses
+    return index.stats.hits + index.stats.misses
 
 
 def test_a_forward_scan_finds_what_the_index_does_and_asks_once_a_bucket(index: VlsnIndex) -> None:

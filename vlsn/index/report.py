@@ -1,0 +1,120 @@
+"""What the store of an index holds, for ``vlsnlog index``: range, buckets, how sparse it is, and what is wrong.
+
+Read only; of a running node a copy, as of its last flush.  Nothing is held against the log: ``verify`` does that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from vlsn.errors import Damaged
+from vlsn.ids import NULL_VLSN
+from vlsn.index.bucket import HEADER, Bucket, decode
+from vlsn.index.inspect import check_follows
+from vlsn.index.range import EMPTY, VlsnRange
+from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, UNFINISHED, decode_record
+from vlsn.limits import INDEX_MAP_BYTES
+from vlsn.seams import KeyValue, Stores
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    """One bucket; sizes in bytes."""
+
+    first: int
+    last: int
+    file: int
+    mappings: int
+    bytes: int
+    """Of its value in the store."""
+    distance_max: int
+    """The farthest that two neighbouring mappings lie apart in the segment: what a lookup may have to walk."""
+
+
+@dataclass(slots=True)
+class IndexReport:
+    checkpoint: int | None = None
+    """The id of the checkpoint that it was flushed for."""
+    unfinished: bool = False
+    """It was being built anew: the next open begins again."""
+    owner: int = 0
+    """The incarnation of the store whose log it is of."""
+    range: VlsnRange = EMPTY
+    buckets: list[BucketRow] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def mappings(self) -> int:
+        return sum(bucket.mappings for bucket in self.buckets)
+
+    @property
+    def vlsns_per_mapping(self) -> float:
+        """Sparseness; 0 for an empty index."""
+        vlsns = self.range.last - self.range.first + 1
+        return round(vlsns / self.mappings, 2) if self.mappings else 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Of all buckets: what the page cache holds of it when all of it is in use."""
+        return sum(bucket.bytes for bucket in self.buckets)
+
+    @property
+    def distance_max(self) -> int:
+        return max((bucket.distance_max for bucket in self.buckets), default=0)
+
+
+def read_report(stores: Stores, path: str, *, live: bool = False) -> IndexReport:
+    """The index at ``path``.  Raises ``FileNotFoundError`` where there is none, ``LogInUse`` when a running node
+    wrote to it each time that it was copied; what cannot be read is a finding."""
+    try:
+        if live:
+            store = stores.open_copy(path, map_bytes=INDEX_MAP_BYTES)
+        else:
+            store = stores.open(path, map_bytes=INDEX_MAP_BYTES, read_only=True)
+    except Damaged as error:
+        return IndexReport(findings=[str(error)])
+    try:
+        report = IndexReport()
+        try:
+            _read_record(store, report)
+            _read_buckets(store, report)
+        except Damaged as error:
+            report.findings.append(str(error))
+        return report
+    finally:
+        store.close()
+
+
+def _read_record(store: KeyValue, report: IndexReport) -> None:
+    value = store.get(RECORD_KEY)
+    if value is None:
+        return
+    record = decode_record(value)
+    report.range, report.owner = record.range, record.owner
+    report.unfinished = record.checkpoint_id == UNFINISHED
+    report.checkpoint = None if report.unfinished else record.checkpoint_id
+
+
+def _read_buckets(store: KeyValue, report: IndexReport) -> None:
+    end = NULL_VLSN
+    for key in store.keys(FIRST_KEY, END_KEY):
+        try:
+            bucket = decode(key, store.get(key) or b"")
+            check_follows(bucket, end)
+        except Damaged as error:
+            report.findings.append(str(error))
+            continue
+        end = bucket.last
+        report.buckets.append(_row(bucket))
+    covers = (report.buckets[0].first, report.buckets[-1].last) if report.buckets else (0, 0)
+    if not report.findings and covers != (report.range.first, report.range.last):
+        report.findings.append(
+            f"the buckets cover {covers[0]}–{covers[1]}, the record says {report.range.first}–{report.range.last}"
+        )
+
+
+def _row(bucket: Bucket) -> BucketRow:
+    farthest = max((high - low for low, high in pairwise(bucket.offsets)), default=0)
+    size = HEADER.size + 8 * len(bucket)
+    return BucketRow(bucket.first, bucket.last, bucket.file, len(bucket), size, farthest)
