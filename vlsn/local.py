@@ -528,13 +528,16 @@ class LocalLog:
             )
 
     def _rewritten(self, new: Rewrite, seconds: float) -> None:
-        """Behind whatever flush of the index is under way: then its mappings may change."""
+        """Its mappings may change while no flush of the index is under way: those are the keeper's jobs."""
         self.keeper.submit(lambda: None, lambda _: self._replaced(new, seconds), self.store_failed)
 
     def _replaced(self, new: Rewrite, seconds: float) -> None:
         with self.latch:
             broken = self._broken
             assert broken is not None
+            if self.index.flushing:
+                self._rewritten(new, seconds)
+                return
             self._broken, self._rewriting = None, False
             self.placement.replaced(broken, new)
             self.index.relocate(new.firsts, new.lasts, new.lsns)

@@ -191,6 +191,11 @@ class VlsnIndex(Lookups):
             self.epoch += 1
         self._commit()
 
+    @property
+    def flushing(self) -> bool:
+        """A flush is under way, of a checkpoint or of a cut."""
+        return self._levels.flushing
+
     def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
         """Blocks up to the range's last that lie elsewhere now, ascending; what of them was not put yet is passed
         over.  The range stays.  At home, while no flush, cut or merge is under way; the store learns of it with the

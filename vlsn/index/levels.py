@@ -66,6 +66,10 @@ class Levels:
         """What cuts noted for the store needs no flush, or is in one."""
         self._patches, self._drops = [], []
 
+    @property
+    def flushing(self) -> bool:
+        return self._flushing
+
     def check_idle(self) -> None:
         assert not self._flushing, "flushes, truncations and merges exclude each other"
 

@@ -1,0 +1,140 @@
+"""``make mutants``: each defence taken away makes a named test fail that passes with it.
+
+    python -m tests.mutants [NAME …]
+
+A mutant is a patch in this folder whose first lines say what it takes away and which test shows it:
+
+    defence: what was removed, in a few words
+    test: tests/vlsn/test_x.py::test_y
+
+It is applied to a copy of the tree, never to the tree, and nothing in the product knows of it.  Exit status 1
+when a mutant survives its test, does not apply any more, or its test fails without it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+COPIED = ("vlsn", "feeder", "replica", "repl", "tests", "pyproject.toml")
+TEST_S_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    defence: str
+    test: str
+    patch: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    mutant: Mutant
+    killed: bool
+    what: str
+    seconds: float
+
+
+def mutants(names: list[str] | None = None) -> list[Mutant]:
+    """All of them, or those named; ordered by name.  Raises ``ValueError`` for a patch without its two lines."""
+    found = []
+    for patch in sorted(HERE.glob("*.patch")):
+        head = dict(line.split(": ", 1) for line in patch.read_text().splitlines()[:2] if ": " in line)
+        if set(head) != {"defence", "test"}:
+            raise ValueError(f"{patch.name} does not begin with its defence and its test")
+        found.append(Mutant(patch.stem, head["defence"], head["test"], patch))
+    unknown = set(names or ()) - {mutant.name for mutant in found}
+    if unknown:
+        raise ValueError(f"no mutant {', '.join(sorted(unknown))}")
+    return [mutant for mutant in found if not names or mutant.name in names]
+
+
+def copy_tree(directory: Path) -> None:
+    for name in COPIED:
+        source, target = ROOT / name, directory / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target)
+
+
+def apply(mutant: Mutant, directory: Path, *, dry_run: bool = False) -> str | None:
+    """What speaks against it; None when it applies.  No fuzz: a patch means the lines that it names."""
+    command = ["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-s", "-i", str(mutant.patch)]
+    done = subprocess.run(
+        [*command, *(["--dry-run"] if dry_run else [])], cwd=directory, capture_output=True, text=True, check=False
+    )
+    return None if done.returncode == 0 else (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+def fails(test: str, directory: Path) -> bool:
+    """Whether ``test`` fails in the copy at ``directory``.  A mutant that never ends is found out, too."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(directory),
+        "HYPOTHESIS_PROFILE": "ci",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test],
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TEST_S_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{test} could not be run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.returncode == 1
+
+
+def judge(mutant: Mutant) -> Outcome:
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="vlsnlog-mutant-") as name:
+        directory = Path(name)
+        copy_tree(directory)
+        if fails(mutant.test, directory):
+            what, killed = "its test fails without it", False
+        elif fault := apply(mutant, directory):
+            what, killed = f"does not apply: {fault}", False
+        else:
+            killed = fails(mutant.test, directory)
+            what = "killed" if killed else "SURVIVED"
+    return Outcome(mutant, killed, what, time.perf_counter() - began)
+
+
+def main(names: list[str]) -> int:
+    console = Console()
+    table = Table("mutant", "takes away", "shown by", "", "s")
+    all_killed = True
+    for mutant in mutants(names):
+        with console.status(f"{mutant.name}: {mutant.test}"):
+            outcome = judge(mutant)
+        all_killed &= outcome.killed
+        style = "green" if outcome.killed else "bold red"
+        test = mutant.test.removeprefix("tests/")
+        table.add_row(mutant.name, mutant.defence, test, f"[{style}]{outcome.what}", f"{outcome.seconds:.1f}")
+        if not console.is_terminal:
+            print(f"{mutant.name}: {outcome.what}", flush=True)
+    console.print(table)
+    return 0 if all_killed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
