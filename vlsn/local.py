@@ -39,7 +39,7 @@ from vlsn.placement import Placement
 from vlsn.queued import Barrier, LocalEntries, LocalRecord, Pending, ReplicaRun, Roll
 from vlsn.reader import LogReader
 from vlsn.recovery import Recovered
-from vlsn.replacement import Broken, Rewrite
+from vlsn.replacer import Replacer
 from vlsn.ring import Ring
 from vlsn.seams import Seams, Worker
 from vlsn.slowsync import SlowSyncs
@@ -105,10 +105,6 @@ class LocalLog:
         self._lock = recovered.lock
         self._unsynced_since: float | None = None
         self._writing: Group | None = None
-        self._broken: Broken | None = None
-        self._rewriting = False
-        self._moved: dict[Lsn, Lsn] = {}
-        """What replacements moved since the last rollback began: a page of frames each."""
         self._gathering = False
         self._quiet_since: float | None = None
         self._idle_stated: tuple[Lsn, Vlsn] | None = None
@@ -119,7 +115,7 @@ class LocalLog:
             keeper,
             stats=self.stats,
             on_change=self._placement_changed,
-            on_failure=self._fail,
+            on_failure=self.fail,
         )
         self._consumer = Consumer(
             self.placement,
@@ -132,6 +128,7 @@ class LocalLog:
             sealed=listener.sealed,
         )
         self._queue = self._consumer.queue
+        self.replacer = Replacer(self, self._written)
         self.space = Space(
             seams.disk, self.directory, keeper, free_bytes_min=options.free_bytes_min, failed=self.store_failed
         )
@@ -309,21 +306,19 @@ class LocalLog:
         self._check_open()
         assert self._consumer.term is None
         check_rollback(self, matchpoint)
-        self._moved.clear()
+        self.replacer.follow(on=True)
 
         def ended() -> None:
+            self.replacer.follow(on=False)
             self.checkpointer.release()
             done()
 
         def given_up(error: VlsnLogError) -> None:
+            self.replacer.follow(on=False)
             self.checkpointer.release()
             refused(error)
 
         self.checkpointer.hold(lambda: self.drain(lambda: rollback(self, matchpoint, ended, given_up)))
-
-    def now_at(self, at: Lsn) -> Lsn:
-        """Where the frame lies that lay at ``at`` when this rollback began."""
-        return self._moved.get(at, at)
 
     def abandon_after(self, matchpoint: Vlsn) -> None:
         """A rollback to ``matchpoint`` is about to begin: what follows it is not written again should a segment
@@ -495,61 +490,15 @@ class LocalLog:
             self._queue.push(Roll("slow_sync", lambda _: None))
 
     def _write_failed(self, error: BaseException) -> None:
-        """The segment is left; what was not synced goes into the next one (see ``replacement``)."""
         with self.latch:
-            if self._broken is not None or not isinstance(error, OSError):
-                self._fail(f"a write or sync of the log failed{' again' * bool(self._broken)}: {error}", error)
-                return
             group = self._writing
             assert group is not None
-            self.stats.write_errors += 1
-            self._broken = self.placement.abandon(group)
-            self._replace(error)
-
-    def _replace(self, error: BaseException | None = None) -> None:
-        """Writes the broken group again as soon as there is a segment for it."""
-        broken, placement = self._broken, self.placement
-        assert broken is not None
-        if placement.no_space:
-            failure = NoSpace("a write or sync of the log failed, and the disk has no room for another segment")
-            self._fail(f"{failure}{f' ({error})' if error else ''}", failure)
-        elif placement.can_roll:
-            try:
-                new = placement.rewrite(broken)
-            except NoSpace as failure:
-                self._fail(f"a write or sync of the log failed: {failure}", failure)
-                return
-            began = self.seams.clock.monotonic_s()
-            self._rewriting = True
-            self.writer.submit(
-                lambda: new.write(self.seams.disk, self.directory),
-                lambda _: self._rewritten(new, self.seams.clock.monotonic_s() - began),
-                self._write_failed,
-            )
-
-    def _rewritten(self, new: Rewrite, seconds: float) -> None:
-        """Its mappings may change while no flush of the index is under way: those are the keeper's jobs."""
-        self.keeper.submit(lambda: None, lambda _: self._replaced(new, seconds), self.store_failed)
-
-    def _replaced(self, new: Rewrite, seconds: float) -> None:
-        with self.latch:
-            broken = self._broken
-            assert broken is not None
-            if self.index.flushing:
-                self._rewritten(new, seconds)
-                return
-            self._broken, self._rewriting = None, False
-            self.placement.replaced(broken, new)
-            self.index.relocate(new.firsts, new.lasts, new.lsns)
-            self._moved = {old: new.moved.get(at, at) for old, at in self._moved.items()} | new.moved
-            self._written(seconds)
+            self.replacer.begin(group, error)
 
     def _placement_changed(self) -> None:
         with self.latch:
-            if self._broken is not None and not self._rewriting:
-                self._replace()
-            else:
-                self._pump()
+            self.replacer.go_on()
+            self._pump()
 
     def _state_idle_end(self) -> None:
         tail = self.placement.tail
@@ -565,9 +514,10 @@ class LocalLog:
         self.keeper.submit(lambda: self.state.save(idle_end=end), lambda _: None, self.store_failed)
 
     def store_failed(self, error: BaseException) -> None:
-        self._fail(f"an index or state transaction failed: {error}", error)
+        self.fail(f"an index or state transaction failed: {error}", error)
 
-    def _fail(self, text: str, error: BaseException) -> None:
+    def fail(self, text: str, error: BaseException) -> None:
+        """Ends the log; once."""
         with self.latch:
             if self.failure is not None:
                 return

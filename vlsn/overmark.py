@@ -102,7 +102,7 @@ def rollback(
         return RollbackEnd(start_lsn=started[0], clock_us=log.seams.clock.wall_us()).encode()
 
     def cut() -> None:
-        log.index.truncate_tail(matchpoint, log.now_at(plan[0].kept_at), block_first=plan[0].kept_first)
+        log.index.truncate_tail(matchpoint, log.replacer.now_at(plan[0].kept_at), block_first=plan[0].kept_first)
 
     def forget(_: None) -> None:
         log.forget_after(matchpoint)

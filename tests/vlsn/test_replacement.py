@@ -286,7 +286,7 @@ class FailingDisk(FakeDisk):
         log = self.log
         if log is None or call.name not in ("write", "sync") or not of_log(call.path):
             return
-        if threading.current_thread().name != "vlsnlog-writer" or log._log._broken is not None:
+        if threading.current_thread().name != "vlsnlog-writer" or log._log.replacer.active:
             return
         if self.draws.random() < self.share:
             self.failed += 1
