@@ -153,6 +153,7 @@ class CommandConfig:
 
     url: str = _setting(DEFAULT_URL, "URLs of nodes, separated by commas")
     acks: str = _setting("majority", "which nodes must have an append before it returns", choices=ACK_POLICIES)
+    timeout: float = _setting(10.0, "seconds an append may take", low=0.001, high=600)
     format: str = _setting("raw", "how `read` prints an entry", choices=("raw", "json"))
     spark_master: str = _setting("local[2]", "Spark master of the audit")
     nodes: int = _setting(3, "nodes of a local cluster", low=1, high=64)

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from threading import Thread
@@ -128,7 +128,8 @@ async def _append(
         fault: TooLarge | None = None
         try:
             try:
-                async for body in _read_ahead(lines):
+                bodies = _read_ahead(lines)
+                while (body := await _next_body(bodies, [task for _, task in under_way])) is not None:
                     keys = [key] * len(body) if key else None
                     under_way.append((len(body), asyncio.create_task(log.append_many(body, keys=keys))))
                     if len(under_way) == BODIES_UNDER_WAY_MAX:
@@ -148,12 +149,32 @@ async def _append(
             raise
         except VlsnLogError as error:
             await log.close(flush=False)  # at once: nothing behind the failure may be logged
-            outcomes = await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+            outcomes = deque(await asyncio.gather(*(task for _, task in under_way), return_exceptions=True))
+            while outcomes and isinstance(vlsns := outcomes[0], tuple):
+                progress.take(under_way.popleft()[0], vlsns)
+                outcomes.popleft()
             progress.fail(error, unknown=_unknown_lines([count for count, _ in under_way], outcomes))
     return progress.first, progress.last
 
 
-def _unknown_lines(counts: list[int], outcomes: list[tuple[int, int] | BaseException]) -> int:
+async def _next_body(
+    bodies: AsyncIterator[list[bytes]], under_way: list[asyncio.Task[tuple[int, int]]]
+) -> list[bytes] | None:
+    """The next body, None at the end; or, as soon as there is one, the failure of one under way: nothing behind it
+    may be logged while this waits for a slow input."""
+    reading = asyncio.ensure_future(anext(bodies, None))
+    try:
+        while not reading.done():
+            await asyncio.wait({reading, *under_way}, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in under_way if task.done()]:
+                under_way.remove(task)
+                task.result()
+        return reading.result()
+    finally:
+        reading.cancel()
+
+
+def _unknown_lines(counts: list[int], outcomes: Iterable[tuple[int, int] | BaseException]) -> int:
     """Lines up to the last body that was, or may have been, logged."""
     reached = [index for index, each in enumerate(outcomes) if isinstance(each, OutcomeUnknown | tuple)]
     return sum(counts[: reached[-1] + 1]) if reached else 0

@@ -109,7 +109,7 @@ def acks_option(function: F) -> F:
 def timeout_option(function: F) -> F:
     return click.option(
         "--timeout",
-        type=click.FloatRange(0.001, 3600),
+        type=click.FloatRange(0.001, 600),
         default=10.0,
         show_default=True,
         help="Seconds that one append may take.",

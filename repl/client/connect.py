@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -23,7 +24,8 @@ from repl.http.types import Network
 from vlsn.block import Entry
 from vlsn.errors import BadArgument, LogClosed
 
-LAST_ANSWERS_S = 1.0
+LAST_ANSWERS_S = 5.0
+"""How long a close waits for answers behind a refusal; a node that lives has them ready."""
 
 
 class Client:
@@ -70,10 +72,11 @@ class Client:
         finally:
             self._producer = None
             self._put = _not_open
+            producer.stop()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_ANSWERS_S):
+                    await producer.last_answers()
             producer.close()
-            if producer.refused:
-                # The node refuses what was sent behind a refusal, too: its word is better than not to know.
-                await asyncio.wait([self._task], timeout=LAST_ANSWERS_S)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             if self._given_network is None:

@@ -76,21 +76,29 @@ class Producer:
             self._settled.clear()
             await self._settled.wait()
 
-    @property
-    def refused(self) -> bool:
-        """The node has refused an append of this connection, and answers for those behind it are due."""
-        return self._fault is not None and bool(self._in_flight)
+    async def last_answers(self) -> None:
+        """Returns once the answers that are due behind a refusal of this connection are here, or it is lost; at
+        once when nothing was refused.  The node refuses what was sent behind a refusal, too: its word is better
+        than not to know."""
+        while self._fault is not None and self._in_flight:
+            self._settled.clear()
+            await self._settled.wait()
 
-    def close(self) -> None:
-        """No more appends; those still waiting fail.  Call ``flush`` first to give them their time."""
+    def stop(self) -> None:
+        """Nothing more is sent: what still waits fails.  Call ``flush`` first to give it its time."""
         self._closing = True
         error = LogClosed("the client was closed before this append was sent")
         for group in self._refused:
             group.fail(error)
         self._refused.clear()
         self.queue.close(error)
-        self._fail_in_flight("the client was closed before the answer")
         self.queue.work.set()  # whoever waits for work is to see that there will be none
+        self._settle()
+
+    def close(self) -> None:
+        """As ``stop``; and what was sent and is not answered is not waited for."""
+        self.stop()
+        self._fail_in_flight("the client was closed before the answer")
 
     async def run(self) -> None:
         """Owns the connection; runs until it is cancelled.  However it ends, no append is left waiting."""
@@ -244,6 +252,9 @@ class Producer:
     def _refuse(self, group: Group, document: bytes) -> None:
         error = problem.error_of(document)
         self._fault = self._fault or error
+        if self._closing:
+            group.fail(error)
+            return
         if error.retry_safe or _was_not_submitted(document):
             self._refused.append(group)
             return

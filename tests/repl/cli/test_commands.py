@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from repl.cli.append import _run as run
 from repl.cli.append import bodies
 from repl.cli.main import main
 from repl.cli.status import degraded
@@ -157,6 +159,25 @@ def test_append_tells_how_far_it_came(shell: Shell, node: GroupNode, tmp_path: P
     assert f"needs a person; {done} lines are acknowledged (VLSN 2 to {done + 1})" in result.err
     assert f"--skip-lines {done + 100}\n" in result.err
     assert result.err.count("\n") == 1
+
+
+def test_append_ends_on_a_refusal_while_its_input_says_nothing(served: ServedNode) -> None:
+    served.node.refusals = lambda values: Halted("this node needs a person") if values == [b"two"] else None
+    quiet = threading.Event()
+
+    def lines() -> Iterator[list[bytes]]:
+        yield [b"one"]
+        yield [b"two"]
+        quiet.wait(60)
+
+    began = time.monotonic()
+    try:
+        with pytest.raises(VlsnLogError, match="needs a person; 1 lines are acknowledged .*--skip-lines 1"):
+            run([served.url], "majority", 50.0, None, lines(), skipped=0)
+    finally:
+        quiet.set()
+    assert time.monotonic() - began < 30
+    assert served.node.values == [b"one"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from repl import connect
 from repl.api import Acks, Appended
 from repl.client import produce, queue
-from repl.produce import decode_request, done_answer
+from repl.http import problem
+from repl.produce import decode_request, done_answer, refused_answer
 from tests.repl.client.group import GroupNode, scripted, served, serving, until
 from vlsn.errors import (
     BadArgument,
@@ -228,6 +229,41 @@ async def test_a_node_that_never_answers_is_outcome_unknown_soon_after_the_deadl
         async with asyncio.timeout(5):
             with pytest.raises(OutcomeUnknown):
                 await log.append(b"x")
+
+
+async def test_what_a_node_says_behind_a_refusal_is_heard_before_the_client_is_closed() -> None:
+    closing = asyncio.Event()
+
+    async def refuse_all(channel: Channel) -> None:
+        ids = [decode_request(await channel.receive())[0] for _ in range(3)]
+        await channel.send(refused_answer(ids[0], problem.document(Halted("stuck"))))
+        await closing.wait()
+        for id in ids[1:]:
+            await asyncio.sleep(0.05)
+            await channel.send(refused_answer(id, problem.document(Halted("stuck"), after=ids[0])))
+
+    async with served(scripted(refuse_all)) as listener, connect(listener.url) as log:
+        tasks = [asyncio.create_task(log.append_many([value])) for value in (b"a", b"b", b"c")]
+        with pytest.raises(Halted):
+            await tasks[0]
+        asyncio.get_running_loop().call_later(0.05, closing.set)
+        await log.close(flush=False)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Halted] * 3  # none of them is unknown
+
+
+async def test_a_close_without_a_refusal_waits_for_no_answer() -> None:
+    async def keep_silent(channel: Channel) -> None:
+        while True:
+            await channel.receive()
+
+    async with served(scripted(keep_silent)) as listener, connect(listener.url) as log:
+        task = asyncio.create_task(log.append(b"x"))
+        await until(lambda: bool(log._producer and log._producer._in_flight))
+        async with asyncio.timeout(2):
+            await log.close(flush=False)
+        with pytest.raises(OutcomeUnknown):
+            await task
 
 
 async def test_a_node_that_answers_out_of_turn_is_not_believed() -> None:
