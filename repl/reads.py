@@ -14,6 +14,7 @@ from repl.offload import Offload, settle
 from vlsn import block as block_format
 from vlsn.block import Entry, EntryKind
 from vlsn.errors import Damaged, NotData, NotYet, QueueFull, Trimmed, VlsnLogError
+from vlsn.gathering import Gathering
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.waiters import Waiters
 from vlsn.limits import MIB
@@ -143,23 +144,12 @@ class Reads:
         if position is None or position >= ring.synced_end:
             run = await self._entries_from_segments(at, durable, limit, bytes_max, kinds)
             return run.entries, run.next_vlsn
-        found: list[Entry] = []
-        room = bytes_max
-        next_vlsn = at
+        found = Gathering(at, limit=limit, bytes_max=bytes_max, kinds=kinds)
         for block in ring.take(position, end=ring.synced_end, bytes_max=max(bytes_max, 1)):
             header = block_format.decode_header(block)
-            if header.last_vlsn > durable:
+            if header.last_vlsn > durable or not found.add(block, header) or found.full:
                 break
-            for entry in block_format.entries(block, header, from_vlsn=at, kinds=kinds):
-                size = len(entry.value) + len(entry.key or b"")
-                if found and (len(found) >= limit or size > room):
-                    return found, entry.vlsn
-                found.append(entry)
-                room -= size
-            next_vlsn = header.last_vlsn + 1
-            if len(found) >= limit or room <= 0:
-                break
-        return found, next_vlsn
+        return found.entries, found.next_vlsn
 
     async def _entries_from_segments(
         self, at: int, durable: int, limit: int, bytes_max: int, kinds: frozenset[int] | None

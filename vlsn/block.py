@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct as Record
 
 from vlsn.checksum import crc
-from vlsn.columns import BODY_AT, KEYS, KINDS, TXNS, Layout, body_parts, check_columns, check_zero, cut, layout
+from vlsn.columns import BODY_AT, KEYS, KINDS, TXNS, Layout, body_parts, check_columns, check_zero, cut, fitting, layout
 from vlsn.columns import BlockFlag as BlockFlag
 from vlsn.columns import Columns as Columns
 from vlsn.columns import columns_of as columns_of
@@ -204,24 +204,48 @@ def entries(
     block: Buffer, header: BlockHeader, *, from_vlsn: int = 0, kinds: frozenset[int] | None = None
 ) -> list[Entry]:
     """The entries of a checked block from ``from_vlsn`` on, of these ``kinds`` (None: all), values copied out."""
-    if kinds is not None and header.kind != KIND_COLUMN and header.kind not in kinds:
-        return []
     skip = max(from_vlsn - header.first_vlsn, 0)
-    count = header.count
-    if skip >= count:
+    if skip >= header.count or _unwanted(header, kinds):
         return []
-    lay = layout(header.flags, count, header.key_bytes, header.value_bytes)
-    term, time, first = header.term, header.clock_us, header.first_vlsn
+    lay = layout(header.flags, header.count, header.key_bytes, header.value_bytes)
+    return _entries(block, header, lay, skip, header.count - skip, kinds)
+
+
+def take(
+    block: Buffer, header: BlockHeader, *, from_vlsn: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
+) -> tuple[list[Entry], Vlsn, int]:
+    """As ``entries``, but of the first ``limit`` entries from ``from_vlsn`` (in this block), as far as they have at
+    most ``bytes_max`` bytes of keys and values, though at least of one; and the VLSN after the last looked at, and
+    the bytes of all looked at.  Costs what is looked at, whatever else the block holds."""
+    skip = from_vlsn - header.first_vlsn
+    assert 0 <= skip < header.count and limit > 0
+    if _unwanted(header, kinds):
+        return [], Vlsn(header.last_vlsn + 1), 0
+    lay = layout(header.flags, header.count, header.key_bytes, header.value_bytes)
+    count, size = header.count, header.key_bytes + header.value_bytes
+    if skip or count > limit or (count > 1 and size > bytes_max):
+        count, size = fitting(block, lay, skip, min(limit, count - skip), bytes_max)
+    return _entries(block, header, lay, skip, count, kinds), Vlsn(from_vlsn + count), size
+
+
+def _unwanted(header: BlockHeader, kinds: frozenset[int] | None) -> bool:
+    return kinds is not None and header.kind != KIND_COLUMN and header.kind not in kinds
+
+
+def _entries(
+    block: Buffer, header: BlockHeader, lay: Layout, skip: int, count: int, kinds: frozenset[int] | None
+) -> list[Entry]:
+    term, time, first = header.term, header.clock_us, header.first_vlsn + skip
     values = cut(block, lay.value_offsets, lay.values, count, skip)
     if not header.flags:
         kind = header.kind
-        return [Entry(vlsn, term, time, kind, 0, None, value) for vlsn, value in enumerate(values, first + skip)]  # type: ignore[arg-type]
-    keys: Sequence[bytes | None] = [None] * len(values)
+        return [Entry(vlsn, term, time, kind, 0, None, value) for vlsn, value in enumerate(values, first)]  # type: ignore[arg-type]
+    keys: Sequence[bytes | None] = [None] * count
     if lay.keys >= 0:
         keys = [key or None for key in cut(block, lay.key_offsets, lay.keys, count, skip)]
-    kind_of = block[lay.kinds + skip : lay.kinds + count] if lay.kinds >= 0 else bytes([header.kind]) * len(values)
-    txns = np.frombuffer(block, "<u8", count, lay.txns)[skip:].tolist() if lay.txns >= 0 else [0] * len(values)
-    rows = zip(range(first + skip, first + count), kind_of, txns, keys, values, strict=True)
+    kind_of = block[lay.kinds + skip : lay.kinds + skip + count] if lay.kinds >= 0 else bytes([header.kind]) * count
+    txns = np.frombuffer(block, "<u8", count, lay.txns + 8 * skip).tolist() if lay.txns >= 0 else [0] * count
+    rows = zip(range(first, first + count), kind_of, txns, keys, values, strict=True)
     return [
         Entry(Vlsn(vlsn), term, time, kind, txn, key, value)
         for vlsn, kind, txn, key, value in rows

@@ -25,6 +25,7 @@ from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct as Record
 
 from vlsn.errors import BadBody
@@ -138,14 +139,33 @@ def check_zero(buf: Buffer, start: int, end: int) -> None:
 
 
 def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -> list[bytes]:
-    """The pieces of one column after the first ``skip``, copied."""
+    """``count`` pieces of one column after the first ``skip``, copied; nothing else of it is looked at."""
     offsets: Sequence[int]
     if count <= SMALL_COLUMN:
-        offsets = i32(count + 1).unpack_from(buf, offsets_at)[skip:]
+        offsets = i32(count + 1).unpack_from(buf, offsets_at + 4 * skip)
     else:
-        offsets = np.frombuffer(buf, "<i4", count + 1, offsets_at)[skip:].tolist()
-    data = bytes(memoryview(buf)[data_at : data_at + offsets[-1]])
+        offsets = np.frombuffer(buf, "<i4", count + 1, offsets_at + 4 * skip).tolist()
+    base = offsets[0]
+    data = bytes(memoryview(buf)[data_at + base : data_at + offsets[-1]])
+    if base:
+        return [data[start - base : end - base] for start, end in pairwise(offsets)]
     return [data[start:end] for start, end in pairwise(offsets)]
+
+
+def fitting(buf: Buffer, lay: Layout, skip: int, count: int, bytes_max: int) -> tuple[int, int]:
+    """How many of the ``count`` entries after the first ``skip`` have at most ``bytes_max`` bytes of keys and values
+    together, but at least the first; and their bytes."""
+    ends = _ends(buf, lay.value_offsets, skip, count)
+    if lay.key_offsets >= 0:
+        ends = ends + _ends(buf, lay.key_offsets, skip, count)
+    fits = max(int(np.searchsorted(ends, bytes_max, side="right")), 1)
+    return fits, int(ends[fits - 1])
+
+
+def _ends(buf: Buffer, offsets_at: int, skip: int, count: int) -> npt.NDArray[np.int64]:
+    offsets: npt.NDArray[np.int64] = np.frombuffer(buf, "<i4", count + 1, offsets_at + 4 * skip).astype(np.int64)
+    ends: npt.NDArray[np.int64] = offsets[1:] - offsets[0]
+    return ends
 
 
 def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:

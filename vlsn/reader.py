@@ -31,6 +31,7 @@ from vlsn.block import BLOCK_BYTES, Entry, EntryKind
 from vlsn.directory import segment_numbers
 from vlsn.errors import BadBody, Damaged, Trimmed
 from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
+from vlsn.gathering import Gathering
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset
 from vlsn.limits import KIB, MIB
 from vlsn.scan import Offsets, Stop, Walk
@@ -180,30 +181,24 @@ class LogReader:
     ) -> EntryRun:
         """Entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at most ``limit`` and about
         ``bytes_max`` bytes of keys and values, but at least one if there is any.  Raises ``Damaged``."""
-        found: list[Entry] = []
-        room = bytes_max
-        vlsn, at = Vlsn(from_vlsn), start
-        while len(found) < limit and (room > 0 or not found):
+        found = Gathering(from_vlsn, limit=limit, bytes_max=bytes_max, kinds=kinds)
+        at = start
+        while not found.full:
+            window = max(min(found.room, WINDOW_BYTES_MAX), 1)
             try:
-                run = self.blocks(vlsn, start=at, upto_vlsn=upto_vlsn, bytes_max=max(min(room, WINDOW_BYTES_MAX), 1))
+                run = self.blocks(found.next_vlsn, start=at, upto_vlsn=upto_vlsn, bytes_max=window)
             except (Damaged, Trimmed):
-                if found:
-                    return EntryRun(found, at, vlsn)  # rule 5: the next call says it
+                if found.entries:
+                    break  # rule 5: the next call says it
                 raise
-            if not run.data:
-                return EntryRun(found, run.next_lsn, vlsn)
-            for block, block_lsn in zip(run.data, run.lsns, strict=True):
+            for block, at in zip(run.data, run.lsns, strict=True):
                 header = block_format.BlockHeader(*_HEADER.unpack_from(block))  # its frame's checksum was right
-                at = block_lsn
-                for entry in block_format.entries(block, header, from_vlsn=vlsn, kinds=kinds):
-                    size = len(entry.value) + len(entry.key or b"")
-                    if found and (len(found) >= limit or size > room):
-                        return EntryRun(found, at, entry.vlsn)
-                    found.append(entry)
-                    room -= size
-                vlsn = Vlsn(header.last_vlsn + 1)
+                if not found.add(block, header):
+                    return EntryRun(found.entries, at, found.next_vlsn)
             at = run.next_lsn
-        return EntryRun(found, at, vlsn)
+            if not run.data:
+                break
+        return EntryRun(found.entries, at, found.next_vlsn)
 
     def close(self) -> None:
         if self._segment is not None:

@@ -14,7 +14,8 @@ and the same head are served, and each is then one call with its body.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from typing import TypeVar
 
 from repl.api import Acks, Appended, NodeApi, Pending
 from repl.http import ndjson, problem, query
@@ -25,6 +26,7 @@ from vlsn.errors import NotMaster, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.seal import Submission, Values, values_of
 from vlsn.seams import Buffer
 
+T = TypeVar("T")
 OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
 
@@ -40,23 +42,41 @@ class Appends:
         self._node = node
         self._bodies = bodies
         self._limits = limits
+        self._decoding = asyncio.Lock()
 
     async def append(self, request: Request) -> Response:
         if not self._node.is_master():
             return redirect(self._node, request)
         terms = _Terms(request, self._limits)
         body = await self._take_body(request, terms.body_bytes_max)
+        submission = await self._submission(terms, body) if terms.long(len(body)) else None
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def answer(response: Response) -> None:
             if not answered.done():
                 answered.set_result(response)
 
-        leave = _Append(self._node, self._bodies, answer).begin(terms, body)
+        leave = _Append(self._node, self._bodies, answer).begin(terms, body, submission)
         try:
             return await answered
         except asyncio.CancelledError:
             leave()
+            raise
+
+    async def _submission(self, terms: _Terms, body: bytes) -> Submission:
+        """A long body as a batch, made with turns of the loop for others in between; given back to the budget if it
+        fails.  One at a time, since lines as objects take several times the bytes that the budget counts."""
+        try:
+            async with self._decoding:
+                parts = batch.encode_parts(*await _in_turns(ndjson.decode_in_steps(body)))
+                await asyncio.sleep(0)  # each of these steps goes through up to 16 MiB
+                data = b"".join(parts)
+                await asyncio.sleep(0)
+                submission = decode_batch(data, self._limits)
+                await asyncio.sleep(0)
+                return submission
+        except BaseException:
+            self._bodies.give(len(body))
             raise
 
     def quick(self, request: Request) -> Start | None:
@@ -64,6 +84,8 @@ class Appends:
         try:
             terms = _Terms(request, self._limits)
         except VlsnLogError:
+            return None
+        if terms.long(request.body_length or int(request.headers.get("Content-Length", "0"))):
             return None
 
         def start(body: bytes, answer: Answer) -> Leave:
@@ -103,6 +125,17 @@ class Appends:
         return bytes(body)
 
 
+async def _in_turns(steps: Generator[None, None, T]) -> T:
+    """What ``steps`` returns; between two of them everybody else has a turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
+
+
 class _Terms:
     """What an append's head says: how to read its body, and when to answer."""
 
@@ -135,6 +168,10 @@ class _Terms:
             body_bytes_max=limits.body_bytes_max,
         )
 
+    def long(self, length: int) -> bool:
+        """Whether decoding so many bytes in one go would hold up everybody else."""
+        return self.kind == ndjson.CONTENT_TYPE and length > ndjson.SLICE_BYTES
+
 
 def decode_batch(data: Buffer, limits: AppendLimits) -> batch.Batch:
     """Raises ``BadBody`` and ``TooLarge``."""
@@ -159,10 +196,13 @@ class _Append:
         self._pending: Pending | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, terms: _Terms, body: bytes) -> Leave:
+    def begin(self, terms: _Terms, body: bytes, submission: Submission | None = None) -> Leave:
+        """``submission``: what is in the body, where that is known already."""
         self._held = len(body)
         try:
-            self._pending = self._node.submit(terms.submission(body), terms.acks, self._done)
+            if submission is None:
+                submission = terms.submission(body)
+            self._pending = self._node.submit(submission, terms.acks, self._done)
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:
             self._end(problem.response(error))

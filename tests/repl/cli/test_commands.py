@@ -172,7 +172,7 @@ def test_append_ends_on_a_refusal_while_its_input_says_nothing(served: ServedNod
 
     began = time.monotonic()
     try:
-        with pytest.raises(VlsnLogError, match="needs a person; 1 lines are acknowledged .*--skip-lines 1"):
+        with pytest.raises(VlsnLogError, match=r"needs a person; 1 lines are acknowledged .*--skip-lines 1"):
             run([served.url], "majority", 50.0, None, lines(), skipped=0)
     finally:
         quiet.set()
