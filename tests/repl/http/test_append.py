@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from repl.api import Acks
+from repl.http import ndjson
+from repl.http.limits import AppendLimits
 from repl.http.routes import Gateway
 from tests.repl.http.calls import (
     BATCH,
@@ -254,6 +256,50 @@ async def test_append_of_a_client_that_leaves_stays_submitted_and_gives_its_budg
         assert task.cancelled()
     assert node.unanswered == 0
     assert len(appended(node)) == BODIES_IN_FLIGHT_BYTES_MAX // ENTRY_BYTES_MAX + 1
+
+
+LONG = b'{"value":"v"}\n' * 40_000
+
+
+async def test_append_of_a_long_ndjson_body_leaves_turns_to_others() -> None:
+    node = MemoryNode()
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    assert json(await call(node, "POST", "/v1/entries", NDJSON, LONG))["last"] == 40_001
+    task.cancel()
+    assert turns > len(LONG) // ndjson.SLICE_BYTES
+    assert appended(node) == [(None, b"v")] * 40_000
+
+
+async def test_append_of_a_long_ndjson_body_that_fails_or_is_given_up_gives_its_budget_back() -> None:
+    node = MemoryNode()
+    gateway = Gateway(node, AppendLimits(bodies_in_flight_bytes_max=2 * len(LONG)))
+    for _ in range(3):
+        document = refused(await call(gateway, "POST", "/v1/entries", NDJSON, LONG + b"{"), 400, "bad-body")
+        assert document["detail"].startswith("line 40001:")
+        task = asyncio.create_task(call(gateway, "POST", "/v1/entries", NDJSON, LONG))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+    assert node.submissions == 0
+    assert (await call(gateway, "POST", "/v1/entries", NDJSON, LONG)).status == 200
+
+
+async def test_quick_serves_no_long_ndjson_body() -> None:
+    gateway = Gateway(MemoryNode())
+    for length, good in ((ndjson.SLICE_BYTES, True), (ndjson.SLICE_BYTES + 1, False)):
+        head = request("POST", "/v1/entries", {**NDJSON, "Content-Length": str(length)})
+        assert (gateway.quick(head) is not None) == good
+    assert gateway.quick(request("POST", "/v1/entries", {**OCTETS, "Content-Length": "200000"})) is not None
 
 
 async def test_append_answer_and_cancel_in_one_wake_up_harm_nothing() -> None:

@@ -13,6 +13,7 @@ from repl.http import ndjson
 from vlsn.block import Entry, EntryKind
 from vlsn.errors import BadBody, TooLarge
 from vlsn.ids import Term, Vlsn
+from vlsn.limits import BATCH_ENTRIES_MAX
 
 GOOD = b'{"value":"good"}\n'
 
@@ -154,3 +155,27 @@ def test_encode_with_kinds_names_them() -> None:
     entry = Entry(Vlsn(1), Term(2), 3, EntryKind.TERM, 0, None, b"{}")
     assert json.loads(ndjson.encode([entry], kinds=True))["kind"] == "TERM"
     assert "kind" not in json.loads(ndjson.encode([entry], kinds=False))
+
+
+def outcome(body: bytes) -> object:
+    try:
+        return ndjson.decode(body)
+    except BadBody:
+        return "refused"  # which of several wrong lines is named does not matter
+
+
+LINES = st.sampled_from([b'{"value":"a"}', b'{"value":"bc","key":"k"}', b'{"value":""}', b"", b"{}", b'{"value":"a'])
+
+
+@given(st.lists(LINES, max_size=12).map(b"\n".join), st.integers(1, 60))
+def test_decode_of_many_slices_is_decode_of_one(body: bytes, slice_bytes: int) -> None:
+    whole = outcome(body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ndjson, "SLICE_BYTES", slice_bytes)
+        assert outcome(body) == whole
+
+
+def test_decode_in_steps_stops_after_each_slice() -> None:
+    body = b'{"value":"v"}\n' * BATCH_ENTRIES_MAX
+    steps = sum(1 for _ in ndjson.decode_in_steps(body))
+    assert steps >= len(body) // ndjson.SLICE_BYTES
