@@ -53,18 +53,14 @@ def test_the_product_reads_every_setting_of_a_node() -> None:
     assert sorted(NODE_SETTINGS.keys() - read) == []
 
 
-LEFT_FOR_THE_LOG = {"roll_period_s"}
-"""Handed on to the log, which does not roll by age yet."""
-
-
 @pytest.mark.parametrize(
     ("kind", "owners"),
-    [(LogOptions, ("options",)), (AppendLimits, ("limits", "_limits", "self"))],
+    [(LogOptions, ("options", "_options")), (AppendLimits, ("limits", "_limits", "self"))],
     ids=["log", "gateway"],
 )
 def test_the_product_reads_what_a_node_hands_on(kind: type, owners: tuple[str, ...]) -> None:
     names = {each.name for each in fields(kind)}
-    assert sorted(names - read_from(owners) - LEFT_FOR_THE_LOG) == []
+    assert sorted(names - read_from(owners)) == []
 
 
 def test_every_setting_of_a_command_is_an_option_of_one() -> None:
