@@ -34,6 +34,8 @@ Offsets = npt.NDArray[np.int64]
 Headers = npt.NDArray[np.void]
 
 _SEARCH_BYTES = MIB
+_CLAIMS_MAX = 256
+"""How many times over the bytes of a segment are looked at for its first frame, whatever they claim."""
 _COVERED = [*range(FLAG_AT), *range(FLAG_AT + 1, FRAME_BYTES - 4)]
 _TABLE_FROM = 100
 """From this many frames on, header checksums are cheaper by table, a column of all frames at a time."""
@@ -182,14 +184,19 @@ def islands(buf: Buffer, base: int, start: int, salt: int) -> Iterator[Walk]:
 
 def salt_of(buf: Buffer, base: int, start: int) -> int | None:
     """The salt that the first whole frame from ``start`` on was built with, for a segment whose header page
-    cannot be read; None when there is no frame at all (an unused standby)."""
+    cannot be read; None when there is no frame at all (an unused standby), or only claims of some without end."""
     view = memoryview(buf)
     limit = base + (len(buf) & ~7)
     halves = np.frombuffer(view[start - base : limit - base], dtype="<u2")[::4]
+    left = len(buf) * _CLAIMS_MAX
     for position in (np.flatnonzero(halves == MAGIC) * 8 + start).tolist():
         salt = (int.from_bytes(view[position - base + 16 : position - base + 20], "little") ^ position) & U32_MAX
         if is_frame(buf, base, position, salt):
             return salt
+        # Any salt goes here, so magic numbers in a client's bytes may each claim all that lies behind them.
+        left -= min(int.from_bytes(view[position - base + 4 : position - base + 8], "little"), limit - position)
+        if left < 0:
+            return None
     return None
 
 
