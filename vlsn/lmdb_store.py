@@ -177,9 +177,10 @@ class LmdbStore:
                 self.temporary.cleanup()
 
     def _checked(self, key: bytes, stored: memoryview) -> bytes:
-        if len(stored) < CRC.size or CRC.unpack_from(stored)[0] != crc(stored[CRC.size :], crc(key)):
+        value = stored[CRC.size :]
+        if len(stored) < CRC.size or CRC.unpack_from(stored)[0] != crc(value, crc(key)):
             raise Damaged(f"{self.path}: the value of key {key.hex()} does not match its checksum", file=self.path)
-        return bytes(stored[CRC.size :])
+        return bytes(value)
 
     def _grow(self) -> None:
         with self._gate:

@@ -124,3 +124,21 @@ def wal(
     else:
         click.echo("\n".join(report.lines()))
     return 0 if report.ok else 1
+
+
+@bench.command(cls=Command)
+@click.option("--vlsns", type=int, default=100_000_000, show_default=True, help="How many the index covers.")
+@click.option("--lookups", type=int, default=100_000, show_default=True, help="Of a round; there are five.")
+@json_option
+def index(vlsns: int, lookups: int, as_json: bool) -> int:
+    """Lookups in a VLSN index, raw LMDB lookups beside them, and the memory that it takes."""
+    from dataclasses import asdict
+
+    from repl.bench.index import run_index
+
+    figures = run_index(vlsns=vlsns, lookups=lookups)
+    if as_json:
+        print_json(asdict(figures))
+    else:
+        click.echo("\n".join(figures.lines()))
+    return 0
