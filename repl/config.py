@@ -335,6 +335,11 @@ def _text(raw: Any, place: str) -> str:
     return raw
 
 
+def whole_size(raw: str | int, place: str) -> int:
+    """A number of bytes, such as 67108864 or ``64MiB``."""
+    return _integer(raw, place, size=True)
+
+
 def _integer(raw: Any, place: str, *, size: bool) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw

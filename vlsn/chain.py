@@ -22,7 +22,7 @@ from vlsn.records import CheckpointEnd, RollbackStart
 from vlsn.recovery import STATE_NAME
 from vlsn.seams import Disk, Stores
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name
-from vlsn.state import StateStore
+from vlsn.state import StateRecord, StateStore
 
 READ_BYTES = MIB
 
@@ -79,10 +79,19 @@ class Stated:
     checkpoint_end: Lsn | None = None
     dtvlsn: int = 0
     """How far the log was known durable: the headers of the last blocks cannot say that of themselves."""
+    record: StateRecord | None = None
+    """What entries add up to, and where the log begins since it was cleaned."""
     faults: list[str] = field(default_factory=list)
 
     def offset_in(self, number: int) -> int:
         return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
+
+    def missing_before(self, links: Sequence[Link]) -> int:
+        """The last segment before the first link, when that is no log's beginning that ``state`` knows of; else 0."""
+        head = links[0].header if links else None
+        if self.record is None or head is None or head.number <= self.record.first_segment:
+            return 0
+        return head.prev_number
 
     def missing_after(self, links: Sequence[Link]) -> list[str]:
         """Segments behind the last link that had been synced."""
@@ -111,7 +120,7 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
         return stated
     try:
         checkpoint, idle = state.checkpoint(), state.idle_end()
-        state.record()
+        stated.record = state.record()
         if checkpoint is not None:
             stated.dtvlsn = checkpoint.dtvlsn
             stated.checkpoint_end = checkpoint.end_lsn

@@ -121,6 +121,7 @@ class _Verifier:
         for name in stated.missing_after(chain.links):
             self._missing.append(name)
         self._check_owner(chain.links)
+        self._check_beginning(chain.links, stated)
         for link in reversed(chain.links):
             try:
                 self._segment(link, stated)
@@ -138,6 +139,15 @@ class _Verifier:
         if not chain.links:
             for name in self._missing:
                 self.add(Rule.GAP, name, 0, 1, "the segment is missing")
+
+    def _check_beginning(self, links: Sequence[Link], stated: Stated) -> None:
+        """A log begins later only where it was cleaned: that stands in ``state``, or, where that is older, in the
+        index."""
+        lost = stated.missing_before(links) if not self._live else 0
+        if lost and min(self.mappings, default=0) != links[0].number:
+            assert stated.record is not None
+            vlsn = stated.record.trimmed_to + 1
+            self.add(Rule.GAP, segment_name(lost), 0, vlsn, "the segment is missing, and was not cleaned away")
 
     def _is_head(self, link: Link) -> bool:
         """Whether no segment is left at or before ``link``."""

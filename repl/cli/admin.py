@@ -35,7 +35,7 @@ def rotate(url: list[str], as_json: bool) -> int:
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
-    answers = asyncio.run(_post_all(what, urls))
+    answers = asyncio.run(post_all(what, urls))
     refused = [answer for answer in answers.values() if isinstance(answer, VlsnLogError)]
     if as_json:
         nodes = [
@@ -53,7 +53,8 @@ def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
     return 2 if refused else 0
 
 
-async def _post_all(what: str, urls: Sequence[str]) -> dict[str, dict[str, Any] | VlsnLogError]:
+async def post_all(what: str, urls: Sequence[str]) -> dict[str, dict[str, Any] | VlsnLogError]:
+    """The answer of each node to ``POST /v1/admin/…``, or why there is none."""
     from repl.client.connect import real_network
 
     network = real_network()

@@ -12,6 +12,7 @@ from vlsn.cleaning import CleaningReport
 from vlsn.errors import Damaged, LogFailed, Trimmed
 from vlsn.holds import Owner
 from vlsn.ids import Vlsn
+from vlsn.inspection import Rule
 from vlsn.options import LogOptions
 from vlsn.verify import verify
 
@@ -336,6 +337,8 @@ def test_a_first_segment_that_was_lost_is_damage_and_no_cleaning() -> None:
         lost = min(numbers(machine))
         machine.kill()
         machine.disk.remove(f"{DIRECTORY}/{lost:08}.vlog")
+        found = verify(machine.disk, machine.stores, DIRECTORY)
+        assert (Rule.GAP, f"{lost:08}.vlog") in {(each.rule, each.file) for each in found.findings}
         for _ in range(2):  # an open that refuses changes nothing that the next one would believe
             with pytest.raises(Damaged, match=f"{lost:08}.vlog is missing"):
                 Opened(machine, KEEPING)

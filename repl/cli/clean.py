@@ -1,0 +1,124 @@
+"""``vlsnlog clean``: what retention removes now, or would; and who keeps the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from repl.cli.admin import post_all
+from repl.cli.options import Command, json_option, require_log, url_option
+from repl.cli.report import count, print_json, print_table, size
+from repl.config import whole_size
+from vlsn.errors import VlsnLogError
+
+SEGMENTS_SHOWN = 20
+
+
+def _size(ctx: click.Context, option: click.Parameter, value: str | int | None) -> int | None:
+    return None if value is None else whole_size(value, "--retention-bytes")
+
+
+@click.command(cls=Command)
+@click.argument(
+    "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="[DIR]", required=False
+)
+@url_option
+@click.option("--dry-run", is_flag=True, help="Remove nothing: only say what would go, and who keeps the rest.")
+@click.option("--retention-bytes", metavar="BYTES", callback=_size, help="With DIR: as in the node's settings.")
+@click.option("--retention-age-s", type=click.FloatRange(0), help="With DIR: as in the node's settings.")
+@json_option
+def clean(
+    directory: Path | None,
+    url: list[str],
+    dry_run: bool,
+    retention_bytes: int | None,
+    retention_age_s: float | None,
+    as_json: bool,
+) -> int:
+    """Make every node given remove what its retention wants gone and nobody holds.
+
+    With DIR, the directory of a stopped node, and --dry-run: what would go there.
+    """
+    if directory is None:
+        if retention_bytes is not None and _from_command_line("retention_bytes"):
+            raise click.UsageError("--retention-bytes goes with DIR; a running node has its own")
+        if retention_age_s is not None and _from_command_line("retention_age_s"):
+            raise click.UsageError("--retention-age-s goes with DIR; a running node has its own")
+        return _nodes(url, dry_run, as_json)
+    if not dry_run:
+        raise click.UsageError("a stopped node's directory is not cleaned: start the node, or add --dry-run")
+    report = _forecast(directory, retention_bytes or 0, retention_age_s or 0.0)
+    if as_json:
+        print_json({"directory": str(directory), **report})
+    else:
+        _print(str(directory), report)
+    return 0
+
+
+def _from_command_line(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> dict[str, Any]:
+    import msgspec
+
+    from vlsn.disk import PosixDisk
+    from vlsn.forecast import forecast
+    from vlsn.lmdb_store import LmdbStores
+    from vlsn.retention import Retention
+
+    require_log(directory)
+    retention = Retention(retention_bytes, retention_age_s)
+    report = forecast(PosixDisk(), LmdbStores(), str(directory), retention, now_us=time.time_ns() // 1000)
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    return {"bytes": report.bytes, **document}
+
+
+def _nodes(urls: Sequence[str], dry_run: bool, as_json: bool) -> int:
+    answers = asyncio.run(post_all("clean?dry_run=true" if dry_run else "clean", urls))
+    refused = False
+    if as_json:
+        print_json({"nodes": [_document(url, answer) for url, answer in answers.items()]})
+    for url, answer in answers.items():
+        if isinstance(answer, VlsnLogError):
+            refused = True
+            click.echo(f"vlsnlog clean: {url}: {answer}", err=True)
+        elif not as_json:
+            _print(f"{answer['node']} ({url})", answer)
+    return 2 if refused else 0
+
+
+def _document(url: str, answer: dict[str, Any] | VlsnLogError) -> dict[str, Any]:
+    if isinstance(answer, VlsnLogError):
+        return {"url": url, "error": {"type": answer.slug, "detail": str(answer)}}
+    return {"url": url, **answer}
+
+
+def _print(name: str, report: dict[str, Any]) -> None:
+    would = "would go" if report["dry_run"] else "gone"
+    rows = [(each, would, "") for each in report["segments"]]
+    rows += [(each, "kept", ", ".join(each["blocked_by"]) or "what is kept before it") for each in report["blocked"]]
+    kept = f"{size(report['retention_bytes'])}" if report["retention_bytes"] else "no bound on bytes"
+    aged = f"{report['retention_age_s']:g} s" if report["retention_age_s"] else "no bound on age"
+    click.echo(
+        f"{name}: {size(report['total_bytes'])} in segment files; to keep: {kept}, {aged}; "
+        f"{len(report['segments'])} segments {would} ({size(report['bytes'])}), {len(report['blocked'])} kept back; "
+        f"first VLSN {report['first']}"
+    )
+    if rows:
+        shown = [
+            (each["file"], each["last"], size(each["bytes"]), each["reason"], fate, by)
+            for each, fate, by in rows[:SEGMENTS_SHOWN]
+        ]
+        print_table("", ("segment", "last VLSN", "size", "wanted for", "fate", "kept by"), shown)
+    if len(rows) > SEGMENTS_SHOWN:
+        click.echo(f"and {count(len(rows) - SEGMENTS_SHOWN)} more segments (--json has all)")
+    for dropped in report["dropped"]:
+        click.echo(f"dropped, too far behind: {dropped}" if not report["dry_run"] else f"would be dropped: {dropped}")
+    if report["paused"]:
+        click.echo(f"paused: {report['paused']}")

@@ -1,0 +1,177 @@
+"""Three nodes that clean: each for itself, never past what a replica has to be fed, and age by agreed clocks only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from vlsn.limits import KIB
+
+SEGMENT = 64 * KIB
+VALUE = b"." * 4000
+SETTINGS: dict[str, Any] = {
+    "segment_bytes": SEGMENT,
+    "checkpoint_bytes": SEGMENT,
+    "checkpoint_period_s": 1.0,
+    "cleaning_period_s": 0.5,
+    "ring_bytes_max": SEGMENT,
+}
+
+
+async def append(group: Group, count: int) -> list[int]:
+    firsts = []
+    for number in range(count):
+        status, answer = await group.append(b"%d" % number + VALUE)
+        assert status == 200, answer
+        firsts.append(answer["first"])
+    return firsts
+
+
+def first(group: Group, name: str) -> int:
+    return group.nodes[name].opened().range.first
+
+
+def status(group: Group, name: str) -> dict[str, Any]:
+    return group.nodes[name].status()
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_every_node_cleans_and_all_read_on_from_where_they_begin(seed: int) -> None:
+    async def main() -> None:
+        group = Group(seed, **SETTINGS, retention_bytes=5 * SEGMENT)
+        await group.start()
+        await group.serving()
+        vlsns = await append(group, 150)
+        await group.until(lambda: all(first(group, name) > 40 for name in group.names), "all have cleaned")
+        for name in group.names:
+            begins = first(group, name)
+            answer = await group.client.request("GET", f"{group.url(name)}/v1/entries?from=5", timeout_s=5.0)
+            assert (answer.status, b'"type":"trimmed"' in bytes(answer.body)) == (410, True)
+            assert f'"first":{begins}'.encode() in bytes(answer.body)
+            at, found = begins, []
+            while at <= vlsns[-1]:
+                answer = await group.client.request("GET", f"{group.url(name)}/v1/entries?from={at}", timeout_s=5.0)
+                assert answer.status == 200
+                found += bytes(answer.body).splitlines()
+                at = int(answer.headers["Vlsnlog-Next"])
+            assert len(found) == len([vlsn for vlsn in vlsns if vlsn >= begins])
+            gone = await group.client.request("GET", f"{group.url(name)}/v1/segments/1", timeout_s=5.0)
+            assert gone.status == 410
+            said = status(group, name)["cleaning"]
+            assert said["segments"] >= 2
+            assert said["bytes"] == said["segments"] * SEGMENT
+        assert {hold["owner"] for hold in status(group, "n1")["holds"]} == {"feeder", "checkpoint"}
+        assert {hold["owner"] for hold in status(group, "n2")["holds"]} == {"checkpoint"}
+        metrics = group.nodes["n1"].metrics_text().decode()
+        assert 'vlsnlog_hold_vlsn{name="n2",owner="feeder"}' in metrics
+        assert "vlsnlog_cleaned_segments_total" in metrics
+        group.kill("n1", "n2", "n3")
+        await group.start()
+        await group.serving()
+        assert all(first(group, name) > 40 for name in group.names)
+        await append(group, 5)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_replica_that_is_away_holds_the_masters_log_and_catches_up(seed: int) -> None:
+    async def main() -> None:
+        group = Group(seed, **SETTINGS, retention_bytes=5 * SEGMENT)
+        await group.start()
+        await group.serving()
+        await append(group, 10)
+        await group.until(lambda: status(group, "n1")["feeders"] != [], "fed")
+        group.kill("n3")
+        await append(group, 150)
+        await group.until(lambda: first(group, "n2") > 40, "n2, which nobody holds, has cleaned")
+        await group.until(lambda: status(group, "n1")["cleaning"]["blocked"] > 0, "n1 is held")
+        assert first(group, "n1") < 12
+        assert status(group, "n1")["cleaning"]["blocked_by"] == ["feeder n3"]
+        await group.start("n3")
+        await group.until(lambda: group.nodes["n3"].dtvlsn() >= group.nodes["n1"].dtvlsn() > 150, "n3 has all of it")
+        await group.until(lambda: first(group, "n1") > 40, "n1 has cleaned")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_replica_over_the_cap_is_trimmed_and_says_so(seed: int) -> None:
+    async def main() -> None:
+        group = Group(seed, **SETTINGS, retention_bytes=4 * SEGMENT, hold_bytes_max=6 * SEGMENT)
+        await group.start()
+        await group.serving()
+        await append(group, 10)
+        group.kill("n3")
+        await append(group, 180)
+        await group.until(lambda: first(group, "n1") > 40, "n1 has cleaned past what n3 has")
+        said = status(group, "n1")
+        assert said["cleaning"]["holds_dropped"] == 1
+        assert "n3" not in {hold["name"] for hold in said["holds"]}
+        await group.start("n3")
+        await group.until(lambda: "trimmed" in group.nodes["n3"].reason, "n3 is told")
+        assert group.state("n3") == "UNKNOWN"
+        await append(group, 3)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_age_is_judged_by_clocks_that_agree(seed: int) -> None:
+    async def main() -> None:
+        group = Group(seed, **SETTINGS, retention_age_s=3600.0)
+        await group.start()
+        await group.serving()
+        await append(group, 100)
+        n1 = group.nodes["n1"].seams.clock
+        n1.offset_us += 7200_000_000  # type: ignore[attr-defined]
+        await group.until(lambda: "differs by 7" in status(group, "n1")["cleaning"]["paused"], "n1 has asked")
+        assert first(group, "n1") == 1
+        n1.offset_us -= 7200_000_000  # type: ignore[attr-defined]
+        await group.until(lambda: status(group, "n1")["cleaning"]["paused"] == "", "nothing is due")
+        for node in group.nodes.values():
+            node.seams.clock.offset_us += 7200_000_000  # type: ignore[attr-defined]
+        await group.until(lambda: all(first(group, name) > 40 for name in group.names), "all agree that it is late")
+        group.kill("n2", "n3")
+        cleaning = group.nodes["n1"].cleaning
+        assert cleaning is not None
+        assert await cleaning._clocks() == "only 0 of 2 members have told their clocks"
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_nearly_full_disk_refuses_appends_serves_reads_and_goes_on_by_itself(seed: int) -> None:
+    async def main() -> None:
+        group = Group(seed, **{**SETTINGS, "checkpoint_period_s": 60.0}, free_bytes_min=SEGMENT)
+        await group.start()
+        await group.serving()
+        vlsns = await append(group, 3)
+        disk = group.machines["n1"].disk
+        disk.capacity_bytes = 1 << 40
+        disk.capacity_bytes += SEGMENT // 2 - disk.free()
+        await group.until(lambda: status(group, "n1")["log"]["no_space"], "n1 has looked")
+        code, answer = await group.append(b"x")
+        assert (code, answer["type"]) == (503, "no-space")
+        assert any(reason.startswith("no-space") for reason in group.nodes["n1"].readiness())
+        one = await group.client.request("GET", f"{group.url('n1')}/v1/entries/{vlsns[0]}", timeout_s=5.0)
+        assert one.status == 200
+        disk.capacity_bytes = None
+        await group.until(lambda: not status(group, "n1")["log"]["no_space"], "n1 has looked again")
+        assert (await group.append(b"y"))[0] == 200
+        assert group.nodes["n1"].readiness() == []
+        await group.stop()
+        assert not group.fatal
+
+    run(main())

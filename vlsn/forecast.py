@@ -1,0 +1,75 @@
+"""The forecast of a cleaning: what would go of a stopped node's directory, and what keeps the rest.  Writes nothing.
+
+Holds do not outlive the process that they were placed in, so a stopped node has only those of its own: how far its log
+is known durable, its state record, its checkpoint.  Once it runs, replicas and consumers may hold more.
+"""
+
+from __future__ import annotations
+
+from vlsn.cleaning import RECOVERY, Catalogue, CleaningReport, bytes_from, sealed_us
+from vlsn.directory import survey
+from vlsn.errors import BadArgument, LogInUse
+from vlsn.holds import Owner
+from vlsn.ids import Vlsn, lsn, lsn_file
+from vlsn.limits import STATE_MAP_BYTES
+from vlsn.reader import LogReader
+from vlsn.recovery import LOCK_NAME, STATE_NAME
+from vlsn.retention import Limit, Retention, Segment, plan, wanted
+from vlsn.seams import Disk, Stores
+from vlsn.segment import FIRST_FRAME
+from vlsn.state import StateStore
+
+_RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
+
+
+def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *, now_us: int) -> CleaningReport:
+    """What ``retention`` wants gone of the log in ``directory``.  Raises ``LogInUse`` for a running node's,
+    ``BadArgument`` where there is no state to go by, ``Damaged``."""
+    if disk.is_locked(f"{directory}/{LOCK_NAME}"):
+        raise LogInUse(f"{directory} belongs to a running node; ask it: vlsnlog clean --dry-run --url URL")
+    limits, first_segment, trimmed_to = _limits(stores, directory)
+    every = survey(disk, directory)
+    numbers = [info.number for info in every if info.active and info.number >= first_segment]
+    segments, _ = Catalogue(disk, directory).segments(numbers)
+    total = sum(info.size for info in every if info.number >= first_segment)
+    reader = LogReader(disk, directory, lambda _: 0)
+
+    def sealed(segment: Segment) -> int:
+        """Read through, for no index is at hand."""
+        if segment.last <= trimmed_to:
+            return 1
+        start = next(each.number for each in segments if each.last >= segment.last)
+        return sealed_us(reader, segment.last, lsn(start, FIRST_FRAME), segment.last)
+
+    try:
+        found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=now_us)
+    finally:
+        reader.close()
+    chosen = plan(found, limits, [], bytes_from=lambda vlsn: bytes_from(segments, total, vlsn))
+    return CleaningReport(
+        dry_run=True,
+        retention_bytes=retention.bytes,
+        retention_age_s=retention.age_s,
+        total_bytes=total,
+        first=chosen.going[-1].last + 1 if chosen.going else trimmed_to + 1,
+        segments=chosen.going,
+        blocked=chosen.blocked,
+    )
+
+
+def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
+    """What keeps the log, the segment that it begins in, and the VLSN before its first."""
+    try:
+        state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
+    except FileNotFoundError:
+        raise BadArgument(f"{directory} has no state store: no checkpoint was ever made, and nothing may go") from None
+    try:
+        checkpoint, record, idle = state.checkpoint(), state.record(), state.idle_end()
+    finally:
+        state.close()
+    durable = max(checkpoint.dtvlsn if checkpoint is not None else 0, idle.dtvlsn if idle is not None else 0)
+    limits = [Limit("durable end", Vlsn(durable))]
+    if checkpoint is None or record is None:
+        return [*limits, Limit(_RECOVERY, Vlsn(0))], 0, Vlsn(0)
+    number = max(1, lsn_file(checkpoint.scan_lsn))
+    return [*limits, Limit(_RECOVERY, record.vlsn, number)], record.first_segment, record.trimmed_to
