@@ -33,7 +33,7 @@ from vlsn.seams import Buffer
 Moment = Literal["before", "during", "after"]
 UNLIMITED_BYTES = 1 << 40
 CHANGES = frozenset(
-    "create write sync allocate drop_cache make_directory rename remove sync_directory lock".split()  # noqa: SIM905
+    "create write sync allocate drop_cache make_directory rename remove sync_directory lock commit set_aside".split()  # noqa: SIM905
 )
 
 
@@ -161,6 +161,12 @@ class FakeDisk:
     def is_locked(self, path: str) -> bool:
         with self._call("is_locked", path):
             return _normal(path) in self._locks
+
+    @contextmanager
+    def step(self, name: str, path: str) -> Iterator[None]:
+        """A step of a store on this machine, as a call among the disk's own: it can be the last one too."""
+        with self._call(name, path):
+            yield
 
     # What a test does to it.
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from tests.fakes.disk import FakeDisk
 from vlsn.errors import Damaged, LogFailed, LogInUse
 from vlsn.seams import KeyValue
 
@@ -38,9 +40,11 @@ class Contents:
 
 
 class FakeStores:
-    """Stores that live as long as this object."""
+    """Stores that live as long as this object.  With ``disk`` each commit is one of its calls: a crash may come
+    before it or after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: FakeDisk | None = None) -> None:
+        self._disk = disk
         self.contents: dict[str, Contents] = {}
         self.unreadable: set[str] = set()
         self.fail_writes_after: int | None = None
@@ -73,6 +77,13 @@ class FakeStores:
         if path not in self.contents:
             return ""
         assert path not in self._open, f"{path} is open"
+        with self.step("set_aside", path):
+            return self._set_aside(path)
+
+    def step(self, name: str, path: str) -> AbstractContextManager[None]:
+        return self._disk.step(name, path) if self._disk is not None else nullcontext()
+
+    def _set_aside(self, path: str) -> str:
         number = 1
         while (aside := f"{path}.aside-{number}") in self.contents:
             number += 1
@@ -155,7 +166,8 @@ class FakeStore:
         for key, value in puts:
             assert 0 < len(key) <= 511
             after.put(key, bytes(value))
-        self._stores.contents[self.path] = after
+        with self._stores.step("commit", self.path):
+            self._stores.contents[self.path] = after
 
     def close(self) -> None:
         if not self._closed:

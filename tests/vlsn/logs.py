@@ -32,9 +32,15 @@ class Machine:
     def __init__(self, seed: int = 0) -> None:
         self.rng = Random(seed)
         self.disk = FakeDisk(rng=self.rng)
-        self.stores = FakeStores()
+        self.directory = DIRECTORY
+        self.stores = FakeStores(self.disk)
         self.clock = FakeClock()
         self._stop_at = 0
+        self.begun = 0
+
+    def begin(self) -> None:
+        """What a story has done so far lies before what is under test."""
+        self.begun = len(self.disk.calls)
 
     def stop_at(self, number: int) -> None:
         """Stops at that disk call, also if it is made by a later process."""
@@ -80,7 +86,7 @@ class Opened:
         self.failure: LogFailed | None = None
         self.written_vlsn = 0
         seams = machine.seams()
-        recovered = recover(DIRECTORY, seams, group="g", node="n1", segment_bytes=options.segment_bytes)
+        recovered = recover(machine.directory, seams, group="g", node="n1", segment_bytes=options.segment_bytes)
         self.notes = recovered.notes
         self.keeper, self.writer = seams.threads.worker("keeper"), seams.threads.worker("writer")
         self.log = LocalLog(recovered, options, seams, writer=self.writer, keeper=self.keeper, listener=self)
@@ -107,7 +113,7 @@ class Opened:
             return {}
         mapping = self.log.index.at_or_before(span.first)
         assert mapping is not None
-        reader = LogReader(self.machine.disk, DIRECTORY, self.log.synced_end)
+        reader = LogReader(self.machine.disk, self.machine.directory, self.log.synced_end)
         found: dict[int, bytes] = {}
         at, start = int(span.first), mapping[1]
         while at <= span.last_sync:
@@ -120,7 +126,7 @@ class Opened:
 
     def frames_after(self, matchpoint: int) -> list[Lsn]:
         """LSNs of the visible blocks after ``matchpoint``, a block's end."""
-        reader = LogReader(self.machine.disk, DIRECTORY, self.log.synced_end)
+        reader = LogReader(self.machine.disk, self.machine.directory, self.log.synced_end)
         mapping = self.log.index.at_or_before(Vlsn(matchpoint + 1))
         assert mapping is not None
         last = self.log.range.last
@@ -148,3 +154,24 @@ class Opened:
 
     def failed(self, error: LogFailed) -> None:
         self.failure = error
+
+
+class Undurable(Opened):
+    """A log whose group has acknowledged up to ``durable`` only, so that it can be rolled back to there."""
+
+    def __init__(self, machine: Machine, durable: int = 4, options: LogOptions = SMALL) -> None:
+        self.durable = durable
+        super().__init__(machine, options)
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        super().synced(last_vlsn)
+        self.log.dtvlsn = Vlsn(min(last_vlsn, self.durable))
+
+
+def put(opened: Opened, held: dict[int, bytes], count: int, size: int = 700) -> None:
+    """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN."""
+    for number in range(count):
+        value = f"{len(held)}/{number}/{opened.log.history.last_term}:".encode().ljust(size, b".")
+        pending = opened.append(value)
+        if pending.synced:
+            held[pending.first] = value

@@ -5,20 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.disk import StopHere
-from tests.vlsn.logs import DIRECTORY, Machine, Opened
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from vlsn.errors import Damaged, Halted, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.segment import segment_name
-
-
-class Undurable(Opened):
-    """A log whose group has not acknowledged: nothing above ``durable`` is durable."""
-
-    durable = 4
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        super().synced(last_vlsn)
-        self.log.dtvlsn = Vlsn(min(last_vlsn, self.durable))
 
 
 def rolled_back(opened: Opened, matchpoint: int) -> None:

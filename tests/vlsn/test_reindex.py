@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.kv import Contents
-from tests.vlsn.logs import DIRECTORY, Machine, Opened
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from tests.vlsn.oracle import places
-from tests.vlsn.test_overmark import Undurable, rolled_back
+from tests.vlsn.test_overmark import rolled_back
 from vlsn.embedded import Log
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index import inspect

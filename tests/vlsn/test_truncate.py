@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.disk import StopHere
-from tests.vlsn.logs import DIRECTORY, Machine, Opened
-from tests.vlsn.test_crash_points import put
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, put
 from vlsn import nodefile
 from vlsn.errors import BadArgument, Damaged, LogInUse, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file, lsn_offset

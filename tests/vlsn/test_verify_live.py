@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.fakes.disk import Call
-from tests.vlsn.logs import DIRECTORY, Machine
-from tests.vlsn.test_crash_points import put
-from tests.vlsn.test_overmark import Undurable, rolled_back
+from tests.vlsn.logs import DIRECTORY, Machine, Undurable, put
+from tests.vlsn.test_overmark import rolled_back
 from vlsn.dump import DumpFilter, dump_rows
 from vlsn.segment import segment_name, sidecar_name
 from vlsn.verify import verify
