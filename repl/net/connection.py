@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any, cast
 
 from aiohttp import ClientError, web
@@ -25,6 +26,7 @@ from aiohttp.web_protocol import RequestHandler
 from repl.http import problem
 from repl.http.types import BytesBody, Leave, Quick, Request, Response, Start
 from repl.net import reply
+from repl.net.arrivals import Arrival, Arrivals, CountedParser
 from vlsn.errors import BadArgument, ChannelClosed
 from vlsn.limits import KEY_BYTES_MAX
 
@@ -67,7 +69,7 @@ class Server(web.Server):
 
 
 class Connection(RequestHandler):
-    __slots__ = ("_answered", "_clean", "_held", "_known", "_leave", "_server")
+    __slots__ = ("_answered", "_arrival", "_clean", "_held", "_known", "_leave", "_server")
 
     def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -82,6 +84,7 @@ class Connection(RequestHandler):
             max_headers=HEADERS_MAX,
         )
         self._server = server
+        self._arrival: Arrival | None = None
         self._known = server.known
         self._clean = True
         self._leave: Leave | None = None
@@ -174,6 +177,22 @@ class Connection(RequestHandler):
     def _tell_answered(self) -> None:
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
+
+    def count_arrivals(self, arrivals: Arrivals, message_bytes_max: int) -> Arrival:
+        """What comes from now on is counted, as a WebSocket's; before the upgrade."""
+        self._arrival = Arrival(
+            arrivals,
+            message_bytes_max,
+            pause=self._pause_reading_for_buffer,
+            resume=self._resume_reading_for_buffer,
+            abort=self.force_close,
+        )
+        return self._arrival
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        if self._arrival is not None:
+            parser = CountedParser(parser, self._arrival)
+        super().set_parser(parser, data_received_cb)
 
     def _process_keepalive(self) -> None:
         if self._leave is not None:

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from repl.http import problem
 from repl.http.types import Handler, Quick, Request, Response, Upgrade
-from repl.net.connection import IncomingBody, Server
+from repl.net.arrivals import Arrivals
+from repl.net.connection import Connection, IncomingBody, Server
 from repl.net.reply import Reply
 from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
 from vlsn.errors import BadArgument
@@ -29,6 +30,7 @@ class HttpListener:
         self._handler = handler
         self._server = Server(self._serve, quick)
         self._streams: set[asyncio.Task[object]] = set()
+        self._arrivals = Arrivals()
         self._bound: asyncio.Server | None = None
         self.url = ""
 
@@ -69,9 +71,12 @@ class HttpListener:
         ws = web.WebSocketResponse(
             compress=False, max_msg_size=size_limit(upgrade.message_bytes_max), timeout=CLOSE_TIMEOUT_S
         )
+        connection = cast(Connection, incoming.protocol)
+        arrival = connection.count_arrivals(self._arrivals, upgrade.message_bytes_max)
         try:
             await ws.prepare(incoming)
         except web.HTTPException as refused:
+            arrival.close()
             response = problem.response(BadArgument(f"the upgrade is not one: {refused.text}"))
             return self._reply(response, IncomingBody(incoming))
         if incoming.transport is not None:
@@ -80,8 +85,9 @@ class HttpListener:
         assert task is not None
         self._streams.add(task)
         try:
-            await upgrade.run(WebSocketChannel(ws, incoming.transport))
+            await upgrade.run(WebSocketChannel(ws, incoming.transport, arrival))
         finally:
             self._streams.discard(task)
+            arrival.close()
             await ws.close()
         return ws

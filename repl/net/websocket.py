@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 from aiohttp.web import WebSocketResponse
 
+from repl.net.arrivals import Arrival
 from vlsn.errors import ChannelClosed
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
@@ -29,11 +30,14 @@ def size_limit(message_bytes_max: int) -> int:
 class WebSocketChannel:
     """``vlsn.seams.Channel``; one reader and one writer at a time."""
 
-    __slots__ = ("_socket", "_transport")
+    __slots__ = ("_arrival", "_socket", "_transport")
 
-    def __init__(self, socket: WebSocketResponse | ClientWebSocketResponse, transport: Any = None) -> None:
+    def __init__(
+        self, socket: WebSocketResponse | ClientWebSocketResponse, transport: Any = None, arrival: Arrival | None = None
+    ) -> None:
         self._socket: Any = socket
         self._transport = transport
+        self._arrival = arrival
 
     async def send(self, message: Buffer) -> None:
         try:
@@ -63,6 +67,8 @@ class WebSocketChannel:
             raise ChannelClosed(f"the channel is closed: {error}") from None
         if message.type is WSMsgType.BINARY:
             data: bytes = message.data
+            if self._arrival is not None:
+                self._arrival.received()
             return data
         if message.type is WSMsgType.TEXT:
             await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)

@@ -1,0 +1,214 @@
+"""What comes over WebSockets before anyone has received it: counted by the frame, and bounded for all together.
+
+aiohttp gathers a message whole before it hands it over, so many connections that each send half of a large one
+would hold as much memory as they like, past the budget that the gateway keeps for bodies.  Here the frames' own
+headers are followed as they come, and a message that announces more than ``FREE_BYTES`` has to have its place
+among ``ARRIVING_BYTES_MAX`` before more of it is read:
+
+    header: 16 MiB to come ─► room: read on          ─► whole ─► received by the gateway: its place is given back
+                           └► none: reading pauses   ─► room ─► read on
+
+1. A message in one frame takes its place once, for all of it; one in several frames takes the largest place there
+   is.  Who waits keeps places for whole messages only.  So whoever has begun can end, and nobody waits for
+   somebody who waits.
+2. Whoever has its place is given ``WHOLE_S`` for the rest of the message, then its connection ends: places cannot
+   be kept by saying nothing.
+3. What was read is at most ``ARRIVING_BYTES_MAX``, and for each connection ``FREE_BYTES`` and one read more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from vlsn.limits import KIB, MIB
+
+ARRIVING_BYTES_MAX = 48 * MIB
+FREE_BYTES = 64 * KIB
+WHOLE_S = 60.0
+_EXTENDED = {126: 2, 127: 8}
+
+
+class Frames:
+    """The frames of one direction of a WebSocket (RFC 6455 §5.2), their payloads passed over."""
+
+    __slots__ = ("_ends_message", "_head", "_left", "announced", "fragmented")
+
+    def __init__(self) -> None:
+        self.announced = 0
+        """Bytes of the message that has begun and is not whole, as far as its frames' headers tell."""
+        self.fragmented = False
+        """That message has more frames to come."""
+        self._head = bytearray()
+        self._left = 0
+        self._ends_message = False
+
+    def feed(self, data: bytes) -> list[int]:
+        """The sizes of the messages that are whole now."""
+        whole: list[int] = []
+        at, end = 0, len(data)
+        while at < end:
+            if self._left:
+                step = min(self._left, end - at)
+                self._left -= step
+                at += step
+            else:
+                lacks = self._lacks()
+                self._head += data[at : at + lacks]
+                at += lacks
+                if self._lacks():
+                    continue
+                self._begin()
+            if not self._left and self._ends_message:
+                whole.append(self.announced)
+                self.announced = 0
+                self.fragmented = self._ends_message = False
+        return whole
+
+    def _lacks(self) -> int:
+        """Bytes that the header under way still needs, as far as can be told."""
+        head = self._head
+        if len(head) < 2:
+            return 2 - len(head)
+        return 2 + _EXTENDED.get(head[1] & 0x7F, 0) + (head[1] & 0x80) // 32 - len(head)
+
+    def _begin(self) -> None:
+        head = self._head
+        length = head[1] & 0x7F
+        if length in _EXTENDED:
+            length = int.from_bytes(head[2 : 2 + _EXTENDED[length]], "big")
+        self._left = length
+        if not head[0] & 0x08:  # no control frame: those come between the frames of a message
+            self.announced += length
+            self._ends_message = bool(head[0] & 0x80)
+            self.fragmented = not self._ends_message
+        head.clear()
+
+
+class Arrivals:
+    """The places of one listener."""
+
+    def __init__(self, bytes_max: int = ARRIVING_BYTES_MAX) -> None:
+        self.used = 0
+        self._bytes_max = bytes_max
+        self._waiting: deque[Arrival] = deque()
+
+    def take(self, arrival: Arrival, size: int) -> bool:
+        """Whether ``size`` is taken; if not, ``arrival`` stands in the line, and is told when it has its place."""
+        if self._waiting or not self._fits(size):
+            self._waiting.append(arrival)
+            return False
+        self.used += size
+        return True
+
+    def give(self, size: int) -> None:
+        self.used -= size
+        assert self.used >= 0, self.used
+        while self._waiting and self._fits(self._waiting[0].due):
+            first = self._waiting.popleft()
+            self.used += first.due
+            first.granted()
+
+    def leave(self, arrival: Arrival) -> None:
+        if arrival in self._waiting:
+            self._waiting.remove(arrival)
+            self.give(0)
+
+    def _fits(self, size: int) -> bool:
+        return not self.used or self.used + size <= self._bytes_max
+
+
+class Arrival:
+    """One connection.  ``pause`` and ``resume`` its reading; ``abort`` ends it."""
+
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        message_bytes_max: int,
+        *,
+        pause: Callable[[], None],
+        resume: Callable[[], None],
+        abort: Callable[[], None],
+    ) -> None:
+        self.due = 0
+        """What it waits for."""
+        self._arrivals = arrivals
+        self._message_bytes_max = message_bytes_max
+        self._pause, self._resume, self._abort = pause, resume, abort
+        self._frames = Frames()
+        self._whole: deque[int] = deque()
+        self._whole_bytes = 0
+        self._taken = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arrived(self, data: bytes) -> None:
+        for size in self._frames.feed(data):
+            self._whole.append(size)
+            self._whole_bytes += size
+        self._settle()
+
+    def received(self) -> None:
+        """The gateway has the oldest whole message now."""
+        if self._whole:
+            self._whole_bytes -= self._whole.popleft()
+            self._settle()
+
+    def granted(self) -> None:
+        self._taken += self.due
+        self.due = 0
+        self._resume()
+        self._settle()
+
+    def close(self) -> None:
+        self._stop_timer()
+        self._arrivals.leave(self)
+        taken, self._taken = self._taken, 0
+        self._arrivals.give(taken)
+
+    def _settle(self) -> None:
+        frames = self._frames
+        under_way = min(frames.announced, self._message_bytes_max) if not frames.fragmented else self._message_bytes_max
+        held = self._whole_bytes + under_way
+        if self.due:  # it waits for the message under way, and keeps nothing for those that were received meanwhile
+            given = max(0, self._taken - self._whole_bytes)
+            self._taken -= given
+            self.due = held - self._taken
+            self._arrivals.give(given)
+            return
+        wanted = held if held > FREE_BYTES else 0
+        if wanted > self._taken:
+            if not self._arrivals.take(self, wanted - self._taken):
+                self.due = wanted - self._taken
+                self._pause()
+                return
+            self._taken = wanted
+        elif wanted < self._taken:
+            given, self._taken = self._taken - wanted, wanted
+            self._arrivals.give(given)
+        if not under_way:
+            self._stop_timer()
+        elif wanted and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WHOLE_S, self._abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class CountedParser:
+    """aiohttp's reader of a WebSocket, with what it is given counted first."""
+
+    def __init__(self, parser: Any, arrival: Arrival) -> None:
+        self._parser = parser
+        self._arrival = arrival
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self._arrival.arrived(data)
+        result: tuple[bool, bytes] = self._parser.feed_data(data)
+        return result
+
+    def feed_eof(self) -> None:
+        self._parser.feed_eof()
