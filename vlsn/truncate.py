@@ -27,6 +27,7 @@ from vlsn.chain import read_stated
 from vlsn.directory import last_active, survey
 from vlsn.dump import DumpFilter, DumpRow, dump_rows
 from vlsn.errors import BadArgument, Damaged, LogFailed, LogInUse, VlsnLogError
+from vlsn.floor import with_floor
 from vlsn.frame import FrameKind
 from vlsn.ids import Lsn, Vlsn
 from vlsn.limits import SEGMENT_BYTES
@@ -167,7 +168,9 @@ class Truncation:
             return
         if log.history.group_vlsn > self._after:
             raise BadArgument(f"the GROUP entry at VLSN {log.history.group_vlsn} lists the members of the group")
-        raise_floor(log.node_file, log.history.last_term, log.range.last)
+        promised = with_floor(log.node_file.record, (log.history.last_term, log.range.last), last_visible=self._after)
+        if promised != log.node_file.record:
+            log.node_file.replace(promised)
         self._lower_state(log, abandoned.frames[0])
 
     def _lower_state(self, log: LocalLog, first_lost: Lsn) -> None:
@@ -218,13 +221,6 @@ class Truncation:
 
     def failed(self, error: LogFailed) -> None:
         self._give_up(error)
-
-
-def raise_floor(node_file: NodeFile, term: int, vlsn: int) -> None:
-    """The log is about to get shorter than VLSN ``vlsn`` of ``term``.  A floor not yet reached is never lowered."""
-    record = node_file.record
-    if (term, vlsn) > (record.floor_term, record.floor_vlsn):
-        node_file.replace(replace(record, floor_term=term, floor_vlsn=vlsn))
 
 
 @dataclass(frozen=True, slots=True)
