@@ -13,7 +13,7 @@ PEER_SECONDS ?= 5
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers mutants kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,6 +39,9 @@ bench: $(STAMP) ## every work of the benchmark on clusters of its own
 
 bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are installed
 	@$(BIN)/python -m repl.bench.peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)
+
+mutants: $(STAMP) ## each defence taken away makes a named test fail: MUTANTS="NAME …"
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)

@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -121,19 +122,24 @@ def judge(mutant: Mutant) -> Outcome:
 
 def main(names: list[str]) -> int:
     console = Console()
-    table = Table("mutant", "takes away", "shown by", "", "s")
-    all_killed = True
+    outcomes = []
     for mutant in mutants(names):
         with console.status(f"{mutant.name}: {mutant.test}"):
-            outcome = judge(mutant)
-        all_killed &= outcome.killed
-        style = "green" if outcome.killed else "bold red"
-        test = mutant.test.removeprefix("tests/")
-        table.add_row(mutant.name, mutant.defence, test, f"[{style}]{outcome.what}", f"{outcome.seconds:.1f}")
+            outcomes.append(judge(mutant))
         if not console.is_terminal:
-            print(f"{mutant.name}: {outcome.what}", flush=True)
-    console.print(table)
-    return 0 if all_killed else 1
+            print(f"{mutant.name}: {outcomes[-1].what}", flush=True)
+    console.print(table_of(outcomes))
+    return 0 if all(outcome.killed for outcome in outcomes) else 1
+
+
+def table_of(outcomes: list[Outcome]) -> Table:
+    table = Table("taken away", "shown by", "outcome", box=SIMPLE_HEAD)
+    table.add_column("s", justify="right")
+    for outcome in outcomes:
+        style = "green" if outcome.killed else "bold red"
+        test = outcome.mutant.test.removeprefix("tests/").replace("::", " ")
+        table.add_row(outcome.mutant.defence, test, f"[{style}]{outcome.what}", f"{outcome.seconds:.1f}")
+    return table
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from vlsn.errors import Damaged, Halted, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.segment import segment_name
+from vlsn.verify import verify
 
 
 def rolled_back(opened: Opened, matchpoint: int) -> None:
@@ -90,6 +91,24 @@ def test_a_rollback_stopped_at_any_disk_call_is_finished_or_has_not_begun() -> N
         ends.add(found == kept)
         assert again.append(b"on").synced
     assert ends == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_marks_hold_when_an_open_no_longer_reads_their_record(seed: int) -> None:
+    """After a checkpoint nothing sets a missing flag again: by then each of them is on the medium."""
+    machine = Machine(seed)
+    opened = Undurable(machine)
+    for number in range(90):
+        opened.append(str(number).encode() * 900)  # three segments
+    rolled_back(opened, 4)
+    opened.durable = 1 << 40
+    opened.take_term()
+    opened.append(b"another life")
+    opened.log.checkpointer.run()
+    held = opened.entries()
+    machine.power_cut(tear=True)
+    assert Opened(machine).entries() == held
+    assert verify(machine.disk, machine.stores, DIRECTORY, live=True).ok
 
 
 def test_a_mark_that_no_record_explains_is_damage() -> None:

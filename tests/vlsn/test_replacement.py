@@ -20,8 +20,9 @@ from tests.fakes.seeds import seeds
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from vlsn.embedded import Log
 from vlsn.errors import LogFailed
-from vlsn.ids import Vlsn
+from vlsn.ids import Lsn, Vlsn
 from vlsn.options import LogOptions
+from vlsn.reader import LogReader
 from vlsn.recovery import recover
 from vlsn.seams import Seams
 from vlsn.segment import segment_name
@@ -108,21 +109,22 @@ def test_failures_at_random_points_change_nothing(seed: int) -> None:
     holds(machine, held)
 
 
-def test_the_page_that_a_failed_write_destroyed_is_not_needed_any_more() -> None:
-    """The old segment's last page held synced frames; they were written again, and nothing reads it."""
+@pytest.mark.parametrize("size", [20, 700, 5000])
+def test_the_page_that_a_failed_write_destroyed_is_not_needed_any_more(size: int) -> None:
+    """The page in which it began held synced frames, and the end of one that began before it; they were written
+    again, and nothing reads it."""
     machine = Machine()
     opened = Opened(machine)
     held = {}
-    for number in range(3):
-        pending = opened.append(f"{number}".encode().ljust(700, b"."))
+    for number in range(4):
+        pending = opened.append(f"{number}".encode().ljust(size, b"."))
         held[pending.first] = pending.values[0]
     number = opened.log.active_files()[0]
+    begun_at = opened.log.synced_end(number)
     fail_next(machine, "write")
     held[opened.append(b"after").first] = b"after"
-    end = opened.log.synced_end(number)
-    path = f"{DIRECTORY}/{segment_name(number)}"
-    file = machine.disk.open(path, write=True)
-    file.write(end, [b"\xff" * (8192 - end % 4096)])
+    file = machine.disk.open(f"{DIRECTORY}/{segment_name(number)}", write=True)
+    file.write(begun_at - begun_at % 4096, [b"\xff" * 8192])
     file.sync()
     file.close()
     assert opened.entries() == held
@@ -162,6 +164,73 @@ def test_mappings_that_a_checkpoint_has_stored_are_put_right() -> None:
         file, offset = mapping[1] >> 32, mapping[1] & 0xFFFFFFFF
         assert offset < opened.log.synced_end(file)
     assert opened.entries() == held
+    machine.kill()
+    holds(machine, held)
+
+
+def test_a_reader_that_stands_past_the_new_end_goes_on_without_a_repeat_or_a_gap() -> None:
+    """It has read the page's blocks where they lay; what comes next lies behind their second copies."""
+    opened = Opened(Machine())
+    held = [opened.append(f"{number}".encode()) for number in range(5)]
+    log = opened.log
+    reader = log.reader()
+    mapping = log.index.at_or_before(Vlsn(1))
+    assert mapping is not None
+    run = reader.entries(1, start=mapping[1], upto_vlsn=held[2].last, limit=100, bytes_max=1 << 20)
+    assert run.next_vlsn == held[3].first
+    ahead = reader.blocks(run.next_vlsn, start=run.next_lsn, upto_vlsn=held[3].last, bytes_max=1)
+    fail_next(opened.machine, "write")
+    after = opened.append(b"after")
+    for at, start in ((run.next_vlsn, run.next_lsn), (ahead.next_vlsn, ahead.next_lsn)):
+        assert start & 0xFFFFFFFF > log.synced_end(start >> 32)
+        rest = reader.entries(at, start=start, upto_vlsn=after.last, limit=100, bytes_max=1 << 20)
+        assert [entry.vlsn for entry in rest.entries] == list(range(at, after.last + 1))
+    whole = reader.blocks(1, start=mapping[1], upto_vlsn=after.last, bytes_max=1 << 20)
+    assert (whole.first, whole.last) == (1, after.last)
+    reader.close()
+
+
+class SegmentEndingMidway:
+    """The owner's word of the segments' ends, which changes while one call of the reader walks."""
+
+    def __init__(self, before: dict[int, int], opened: Opened) -> None:
+        self.before = before
+        self.opened = opened
+        self.asked = 0
+
+    def __call__(self, number: int) -> int:
+        self.asked += 1
+        if self.asked > 1:
+            return self.opened.log.synced_end(number)
+        return self.before.get(number, 0)
+
+
+def test_a_segment_that_is_left_while_it_is_read_gives_each_block_once() -> None:
+    opened = Opened(Machine())
+    for number in range(5):
+        opened.append(f"{number}".encode())
+    before = opened.log.segments()
+    fail_next(opened.machine, "write")
+    after = opened.append(b"after")
+    reader = LogReader(opened.machine.disk, DIRECTORY, SegmentEndingMidway(before, opened))
+    run = reader.blocks(1, start=Lsn(1 << 32 | 4096), upto_vlsn=after.last, bytes_max=1 << 20)
+    assert (run.first, run.last) == (1, after.last)
+    assert len(run.data) == after.last
+    reader.close()
+
+
+def test_a_checkpoint_whose_place_was_left_is_a_good_start() -> None:
+    """START and END of the last checkpoint lay in the page that was written again elsewhere."""
+    machine = Machine()
+    opened = Opened(machine)
+    held = {pending.first: pending.values[0] for pending in [opened.append(b"before")]}
+    opened.log.checkpointer.run()
+    opened.log.checkpointer.run()
+    last = opened.log.checkpointer.last
+    assert last is not None
+    fail_next(machine, "write")
+    held[opened.append(b"after").first] = b"after"
+    assert last.scan_lsn & 0xFFFFFFFF > opened.log.synced_end(last.scan_lsn >> 32)
     machine.kill()
     holds(machine, held)
 

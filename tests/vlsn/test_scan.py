@@ -80,6 +80,14 @@ def test_a_frame_of_another_place_or_segment_is_none() -> None:
     assert scan.find_frame_after(bytes(piece.data), 0, FIRST_FRAME, piece.header.salt ^ 1) is None
 
 
+def test_a_walk_finds_nothing_in_another_segments_bytes() -> None:
+    """As a file system may leave them behind: the same offsets, every checksum right."""
+    piece = log().blocks(3).piece
+    for salt in (piece.header.salt ^ 1, 0, 0xFFFF_FFFF):
+        found = scan.walk(bytes(piece.data), base=0, start=FIRST_FRAME, end=len(piece.data), salt=salt)
+        assert (len(found), found.reason) == (0, Stop.BAD)
+
+
 def test_a_frame_is_found_behind_zeros_and_garbage() -> None:
     built = log().blocks(6)
     buf = bytearray(built.piece.data)

@@ -1,0 +1,41 @@
+"""Every mutant still applies, and one of them is found out: the slice of ``make mutants`` that the suite runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import Mutant, apply, copy_tree, judge, mutants
+
+
+@pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
+def test_it_applies_and_its_test_is_there(mutant: Mutant, tmp_path: Path) -> None:
+    copy_tree(tmp_path)
+    assert apply(mutant, tmp_path, dry_run=True) is None
+    path, _, name = mutant.test.partition("::")
+    assert f"def {name.partition('[')[0]}" in (tmp_path / path).read_text()
+
+
+def test_a_mutant_is_killed_by_its_test() -> None:
+    assert judge(mutants(["a-majority-without-the-master"])[0]).killed
+
+
+def test_a_mutant_that_changes_nothing_survives(tmp_path: Path) -> None:
+    """The harness can tell: a patch to a comment is not found out."""
+    patch = tmp_path / "nothing.patch"
+    patch.write_text(
+        "defence: none\ntest: tests/feeder/test_acks.py\n\n--- a/feeder/acks.py\n+++ b/feeder/acks.py\n"
+        '@@ -1,1 +1,1 @@\n-"""What acknowledgements add up to: the DTVLSN, and which appends may be answered.\n'
+        '+"""What acknowledgements come to: the DTVLSN, and which appends may be answered.\n'
+    )
+    outcome = judge(Mutant("nothing", "none", "tests/feeder/test_acks.py", patch))
+    assert (outcome.killed, outcome.what) == (False, "SURVIVED")
+
+
+def test_a_mutant_that_does_not_apply_is_no_success(tmp_path: Path) -> None:
+    patch = tmp_path / "gone.patch"
+    patch.write_text("--- a/feeder/acks.py\n+++ b/feeder/acks.py\n@@ -1,1 +1,1 @@\n-no such line\n+another\n")
+    outcome = judge(Mutant("gone", "none", "tests/feeder/test_acks.py", patch))
+    assert not outcome.killed
+    assert outcome.what.startswith("does not apply")
