@@ -111,15 +111,27 @@ def with_less_than_the_log(machine: Machine, images: list[Contents]) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [lost, older, unreadable, newer, unfinished, of_another_store, of_another_time, with_less_than_the_log],
-    ids=lambda spoil: spoil.__name__,
+    ("spoil", "why"),
+    [
+        (lost, "there was none"),
+        (older, "of checkpoint 1"),
+        (unreadable, "not a store"),
+        (newer, "of checkpoint 9"),
+        (unfinished, "of checkpoint"),
+        (of_another_store, "of the store"),
+        (of_another_time, "is not at"),
+        (with_less_than_the_log, "the log goes on after"),
+    ],
+    ids=lambda spoil: getattr(spoil, "__name__", ""),
 )
-def test_an_index_that_is_not_this_logs_is_built_anew_once(spoil: Callable[[Machine, list[Contents]], None]) -> None:
+def test_an_index_that_is_not_this_logs_is_built_anew_once(
+    spoil: Callable[[Machine, list[Contents]], None], why: str
+) -> None:
     machine, _, images = two_checkpoints()
     spoil(machine, images)
     opened = Opened(machine)
     assert any("built anew" in note for note in opened.notes), opened.notes
+    assert any(why in note for note in opened.notes), opened.notes
     check_index(opened)
     machine.kill()
     again = Opened(machine)
@@ -274,6 +286,31 @@ def test_recovery_with_rollbacks_before_and_after_the_checkpoint(rollbacks: list
     lost(machine, [])
     machine.stores.abandon()
     machine.kill()
+    check_index(Opened(machine, take_term=False))
+
+
+@pytest.mark.parametrize("past", [[10, 0], [5, 2, 0], [0], [0, 0]], ids=str)
+def test_what_is_read_again_may_be_nothing_but_rollbacks(past: list[int]) -> None:
+    """The checkpoint's scan begins right behind the durable end, and all from there on was abandoned."""
+    machine = Machine()
+    opened = Undecided(machine)
+    fill(opened, 29)
+    durable = next(vlsn for vlsn, _ in inspect.mappings(opened.log.index) if vlsn > 12) - 1
+    opened.log.raise_dtvlsn(Vlsn(durable))
+    opened.log.checkpointer.run()
+    fill(opened, 9)
+    for distance in past:
+        rolled_back(opened, durable + distance)
+        check_index(opened)
+    index = machine.stores.snapshot(INDEX)
+    machine.kill()
+    again = Opened(machine, take_term=False)
+    assert again.log.range.last == durable
+    assert not any("anew" in note for note in again.notes)
+    check_index(again)
+    machine.kill()
+    del machine.stores.contents[INDEX]
+    machine.stores.restore(INDEX, index)
     check_index(Opened(machine, take_term=False))
 
 

@@ -1,8 +1,7 @@
-"""A log as a plain list of blocks, and the machine that holds the index against it.
+"""A log as a plain list of blocks, and the machine that holds the index against it and against the model.
 
-The model shares nothing with the product: a block is a tuple, the range is the ends of the list, and a
-lookup is a scan.  It checks what every reader of the index relies on: inside the range a lookup answers, with
-a block that is in the log, at that LSN, on the right side; outside it does not.
+The log tells what is true: inside the range a lookup answers, with a block that is in the log, at that LSN, on the
+right side; outside it does not.  The model (``model``) tells what is kept: which mappings there are, to the last one.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fakes.kv import FakeStores
+from tests.vlsn.index.model import ModelIndex
 from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
 from vlsn.ids import NULL_LSN, Lsn, Vlsn
 from vlsn.index import inspect
@@ -53,6 +53,7 @@ class IndexMachine(RuleBasedStateMachine):
             "max_mappings": max_mappings,
         }
         self.stores = self.make_stores()
+        self.model = ModelIndex(**self.settings)
         self.log: list[Block] = []  # live: neither rolled back nor trimmed
         self.waiting: list[Block] = []  # placed, not put yet
         self.put_blocks: list[Block] = []
@@ -92,6 +93,7 @@ class IndexMachine(RuleBasedStateMachine):
         if synced:
             self.synced = max(self.synced, block[1])
         self.index.put(Vlsn(block[0]), Vlsn(block[1]), Lsn(block[2]), synced=synced)
+        self.model.put(*block)
 
     @precondition(lambda self: self.waiting)
     @rule(pick=PICK)
@@ -106,6 +108,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.put_blocks += run
         firsts, lasts, lsns = (list(column) for column in zip(*again, *run, strict=True))
         self.index.put_run(firsts, lasts, lsns)
+        for block in run:
+            self.model.put(*block)
         return None
 
     @rule(seed=PICK)
@@ -126,11 +130,13 @@ class IndexMachine(RuleBasedStateMachine):
         start = self.next_vlsn
         identity = (self.checkpoint or 0) + 1
         flush = self.index.start_flush(identity)
+        self.model.start_flush()
         self.place(blocks)
         for _ in range(min(puts, len(self.waiting))):
             self.put_any(seed, synced=False)
         self.check_lookups(seed)
         flush.run()
+        self.model.commit()
         self.check_lookups(seed)
         self.index.finish_flush(flush)
         self.checkpoint, self.scan_from = identity, start
@@ -154,6 +160,8 @@ class IndexMachine(RuleBasedStateMachine):
         base = before[-1][1] if before else 0
         firsts, lasts, lsns = ([block[column] for block in found] for column in range(3))
         self.index.merge(Vlsn(base), firsts, lasts, lsns)
+        self.model.crash()
+        self.model.merge(base, found)
         self.waiting, self.put_blocks = [], list(self.log)
         self.forget_waits()
         self.synced = self.index.range.last_sync
@@ -162,10 +170,13 @@ class IndexMachine(RuleBasedStateMachine):
     def rebuild(self, seed: int) -> None:
         """What a caller does about ``Damaged``."""
         self.index.clear()
+        self.model.clear()
         assert self.index.range.last == 0
         self.checkpoint, self.scan_from, self.uncapped = None, 1, False
         firsts, lasts, lsns = ([block[column] for block in self.log] for column in range(3))
         self.index.put_run(firsts, lasts, lsns)
+        for block in self.log:
+            self.model.put(*block)
         self.waiting, self.put_blocks, self.synced = [], list(self.log), 0
 
     @precondition(lambda self: self.log)
@@ -176,6 +187,7 @@ class IndexMachine(RuleBasedStateMachine):
         keep = pick % (len(self.log) + 1)
         first, matchpoint, at = self.log[keep - 1] if keep else (0, self.log[0][0] - 1, NULL_LSN)
         self.index.truncate_tail(Vlsn(matchpoint), Lsn(at), block_first=Vlsn(first if known else 0))
+        self.model.truncate_tail(matchpoint, (first, at) if known and first else None)
         if keep < len(self.log):
             self.uncapped = keep > 0 and not known
         del self.log[keep:]
@@ -192,6 +204,7 @@ class IndexMachine(RuleBasedStateMachine):
         if self.log[gone][0] > self.scan_from:
             return  # cleaning never goes past the checkpoint
         self.index.truncate_head(Vlsn(self.log[gone][0]), Lsn(self.log[gone][2]))
+        self.model.truncate_head(self.log[gone][0], self.log[gone][2])
         del self.log[:gone]
         self.put_blocks = list(self.log)
 
@@ -244,10 +257,12 @@ class IndexMachine(RuleBasedStateMachine):
         self.check_lookups(self.next_vlsn)
 
     @invariant()
-    def the_buckets_are_in_order_and_their_mappings_in_the_log(self) -> None:
+    def the_mappings_are_the_models_and_in_the_log(self) -> None:
         inspect.verify(self.index)
+        mapped = dict(inspect.mappings(self.index))
+        assert mapped == self.model.mapped()
         places = {block[0]: block[2] for block in self.log}
-        assert all(places[vlsn] == at for vlsn, at in inspect.mappings(self.index))
+        assert all(places[vlsn] == at for vlsn, at in mapped.items())
 
     @invariant()
     def waiters_are_called_once_and_in_time(self) -> None:
@@ -265,18 +280,17 @@ class IndexMachine(RuleBasedStateMachine):
         if not last:
             return
         places = {block[0]: block[2] for block in self.log}
-        mapped = [vlsn for vlsn, _ in inspect.mappings(self.index)]
         current = self.index.at_or_before(Vlsn(last))
         assert current is not None
         probes = {first, last, *(random.Random(seed).randint(first, last) for _ in range(8))}
         for vlsn in map(Vlsn, probes):
             before, after = self.index.at_or_before(vlsn), self.index.at_or_after(vlsn)
+            assert before == self.model.at_or_before(vlsn)
+            assert after == self.model.at_or_after(vlsn)
             assert before is not None
             assert after is not None
             assert places[before[0]] == before[1]
             assert places[after[0]] == after[1]
-            assert before[0] == max(each for each in mapped if each <= vlsn)
-            assert after[0] == min((each for each in mapped if each >= vlsn), default=mapped[-1])
             assert self.index.exact(vlsn) in (None, places.get(vlsn))
         assert self.index.exact(Vlsn(first)) == places[first]
         if not self.uncapped:
