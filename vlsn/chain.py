@@ -20,7 +20,7 @@ from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
 from vlsn.records import CheckpointEnd, RollbackStart
 from vlsn.recovery import STATE_NAME
-from vlsn.seams import Disk, Stores
+from vlsn.seams import Buffer, Disk, Stores
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name
 from vlsn.state import StateRecord, StateStore
 
@@ -184,17 +184,21 @@ def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tu
     """The ROLLBACK_STARTs, and where they lie, in all whole frames of the segments from ``from_number`` on, synced or
     not: what a running node has begun since it was looked at."""
     for info in survey(disk, directory):
-        if info.number < from_number or info.header is None:
-            continue
-        buf = _bytes_of(disk, info)
-        for found in scan.islands(buf, 0, FIRST_FRAME, info.header.salt):
-            for index in np.flatnonzero(found.headers["kind"] == FrameKind.ROLLBACK_START).tolist():
-                begin = int(found.offsets[index]) + FRAME_BYTES
-                try:
-                    record = RollbackStart.decode(buf[begin : begin + int(found.headers["length"][index])])
-                except BadBody:
-                    continue  # no record, and named as such where its segment is verified
-                yield lsn(info.number, begin - FRAME_BYTES), record
+        if info.number >= from_number and info.header is not None:
+            yield from rollbacks_in(_bytes_of(disk, info), info.number, info.header.salt)
+
+
+def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, RollbackStart]]:
+    """The ROLLBACK_STARTs in the bytes of segment ``number`` from its first on."""
+    view = memoryview(buf)
+    for found in scan.islands(buf, 0, FIRST_FRAME, salt):
+        for index in np.flatnonzero(found.headers["kind"] == FrameKind.ROLLBACK_START).tolist():
+            begin = int(found.offsets[index]) + FRAME_BYTES
+            try:
+                record = RollbackStart.decode(bytes(view[begin : begin + int(found.headers["length"][index])]))
+            except BadBody:
+                continue  # no record, and named as such where its segment is verified
+            yield lsn(number, begin - FRAME_BYTES), record
 
 
 def _bytes_of(disk: Disk, info: SegmentInfo) -> bytes:

@@ -182,7 +182,8 @@ class Truncation:
         if idle is not None:
             idle = msgspec.structs.replace(idle, dtvlsn=min(idle.dtvlsn, after))
         if record is not None and record.vlsn > after:
-            record = log.history.record(after)
+            kept = {"trimmed_to": record.trimmed_to, "first_segment": record.first_segment}
+            record = msgspec.structs.replace(log.history.record(after), **kept)
         state.save(checkpoint=checkpoint, idle_end=idle, record=record)
 
     def _cut(self, log: LocalLog) -> None:

@@ -20,13 +20,14 @@ from repl.audit.plan import Part, Survey
 from repl.audit.source import Unreadable
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, BlockHeader, decode_header
-from vlsn.chain import Link, Stated, log_chain, read_stated
+from vlsn.chain import Link, Stated, log_chain, read_stated, rollback_starts
 from vlsn.disk import PosixDisk
 from vlsn.errors import BadBody
 from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.ids import Lsn
 from vlsn.inspection import Rule
 from vlsn.lmdb_store import LmdbStores
-from vlsn.records import CheckpointEnd, CheckpointStart
+from vlsn.records import CheckpointEnd, CheckpointStart, RollbackStart
 from vlsn.recovery import LOCK_NAME
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME, sidecar_name
@@ -82,6 +83,12 @@ class DirectorySource:
         except OSError as error:
             raise Unreadable(f"{self.text}/{part.file}: {error.strerror or error}") from error
         return view[:at]
+
+    def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
+        try:
+            return list(rollback_starts(PosixDisk(), self.path, from_number))
+        except OSError as error:
+            raise Unreadable(f"{self.text}: {error.strerror or error}") from error
 
     def sidecar(self, part: Part) -> bytes | None:
         try:

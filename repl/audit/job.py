@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from repl.audit.check import SegmentAudit, check_segment
 from repl.audit.difference import RANGES_SHOWN, RangeTask, first_differences
@@ -31,9 +31,13 @@ from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.source import Failure, Source, Unreadable, source_of
 from vlsn.errors import BadArgument
+from vlsn.ids import Lsn, lsn
+from vlsn.inspection import Rule
+from vlsn.records import RollbackStart
 
 T = TypeVar("T")
 R = TypeVar("R")
+_OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
 
 
 class Jobs(Protocol):
@@ -98,9 +102,10 @@ def audit(sources: list[Source], jobs: Jobs) -> AuditReport:
     tasks = packed(surveys, cores=jobs.cores)
     audited = _by_source(_succeeded(jobs.run("read", partial(_read, sources, bounds), tasks)), len(sources))
     findings = [finding for survey in surveys for finding in survey.findings]
-    for source, segments in zip(sources, audited, strict=True):
-        findings += [finding for segment in segments for finding in segment.findings]
-        findings += check_joints(source.text, segments)
+    for source, survey, segments in zip(sources, surveys, audited, strict=True):
+        found = [finding for segment in segments for finding in segment.findings]
+        found += check_joints(source.text, segments)
+        findings += _judged(source, survey, segments, found, jobs)
     digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
     ranges = differing(digests) if bounds else []
     findings += _differences(sources, surveys, audited, ranges, bounds, jobs)
@@ -152,6 +157,26 @@ def _by_source(results: list[list[SegmentAudit]], count: int) -> list[list[Segme
         for segment in segments:
             audited[segment.source].append(segment)
     return [sorted(segments, key=lambda segment: segment.number) for segments in audited]
+
+
+def _judged(
+    source: Source, survey: Survey, segments: list[SegmentAudit], findings: list[Finding], jobs: Jobs
+) -> list[Finding]:
+    """Without what a running node's rollback explains that began since the survey: it sets flags in what was being
+    read, above the DTVLSN, and its record lies behind it."""
+    if not survey.live or not segments or not any(finding.rule in _OF_ROLLBACKS for finding in findings):
+        return findings
+    known = {lsn(segment.number, at) for segment in segments for at, _ in segment.rollbacks}
+    (began,) = _succeeded(jobs.run("rollbacks", _rollbacks, [(source, segments[-1].number)]))
+    lowest = min((record.matchpoint for at, record in began if at not in known), default=None)
+    if lowest is None:
+        return findings
+    return [finding for finding in findings if finding.rule not in _OF_ROLLBACKS or finding.vlsn <= lowest]
+
+
+def _rollbacks(item: tuple[Source, int]) -> list[tuple[Lsn, RollbackStart]] | Failure:
+    source, number = item
+    return _tried(lambda: source.rollbacks(number))
 
 
 def _differences(

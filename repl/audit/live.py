@@ -23,8 +23,11 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
 from repl.audit.source import Unreadable
 from vlsn import scan
+from vlsn.chain import rollbacks_in
 from vlsn.errors import BadBody
+from vlsn.ids import Lsn
 from vlsn.inspection import Rule
+from vlsn.records import RollbackStart
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 
@@ -46,7 +49,7 @@ class LiveSource:
         listing = self._json("/v1/segments")
         findings: list[Finding] = []
         try:
-            ends = {int(each["number"]): int(each["end"]) for each in listing["segments"]}
+            ends = self._ends(listing)
             group, node, dtvlsn = str(status["group"]), str(status["node"]), int(status["dtvlsn"])
             first, last = int(status["range"]["first"]), int(status["range"]["last_sync"])
         except (KeyError, TypeError, ValueError) as error:
@@ -63,6 +66,12 @@ class LiveSource:
             stop = min(end, at + PIECE_BYTES)
             buf[at - start : stop - start] = self._get(f"/v1/segments/{part.number}", at, stop)
         return buf
+
+    def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
+        ends = self._ends(self._json("/v1/segments"))
+        parts = [part for part in self._parts(0, ends, []) if part.number >= from_number]
+        found = (rollbacks_in(self.read(part, 0, part.end), part.number, part.salt) for part in parts)
+        return [each for records in found for each in records]
 
     def sidecar(self, part: Part) -> bytes | None:
         return None
@@ -99,6 +108,12 @@ class LiveSource:
     def _salt(self, number: int, end: int) -> int:
         """As its frames tell it; 0, which fits none of them, where there are none."""
         return scan.salt_of(self._get(f"/v1/segments/{number}", 0, end), 0, FIRST_FRAME) or 0
+
+    def _ends(self, listing: dict[str, Any]) -> dict[int, int]:
+        try:
+            return {int(each["number"]): int(each["end"]) for each in listing["segments"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unreadable(f"{self.text}: segments lack {error}; is it a vlsnlog node?") from error
 
     def _json(self, path: str) -> dict[str, Any]:
         try:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from repl.audit.plan import Part, Survey
 from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.ids import Lsn
+from vlsn.records import RollbackStart
 from vlsn.seams import Buffer
 
 
@@ -34,6 +36,10 @@ class Source(Protocol):
 
     def read(self, part: Part, start: int, end: int) -> Buffer:
         """Bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends."""
+        ...
+
+    def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
+        """The ROLLBACK_STARTs that segments from ``from_number`` on hold by now, and where they lie."""
         ...
 
     def sidecar(self, part: Part) -> bytes | None:

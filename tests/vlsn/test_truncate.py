@@ -6,6 +6,7 @@ import pytest
 
 from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, put
+from tests.vlsn.test_cleaning import clean, filled, last_of, numbers
 from vlsn import nodefile
 from vlsn.errors import BadArgument, Damaged, LogInUse, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
@@ -188,6 +189,28 @@ def test_a_damaged_log_is_not_cut() -> None:
         loss(machine, 20)
     assert raised.value.vlsn == 41
     assert loss(machine, 45).entries == 16
+
+
+def test_a_cleaned_log_begins_where_it_did_also_when_the_index_is_lost_on_the_way() -> None:
+    machine = Machine()
+    opened, held = filled(machine)
+    clean(opened)
+    first = opened.log.range.first
+    after = last_of(opened, numbers(machine)[1])
+    opened.close()
+    machine.kill()
+    with pytest.raises(BadArgument, match=f"it holds VLSN {first} to"):
+        loss(machine, first - 1)
+    machine.disk.stop_at(lambda call: call.name == "write" and call.size == 1)  # the first flag
+    with pytest.raises(StopHere):
+        truncated(machine, after)
+    machine.kill()
+    machine.stores.contents.pop(f"{DIRECTORY}/index")
+    report = verify(machine.disk, machine.stores, DIRECTORY)
+    assert (report.findings, report.first, report.last) == ([], first, after)
+    again = Opened(machine, take_term=False)
+    assert again.log.range.first == first
+    assert again.entries() == {vlsn: value for vlsn, value in held.items() if first <= vlsn <= after}
 
 
 def test_a_floor_not_yet_reached_is_not_lowered_and_a_person_lifts_it() -> None:

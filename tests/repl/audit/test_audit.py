@@ -372,6 +372,27 @@ def test_a_running_node_that_went_quiet_is_read_to_its_idle_end(tmp_path: Path) 
     assert {path: path.read_bytes() for path in copies[0].path.rglob("*") if path.is_file()} == before
 
 
+def test_a_rollback_that_a_running_node_begins_meanwhile_is_no_finding(tmp_path: Path) -> None:
+    story = numbered(60, 50)  # durable up to VLSN 2900: two blocks may still go
+    for flagged in (0, 1, 2):
+        one = Copy(tmp_path / f"{flagged}n1", "n1", segment_bytes=24 << 10).add(*story).checkpoint(2900)
+        two = Copy(tmp_path / f"{flagged}n2", "n2").add(*story).write()
+        gone = [one.places[2901], one.places[2951]]
+        one.rollback(2900, flags=False, end=False).write()
+        for at in gone[:flagged]:
+            one.flip_at(at >> 32, (at & 0xFFFF_FFFF) + 3, 0xA5)
+        lock = PosixDisk().lock(str(one.path / "LOCK"))
+        try:
+            report = audited(one, two)
+            one.flip_at(1, 4096 + 3, 0xA5)  # and a mark that no record explains
+            harmed = audited(one, two)
+        finally:
+            lock.release()
+        assert (report.findings, report.exit_code, report.equal) == ([], 0, True), flagged
+        assert report.compared_to == 2900
+        assert (1, "overmark") in [(finding.vlsn, finding.rule) for finding in harmed.findings]
+
+
 # Sidecars.
 
 
