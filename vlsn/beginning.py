@@ -20,11 +20,12 @@ from vlsn.errors import Damaged
 from vlsn.frame import FrameKind
 from vlsn.ids import Lsn, Vlsn, lsn, lsn_file
 from vlsn.index.index import VlsnIndex
-from vlsn.reader import WINDOW_BYTES_MIN, SegmentFile
+from vlsn.reader import SegmentFile
 from vlsn.retrack import is_block_at
 from vlsn.seams import Disk
 from vlsn.segment import FIRST_FRAME, segment_name
 from vlsn.state import StateRecord
+from vlsn.window import WINDOW_BYTES_MIN
 
 _FILES = re.compile(r"([0-9]{8})\.(vlog|vidx|vidx\.new|cut-[0-9]+(\.[0-9]+)?)\Z")
 

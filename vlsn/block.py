@@ -71,6 +71,7 @@ class EntryKind(IntEnum):
 _SUPPORTED = KINDS | TXNS | KEYS
 _ALL_KINDS = bytes(EntryKind)
 _COVERED = BLOCK_BYTES - 4
+_PAIR = Struct("<ii")
 
 
 class BlockHeader(Record, frozen=True, gc=False):
@@ -251,6 +252,23 @@ def _entries(
         for vlsn, kind, txn, key, value in rows
         if kinds is None or kind in kinds
     ]
+
+
+def entry(block: Buffer, header: BlockHeader, vlsn: Vlsn) -> Entry:
+    """One entry of a checked block, which holds ``vlsn``."""
+    number = vlsn - header.first_vlsn
+    lay = layout(header.flags, header.count, header.key_bytes, header.value_bytes)
+    kind, txn, key = header.kind, 0, None
+    if lay.kinds >= 0:
+        kind = block[lay.kinds + number]
+    if lay.txns >= 0:
+        txn = int.from_bytes(block[lay.txns + 8 * number : lay.txns + 8 * number + 8], "little")
+    if lay.keys >= 0:
+        start, end = _PAIR.unpack_from(block, lay.key_offsets + 4 * number)
+        key = bytes(block[lay.keys + start : lay.keys + end]) or None
+    start, end = _PAIR.unpack_from(block, lay.value_offsets + 4 * number)
+    value = bytes(block[lay.values + start : lay.values + end])
+    return Entry(vlsn, header.term, header.clock_us, kind, txn, key, value)
 
 
 # Building.

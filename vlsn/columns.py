@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -34,6 +35,7 @@ from vlsn.seams import Buffer
 BODY_AT = 64
 """Where the body starts in a block.  A batch's starts elsewhere, but at a multiple of 8 too: the same bytes."""
 SMALL_COLUMN = 64
+I64 = npt.NDArray[np.int64]
 
 assert sys.byteorder == "little", "columns are built as the machine's own integers"
 
@@ -96,6 +98,39 @@ def layout(flags: int, count: int, key_bytes: int, value_bytes: int) -> Layout:
         keys = at
         at = (at + key_bytes + 7) & ~7
     return Layout(kinds, txns, key_offsets, value_offsets, keys, at, at + value_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """``Layout`` of many blocks, by column, counted from each block's start; a column that is absent has no bytes."""
+
+    kinds: I64
+    txns: I64
+    key_offsets: I64
+    value_offsets: I64
+    keys: I64
+    values: I64
+    end: I64
+
+
+def layouts(headers: npt.NDArray[np.void]) -> Layouts:
+    """Where everything lies in the blocks of these headers (``BLOCK_DTYPE``), by arithmetic alone."""
+    flags, count = headers["flags"], headers["count"].astype(np.int64)
+    at = np.full(len(headers), BODY_AT, np.int64)
+    if not flags.any():
+        values = at + _aligned(4 * count + 4)
+        return Layouts(at, at, at, at, values, values, values + headers["value_bytes"])
+    has_kinds, has_txns, has_keys = ((flags & np.uint8(flag) != 0).astype(np.int64) for flag in (KINDS, TXNS, KEYS))
+    txns = _aligned(at + count * has_kinds)
+    key_offsets = txns + 8 * count * has_txns
+    value_offsets = _aligned(key_offsets + 4 * (count + 1) * has_keys)
+    keys = _aligned(value_offsets + 4 * (count + 1))
+    values = _aligned(keys + headers["key_bytes"].astype(np.int64) * has_keys)
+    return Layouts(at, txns, key_offsets, value_offsets, keys, values, values + headers["value_bytes"])
+
+
+def _aligned(at: I64) -> I64:
+    return at + 7 & ~7
 
 
 def check_columns(buf: Buffer, lay: Layout, count: int, key_bytes: int, value_bytes: int) -> tuple[int, int]:

@@ -21,7 +21,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from types import TracebackType
 from typing import TypeVar
 
@@ -38,7 +40,7 @@ from vlsn.local import LocalLog
 from vlsn.options import Durability, LogOptions
 from vlsn.overmark import check_rollback
 from vlsn.queued import Pending
-from vlsn.reader import DATA_ONLY
+from vlsn.reader import DATA_ONLY, EntryRun, LogReader, PairRun
 from vlsn.records import TermEntry
 from vlsn.recovery import Recovered, recover
 from vlsn.seal import check_values, values_of
@@ -51,7 +53,12 @@ NODE_NAME = "log"
 TICK_S_MIN = 0.005
 TICK_S_MAX = 0.1
 _READ_BYTES = 1 << 20
+_READ_ENTRIES = 10_000
+_READERS_KEPT = 4
+_READER_SEGMENTS = 16
+"""So many segments stay open in each."""
 T = TypeVar("T")
+_Run = TypeVar("_Run", EntryRun, PairRun)
 
 
 class _Waiting(Pending):
@@ -108,6 +115,7 @@ class Log:
         self._seams = seams
         self._waiting: deque[_Waiting] = deque()
         self._waiting_for_write: deque[_Waiting] = deque()
+        self._readers: list[LogReader] = []
         self._ticker: Ticker | None = None
         self._keeper = keeper
         self._writer = seams.threads.worker("vlsnlog-writer")
@@ -224,14 +232,37 @@ class Log:
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
         """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
         Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there; what it gave before may be undone."""
+        kinds = None if all_kinds else DATA_ONLY
+
+        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
+            limit = min(wanted - at + 1, _READ_ENTRIES)
+            return reader.entries(at, start=start, upto_vlsn=upto, limit=limit, bytes_max=_READ_BYTES, kinds=kinds)
+
+        for run in self._runs(from_vlsn, to_vlsn, some):
+            for entry in run.entries:
+                if to_vlsn and entry.vlsn > to_vlsn:
+                    return
+                yield entry
+
+    def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(VLSN, value) of the same entries, at less than half the cost.  Raises as ``read`` does."""
+
+        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
+            return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
+
+        return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some))
+
+    def _runs(
+        self, from_vlsn: int, to_vlsn: int, some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run]
+    ) -> Iterator[_Run]:
+        """``some`` of the log after some, until all up to ``to_vlsn`` was looked at."""
         epoch = self._log.index.epoch
         upto = self.range.last_sync
-        at = from_vlsn or self.range.first
+        at = Vlsn(from_vlsn) or self.range.first
         self._check_first(at)
         wanted = min(to_vlsn, upto) if to_vlsn else upto
-        reader = self._log.reader()
         start: Lsn | None = None
-        try:
+        with self._reader() as reader:
             while at and at <= wanted:
                 if epoch != self._log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
                     epoch, start = self._log.index.epoch, None
@@ -240,26 +271,29 @@ class Log:
                     wanted = min(wanted, upto)
                     continue
                 if start is None:
-                    mapping = self._log.index.at_or_before(Vlsn(at))
+                    mapping = self._log.index.at_or_before(at)
                     assert mapping is not None
                     start = mapping[1]
-                run = reader.entries(
-                    at,
-                    start=start,
-                    upto_vlsn=upto,
-                    limit=10_000,
-                    bytes_max=_READ_BYTES,
-                    kinds=None if all_kinds else DATA_ONLY,
-                )
+                run = some(reader, at, start, upto, wanted)
                 if run.next_vlsn == at:
                     return
-                for entry in run.entries:
-                    if entry.vlsn > wanted:
-                        return
-                    yield entry
+                yield run
                 at, start = run.next_vlsn, run.next_lsn
+
+    @contextmanager
+    def _reader(self) -> Iterator[LogReader]:
+        """A reader of its own, kept for the next read with the segments that it has open."""
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._log.reader(segments_max=_READER_SEGMENTS)
+        try:
+            yield reader
         finally:
-            reader.close()
+            if len(self._readers) < _READERS_KEPT and not self._log.closed:
+                self._readers.append(reader)
+            else:
+                reader.close()
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
         """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
@@ -365,6 +399,8 @@ class Log:
             self._wait(done) if failed is None else done.result()
             if self._ticker is not None:
                 self._ticker.close()
+            while self._readers:
+                self._readers.pop().close()
             self._writer.close()
             self._keeper.close()
             self._log.node_file.close()

@@ -211,9 +211,11 @@ class LocalLog:
         """How far segment ``number`` may be read from outside; 0 when it is not a live one."""
         return self.placement.synced_end(number)
 
-    def reader(self) -> LogReader:
+    def reader(self, *, segments_max: int = 1) -> LogReader:
         """For one user at a time; what is cleaned away under it is ``Trimmed``."""
-        return LogReader(self.seams.disk, self.directory, self.synced_end, lambda: self.range.first)
+        return LogReader(
+            self.seams.disk, self.directory, self.synced_end, lambda: self.range.first, segments_max=segments_max
+        )
 
     # The master's side.
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError
 from vlsn.frame import FLAG_AT, OVERMARKED, FrameKind
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file, lsn_offset
-from vlsn.reader import WINDOW_BYTES_MAX
 from vlsn.records import RollbackEnd, RollbackStart
 from vlsn.seams import Disk
 from vlsn.segment import segment_name, sidecar_name
+from vlsn.window import WINDOW_BYTES_MAX
 
 if TYPE_CHECKING:
     from vlsn.local import LocalLog

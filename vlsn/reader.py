@@ -2,7 +2,8 @@
 
 A reader never maps a segment and holds one window at a time (at most 1 MiB, or one frame when that is
 larger), so that a node's memory does not grow with its log.  It knows of no index: the caller brings the LSN
-of a block at or before the VLSN it wants, and after that goes on from ``next_lsn``.
+of a block at or before the VLSN it wants, and after that goes on from ``next_lsn``.  Entries are decoded
+by column (``rows``), many blocks at once; a single one by a look at the few frames before it.
 
 Rules.
 1. Nothing at or past the synced end that the owner names is read, nor past ``upto_vlsn``.
@@ -17,29 +18,32 @@ Rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
+from itertools import chain
 from struct import Struct
-
-import numpy as np
-import numpy.typing as npt
 
 from vlsn import block as block_format
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, Entry, EntryKind
 from vlsn.directory import segment_numbers
 from vlsn.errors import BadBody, Damaged, Trimmed
-from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
+from vlsn.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, decode_header
 from vlsn.gathering import Gathering
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset
-from vlsn.limits import KIB, MIB
-from vlsn.scan import Offsets, Stop, Walk
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset, padded
+from vlsn.limits import KIB
+from vlsn.scan import Stop, Walk
 from vlsn.seams import Disk, File
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
+from vlsn.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
 
-WINDOW_BYTES_MIN = 16 * KIB
-WINDOW_BYTES_MAX = MIB
+SINGLE_BYTES = 8 * KIB
+"""What a look at one entry reads first: the index has a mapping every 4 KiB, or every ten VLSNs."""
+ENTRY_BYTES_GUESS = 256
+"""Frame and all, by which a window is sized for so many entries."""
+_SPAN = Struct("<4xI8xQ")
+"""Count and first VLSN of a block."""
+_BLOCK = int(FrameKind.BLOCK)
 _HEADER = Struct("<BBBxIQQQQIIIIII")
 DATA_ONLY = frozenset({int(EntryKind.DATA)})
 
@@ -63,6 +67,15 @@ class EntryRun:
     looked at, ``next_lsn`` the block (or the end) to look for it from."""
 
     entries: list[Entry]
+    next_lsn: Lsn
+    next_vlsn: Vlsn
+
+
+@dataclass(frozen=True, slots=True)
+class PairRun:
+    """``pairs`` in order; ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
+
+    pairs: Iterable[tuple[int, bytes]]
     next_lsn: Lsn
     next_vlsn: Vlsn
 
@@ -110,64 +123,41 @@ class SegmentFile:
 
 
 class LogReader:
-    """Reads one log's blocks; one user at a time.  Keeps one segment open between calls.
+    """Reads one log's blocks; one user at a time.  Keeps up to ``segments_max`` segments open between calls.
 
     ``synced_end(number)`` is how far a segment may be read now; 0 for one that its owner keeps no end of: then
     the next segment's header says it.  ``first()`` is the first VLSN there is, as its owner knows it: what is missing
     before it was cleaned away."""
 
     def __init__(
-        self, disk: Disk, directory: str, synced_end: Callable[[int], int], first: Callable[[], int] = lambda: 0
+        self,
+        disk: Disk,
+        directory: str,
+        synced_end: Callable[[int], int],
+        first: Callable[[], int] = lambda: 0,
+        *,
+        segments_max: int = 1,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._synced_end = synced_end
         self._first = first
-        self._segment: SegmentFile | None = None
+        self._segments_max = segments_max
+        self._segments: dict[int, SegmentFile] = {}
 
     def blocks(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> ReadRun:
         """The block that holds ``from_vlsn`` and those after it whose last VLSN is at most ``upto_vlsn``, up to
         ``bytes_max`` but at least one.  ``start`` is the LSN of a frame at or before it (an index mapping, or
         ``next_lsn``).  An empty run: nothing more may be read yet.  Raises ``Damaged``, or ``Trimmed`` when it was
         cleaned away meanwhile."""
-        taking = _Taking(from_vlsn, upto_vlsn, bytes_max)
-        try:
-            return self._blocks(taking, from_vlsn, start, upto_vlsn)
-        except Damaged as error:
-            first = self._first()
-            if taking.want < first:
-                raise Trimmed(f"VLSN {taking.want} was cleaned away; the first is {first}", first=first) from error
-            raise
-
-    def _blocks(self, taking: _Taking, from_vlsn: int, start: Lsn, upto_vlsn: int) -> ReadRun:
-        at = start
-        while taking.want <= upto_vlsn and taking.room > 0:
-            segment = self._open(lsn_file(at))
-            offset = lsn_offset(at)
-            end = self._end(segment)
-            if offset >= end:
-                following = self._following(segment)
-                if following is None:
-                    break
-                if following.header.prev_end > offset:  # its owner has not told yet that this one ends there
-                    following.close()
-                    break
-                if following.header.prev_end < offset:
-                    taking.expected = 0  # what lay past there was written again, where we go: it comes once more
-                self._segment = following
-                segment.close()
-                at = lsn(following.number, FIRST_FRAME)
-                continue
-            buf, found = segment.window(offset, end, taking.window_bytes())
-            at = lsn(segment.number, taking.take(buf, offset, found, segment.number))
-            if taking.stopped is _Stopped.DAMAGED and lsn_offset(at) >= self._end(segment):
-                taking.stopped = None  # the segment was left meanwhile; it ends before this
-                continue
-            if taking.stopped is _Stopped.DAMAGED and not taking.data:
-                raise _damaged(segment, lsn_offset(at), taking.expected or from_vlsn)
-            if taking.stopped is not None:
-                break
-        return taking.run(at)
+        taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
+        data: list[bytes] = []
+        lsns: list[Lsn] = []
+        for window in self._windows(taking):
+            data += window.blocks()
+            lsns += window.lsns()
+        last = Vlsn(taking.want - 1) if data else NULL_VLSN
+        return ReadRun(data, lsns, taking.first, last, taking.at, Vlsn(taking.want))
 
     def entries(
         self,
@@ -180,36 +170,126 @@ class LogReader:
         kinds: frozenset[int] | None = DATA_ONLY,
     ) -> EntryRun:
         """Entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at most ``limit`` and about
-        ``bytes_max`` bytes of keys and values, but at least one if there is any.  Raises ``Damaged``."""
+        ``bytes_max`` bytes of keys and values, but at least one if there is any.  Raises ``Damaged``, ``Trimmed``."""
+        if limit == 1:
+            entry = self._single(from_vlsn, start, upto_vlsn)
+            if entry is not None and (kinds is None or entry.kind in kinds):
+                return EntryRun([entry], start, Vlsn(from_vlsn + 1))
         found = Gathering(from_vlsn, limit=limit, bytes_max=bytes_max, kinds=kinds)
         at = start
         while not found.full:
-            window = max(min(found.room, WINDOW_BYTES_MAX), 1)
+            size = min(found.room, WINDOW_BYTES_MAX, (limit - len(found.entries)) * ENTRY_BYTES_GUESS)
+            taking = Taking(found.next_vlsn, at, upto_vlsn, max(size, 1))
             try:
-                run = self.blocks(found.next_vlsn, start=at, upto_vlsn=upto_vlsn, bytes_max=window)
+                for window in self._windows(taking):
+                    left_out = window.gather(found)
+                    if left_out is not None:
+                        return EntryRun(found.entries, left_out, found.next_vlsn)
             except (Damaged, Trimmed):
                 if found.entries:
                     break  # rule 5: the next call says it
                 raise
-            for block, at in zip(run.data, run.lsns, strict=True):
-                header = block_format.BlockHeader(*_HEADER.unpack_from(block))  # its frame's checksum was right
-                if not found.add(block, header):
-                    return EntryRun(found.entries, at, found.next_vlsn)
-            at = run.next_lsn
-            if not run.data:
+            at = taking.at
+            if not taking.first:
                 break
         return EntryRun(found.entries, at, found.next_vlsn)
 
+    def pairs(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, to_vlsn: int) -> PairRun:
+        """(VLSN, value) of the DATA entries from ``from_vlsn`` to ``to_vlsn``, as many as a window of the log holds;
+        ``upto_vlsn`` (a block's last) is at or past ``to_vlsn``.  Raises ``Damaged``, ``Trimmed``."""
+        taking = Taking(from_vlsn, start, upto_vlsn, WINDOW_BYTES_MAX)
+        found: list[Iterable[tuple[int, bytes]]] = []
+        for window in self._windows(taking):
+            rows = window.rows()
+            found.append(rows.pairs(rows.chosen(from_vlsn, to_vlsn, DATA_ONLY)))
+        return PairRun(chain.from_iterable(found), taking.at, Vlsn(taking.want))
+
     def close(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+        while self._segments:
+            self._segments.popitem()[1].close()
+
+    def _windows(self, taking: Taking) -> Iterator[Window]:
+        """What is taken, a window at a time; ``taking.at`` is where to go on.  Raises ``Damaged`` (or ``Trimmed``)
+        before the first of them."""
+        try:
+            while taking.want <= taking.upto and taking.room > 0 and taking.stopped is None:
+                segment = self._open(lsn_file(taking.at))
+                end = self._end(segment)
+                if lsn_offset(taking.at) < end:
+                    window = self._window(segment, end, taking)
+                    if window is not None:
+                        yield window
+                elif not self._goes_on(segment, taking):
+                    return
+        except Damaged as error:
+            first = self._first()
+            if taking.want < first:
+                raise Trimmed(f"VLSN {taking.want} was cleaned away; the first is {first}", first=first) from error
+            raise
+
+    def _window(self, segment: SegmentFile, end: int, taking: Taking) -> Window | None:
+        offset = lsn_offset(taking.at)
+        buf, found = segment.window(offset, end, taking.window_bytes())
+        window = taking.take(buf, offset, found, segment.number)
+        if taking.stopped is Stopped.DAMAGED:
+            if lsn_offset(taking.at) >= self._end(segment):
+                taking.stopped = None  # the segment was left meanwhile; it ends before this
+            elif not taking.first:
+                raise _damaged(segment, lsn_offset(taking.at), taking.expected or taking.want)
+        return window
+
+    def _goes_on(self, segment: SegmentFile, taking: Taking) -> bool:
+        """Moves to the segment after this one, which ends at or before ``taking.at``; False while there is none."""
+        following = self._following(segment)
+        if following is None:
+            return False
+        if following.header.prev_end > lsn_offset(taking.at):  # its owner has not told yet that this one ends there
+            following.close()
+            return False
+        if following.header.prev_end < lsn_offset(taking.at):
+            taking.expected = 0  # what lay past there was written again, where we go: it comes once more
+        self._keep(following)
+        taking.at = lsn(following.number, FIRST_FRAME)
+        return True
+
+    def _single(self, vlsn: int, start: Lsn, upto_vlsn: int) -> Entry | None:
+        """The entry, if it is in a good frame close behind ``start``; else None, and the long way says why."""
+        segment = self._open(lsn_file(start))
+        offset = lsn_offset(start)
+        end = self._end(segment)
+        if offset >= end:
+            return None
+        salt = segment.header.salt
+        buf = segment.file.read(offset, min(SINGLE_BYTES, end - offset))
+        at = _frame_of(buf, offset, salt, vlsn)
+        frame = decode_header(buf, at, offset=offset + at, salt=salt) if at is not None else None
+        if frame is None or at is None or offset + at + frame.size > end:
+            return None
+        if at + frame.size > len(buf):
+            buf, at = segment.file.read(offset + at, frame.size), 0
+        if not check_frame(buf, at, frame):
+            return None
+        block = buf[at + FRAME_BYTES : at + FRAME_BYTES + frame.length]
+        header = block_format.BlockHeader(*_HEADER.unpack_from(block))
+        if header.size != frame.length or header.last_vlsn > upto_vlsn:
+            return None
+        return block_format.entry(block, header, Vlsn(vlsn))
 
     def _open(self, number: int) -> SegmentFile:
-        if self._segment is None or self._segment.number != number:
-            self.close()
-            self._segment = SegmentFile(self._disk, self._directory, number)
-        return self._segment
+        segment = self._segments.get(number)
+        if segment is None:
+            segment = SegmentFile(self._disk, self._directory, number)
+            self._keep(segment)
+        return segment
+
+    def _keep(self, segment: SegmentFile) -> None:
+        """Instead of the one that was opened first, when there are too many."""
+        before = self._segments.pop(segment.number, None)
+        if before is None and len(self._segments) >= self._segments_max:
+            before = self._segments.pop(next(iter(self._segments)))
+        if before is not None:
+            before.close()
+        self._segments[segment.number] = segment
 
     def _end(self, segment: SegmentFile) -> int:
         end = self._synced_end(segment.number) or segment.live_end
@@ -244,90 +324,24 @@ class LogReader:
         return None
 
 
-class _Stopped(Enum):
-    LIMIT = auto()
-    DAMAGED = auto()
-
-
-class _Taking:
-    """What one call of ``blocks`` has gathered so far, and what it still wants."""
-
-    def __init__(self, from_vlsn: int, upto_vlsn: int, bytes_max: int) -> None:
-        self.want = from_vlsn
-        self.upto = upto_vlsn
-        self.room = bytes_max
-        self.data: list[bytes] = []
-        self.lsns: list[Lsn] = []
-        self.first = NULL_VLSN
-        self.expected = 0
-        """The VLSN that the next visible block begins with; 0 before the first one was seen."""
-        self.stopped: _Stopped | None = None
-        self._window = WINDOW_BYTES_MIN
-
-    def window_bytes(self) -> int:
-        """What fills the room, headers included; for one block near its mapping little, then ever more."""
-        size = min(max(self.room + self.room // 4, self._window), WINDOW_BYTES_MAX)
-        self._window *= 4
-        return size
-
-    def run(self, at: Lsn) -> ReadRun:
-        last = Vlsn(self.want - 1) if self.data else NULL_VLSN
-        return ReadRun(self.data, self.lsns, self.first, last, at, Vlsn(self.want))
-
-    def take(self, buf: bytes, base: int, found: Walk, number: int) -> int:
-        """Takes what is wanted of one window; returns the offset up to which all is dealt with."""
-        if not len(found):
-            self.stopped = _Stopped.DAMAGED
-            return found.end
-        visible = found.only((found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0))
-        if not len(visible):
-            return found.end
-        heads = scan.block_headers(buf, base, visible.offsets)
-        firsts = heads["first_vlsn"].astype(np.int64)
-        lasts = firsts + heads["count"] - 1
-        good = self._follows_on(visible, heads, firsts, lasts)
-        low = int(np.searchsorted(lasts[:good], self.want))
-        high = int(np.searchsorted(lasts[:good], self.upto, side="right"))
-        high = low + self._fitting(visible, low, high)
-        if high < good:
-            self.stopped = _Stopped.LIMIT
-        verified = low + self._verified(buf, base, visible, low, high)
-        if verified < high or (high == good and good < len(visible)):
-            self.stopped = _Stopped.DAMAGED
-        if verified > low:
-            self._add(buf, base, number, visible, low, verified)
-            self.first = self.first or Vlsn(int(firsts[low]))
-            self.want = int(lasts[verified - 1]) + 1
-        if verified:
-            self.expected = int(lasts[verified - 1]) + 1
-        return found.end if verified == len(visible) else int(visible.offsets[verified])
-
-    def _follows_on(self, visible: Walk, heads: npt.NDArray[np.void], firsts: Offsets, lasts: Offsets) -> int:
-        """How many of the blocks follow on exactly, fill their frames and do not begin after what is wanted."""
-        good = visible.headers["length"] == heads["body_bytes"] + np.uint32(BLOCK_BYTES)
-        good &= (heads["count"] > 0) & (firsts > 0)
-        good[1:] &= firsts[1:] == lasts[:-1] + 1
-        good[0] &= firsts[0] == self.expected if self.expected else firsts[0] <= self.want
-        return len(good) if good.all() else int(good.argmin())
-
-    def _fitting(self, visible: Walk, low: int, high: int) -> int:
-        """How many of the blocks from ``low`` on have room: at least the very first."""
-        totals = np.cumsum(visible.headers["length"][low:high], dtype=np.int64)
-        fitting = int(np.searchsorted(totals, self.room, side="right"))
-        return max(fitting, min(1, high - low)) if not self.data else fitting
-
-    def _verified(self, buf: bytes, base: int, visible: Walk, low: int, high: int) -> int:
-        """How many of the chosen blocks have a right checksum, up to the first that has not."""
-        chosen = Walk(visible.offsets[low:high], visible.headers[low:high], visible.end, visible.reason)
-        bad = scan.check_crcs(buf, base, chosen)
-        return high - low if bad is None else bad
-
-    def _add(self, buf: bytes, base: int, number: int, visible: Walk, low: int, high: int) -> None:
-        places = (visible.offsets[low:high] - base + FRAME_BYTES).tolist()
-        lengths = visible.headers["length"][low:high]
-        self.data += [buf[at : at + size] for at, size in zip(places, lengths.tolist(), strict=True)]
-        self.lsns += (visible.offsets[low:high] + (number << 32)).tolist()
-        self.room -= int(lengths.sum())
+def _frame_of(buf: bytes, base: int, salt: int, vlsn: int) -> int | None:
+    """Where in ``buf``, which begins with a frame, the visible block with ``vlsn`` lies: frame by frame, each
+    header what it must be and the blocks one after the other.  None where that ends before."""
+    at = expected = size = 0
+    while at + FRAME_BYTES + BLOCK_BYTES <= len(buf):
+        magic, kind, flag, length, prev, _, field, _ = FRAME.unpack_from(buf, at)
+        if magic != MAGIC or field != salt ^ (base + at) or (at and prev != size):
+            return None
+        if kind == _BLOCK and not flag:
+            count, first = _SPAN.unpack_from(buf, at + FRAME_BYTES)
+            if first > vlsn or (expected and first != expected):
+                return None
+            expected = first + count
+            if vlsn < expected:
+                return at
+        size = FRAME_BYTES + padded(length)
+        at += size
+    return None
 
 
 def _damaged(segment: SegmentFile, offset: int, vlsn: int) -> Damaged:

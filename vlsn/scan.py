@@ -1,8 +1,8 @@
 """The walk through a segment's bytes: lengths in a tight loop, all else by column.
 
 A buffer holds a segment from file offset ``base`` (a multiple of 8) on.  Its frames are found by their
-lengths alone, then every header field but the crc is checked for all of them at once, so that a frame
-costs about 0.15 µs here and a NumPy call is paid once a window, not once a frame.
+lengths alone (small ones by magic and salt, a column of all places at a time), then every header field but
+the crc is checked for all of them at once, so that a NumPy call is paid once a window, not once a frame.
 
     base = 4096          4184           4272     4272+24
       |BLOCK 64 B, prev 0 |BLOCK 60 B, prev 88   |000000…
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from crc32c import crc32c
 from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE
 from vlsn.frame import FLAG_AT, FRAME_BYTES, FRAME_DTYPE, MAGIC, OVERMARKED, FrameKind, check_frame, decode_header
 from vlsn.ids import U32_MAX, padded
-from vlsn.limits import MIB
+from vlsn.limits import KIB, MIB
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME
 
@@ -39,8 +40,14 @@ _CLAIMS_MAX = 256
 _COVERED = [*range(FLAG_AT), *range(FLAG_AT + 1, FRAME_BYTES - 4)]
 _TABLE_FROM = 100
 """From this many frames on, header checksums are cheaper by table, a column of all frames at a time."""
-# One step of crc32c for each value of a byte, out of the checksums of single bytes (which begin and end inverted).
-_CRC_TABLE = np.array([crc32c(bytes([byte ^ 0xFF])) ^ U32_MAX ^ 0x00FF_FFFF for byte in range(256)], dtype=np.uint32)
+_MARKS_FRAME_BYTES = 1024
+"""A window that begins with a frame of at most this size is searched for magic and salt, 0.1 ns a byte; in one of
+larger frames a step from length to length, 0.13 µs a frame, costs less."""
+_MARKS_BYTES_MIN = 8 * KIB
+_CRC_RUN = 2048
+"""Pieces whose places are lists at once."""
+_VIEW_FROM = 4 * KIB
+"""Frames longer than this on the average are not copied for their checksum."""
 _KIND_LAST = max(FrameKind)
 
 
@@ -86,7 +93,9 @@ def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
     assert start % 8 == 0
     assert base <= start
     assert end <= base + len(buf)
-    offsets = _by_length(buf, base, start, end)
+    offsets = _by_marks(buf, base, start, end, salt)
+    if offsets is None:
+        offsets = _by_length(buf, base, start, end)
     headers = _rows(buf, offsets - base, FRAME_DTYPE)
     good = _headers_good(headers, offsets, salt, first_prev=0 if start == FIRST_FRAME else None)
     if not good.all():
@@ -144,12 +153,27 @@ def bad_frames(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.bool_]:
 
 
 def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
-    """For each frame the checksum that its bytes call for (about 0.4 µs a frame)."""
-    starts = (found.offsets - base + FRAME_BYTES).tolist()
-    ends = found.headers["length"].astype(np.int64) + (found.offsets - base + FRAME_BYTES)
-    heads = _head_crcs(found.headers).tolist()
-    values = [crc32c(buf[start:end], head) for start, end, head in zip(starts, ends.tolist(), heads, strict=True)]
-    return np.array(values, dtype=np.uint32)
+    """For each frame the checksum that its bytes call for (about 0.25 µs a frame, and 0.05 µs a KiB)."""
+    starts = found.offsets - base + FRAME_BYTES
+    return piece_crcs(buf, starts, starts + found.headers["length"], _head_crcs(found.headers))
+
+
+def piece_crcs(
+    buf: Buffer, starts: Offsets, ends: Offsets, seeds: npt.NDArray[np.uint32] | None = None
+) -> npt.NDArray[np.uint32]:
+    """The crc32c of each ``buf[start:end]``, going on from its seed where there are seeds."""
+    count = len(starts)
+    values = np.empty(count, dtype=np.uint32)
+    for low in range(0, count, _CRC_RUN):
+        run = slice(low, low + _CRC_RUN)
+        piece = memoryview(buf) if int((ends[run] - starts[run]).sum()) > len(starts[run]) * _VIEW_FROM else buf
+        places = starts[run].tolist(), ends[run].tolist()
+        if seeds is None:
+            values[run] = [crc32c(piece[start:end]) for start, end in zip(*places, strict=True)]
+        else:
+            seeded = zip(*places, seeds[run].tolist(), strict=True)
+            values[run] = [crc32c(piece[start:end], seed) for start, end, seed in seeded]
+    return values
 
 
 def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | None:
@@ -222,6 +246,34 @@ def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
     return (np.array(found, dtype=np.int64) - 1) * 4 + base
 
 
+def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets | None:
+    """As ``_by_length``, by magic and salt: where small frames follow on one another as their lengths say.  None
+    where they do not, or are few or large."""
+    if end - start < _MARKS_BYTES_MIN:
+        return None
+    if int.from_bytes(buf[start - base + 4 : start - base + 8], "little") > _MARKS_FRAME_BYTES:
+        return None
+    pieces = []
+    places = (end - start - FRAME_BYTES) // 8 + 1
+    for low in range(0, places, _SEARCH_BYTES // 8):
+        count, at = min(places - low, _SEARCH_BYTES // 8), start - base + low * 8
+        magics = np.ndarray(count, "<u2", buf, at, (8,))
+        marked = np.flatnonzero(magics == MAGIC)
+        salts = np.ndarray(count, "<u4", buf, at + 16, (8,))[marked]
+        lengths = np.ndarray(count, "<u4", buf, at + 4, (8,))[marked]
+        offsets = marked * 8 + (start + low * 8)
+        right = salts == (offsets.astype(np.uint32) ^ np.uint32(salt))
+        pieces.append((offsets[right], lengths[right]))
+    offsets = np.concatenate([found for found, _ in pieces])
+    lengths = np.concatenate([found for _, found in pieces])
+    if not len(offsets) or offsets[0] != start:
+        return None
+    ends = offsets + FRAME_BYTES + ((lengths.astype(np.int64) + 7) & ~7)
+    if (ends[:-1] != offsets[1:]).any():
+        return None
+    return np.append(offsets, ends[-1]) if ends[-1] + FRAME_BYTES <= end & ~7 else offsets
+
+
 def _rows(buf: Buffer, positions: Offsets, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
     """What lies at each position (a multiple of 8) of ``buf``, read as ``dtype``: one gather, however many."""
     size = dtype.itemsize
@@ -238,10 +290,26 @@ def _head_crcs(headers: Headers) -> npt.NDArray[np.uint32]:
         heads = raw[:, _COVERED].tobytes()
         width = len(_COVERED)
         return np.array([crc32c(heads[at : at + width]) for at in range(0, len(heads), width)], dtype=np.uint32)
-    value = np.full(len(raw), U32_MAX, dtype=np.uint32)
-    for column in _COVERED:
-        value = _CRC_TABLE[(value ^ raw[:, column]) & np.uint32(0xFF)] ^ (value >> np.uint32(8))
-    return ~value
+    tables = _head_tables()
+    value = np.full(len(raw), crc32c(bytes(len(_COVERED))), dtype=np.uint32)
+    for table, column in zip(tables, _COVERED, strict=True):
+        if raw[:, column].any():
+            value ^= table[raw[:, column]]
+    return value
+
+
+@lru_cache(maxsize=1)
+def _head_tables() -> npt.NDArray[np.uint32]:
+    """What each value of each byte changes in the crc32c of a header of zeros: the checksum of a header is that
+    of zeros with the changes of its bytes, for a crc is linear over what it covers."""
+    zeros = bytes(len(_COVERED))
+    return np.array(
+        [
+            [crc32c(zeros[:at] + bytes([byte]) + zeros[at + 1 :]) ^ crc32c(zeros) for byte in range(256)]
+            for at in range(len(zeros))
+        ],
+        dtype=np.uint32,
+    )
 
 
 def _headers_good(headers: Headers, offsets: Offsets, salt: int, *, first_prev: int | None) -> npt.NDArray[np.bool_]:

@@ -16,25 +16,13 @@ from repl.audit.digest import U64, block_digests
 from repl.audit.frames import Bools, Frames
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, KIND_COLUMN, NUMBER_MAX, VERSION, BlockFlag, EntryKind
+from vlsn.columns import layouts
 from vlsn.frame import OVERMARKED, FrameKind
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.seams import Buffer
 
 I64 = NDArray[np.int64]
 _SUPPORTED: Final = int(BlockFlag.KINDS | BlockFlag.TXNS | BlockFlag.KEYS)
-
-
-@dataclass(frozen=True, slots=True)
-class Layouts:
-    """``vlsn.block.Layout`` by column, counted from the block's start; a column that is absent has no bytes."""
-
-    kinds: I64
-    txns: I64
-    key_offsets: I64
-    value_offsets: I64
-    keys: I64
-    values: I64
-    end: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +46,7 @@ class Blocks:
     def visible(self) -> Bools:
         return self.whole & ~self.overmarked
 
-    def only(self, which: Bools | slice) -> Blocks:
+    def only(self, which: Bools) -> Blocks:
         return Blocks(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
@@ -79,39 +67,20 @@ def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
         first,
         first + count - np.uint64(1),
         envelopes["flag"] == OVERMARKED,
-        whole & _sound(headers),
+        whole & sound(headers),
         block_digests(crc32c, crc32, headers["term"], first, count),
     )
 
 
-def _sound(headers: scan.Headers) -> Bools:
+def sound(headers: scan.Headers) -> Bools:
     """Fields that can be together, and lengths that add up."""
     flags, kind, count = headers["flags"], headers["kind"], headers["count"]
-    sound: Bools = (headers["version"] == VERSION) & (headers["zero"] == 0) & (flags & ~np.uint8(_SUPPORTED) == 0)
-    sound &= (kind == KIND_COLUMN) == (flags & np.uint8(BlockFlag.KINDS) != 0)
-    sound &= (kind == KIND_COLUMN) | (kind < len(EntryKind))
-    sound &= (count >= 1) & (count <= BATCH_ENTRIES_MAX) & (headers["submissions"] <= count)
-    sound &= (headers["term"] >= 1) & (headers["term"] <= NUMBER_MAX) & (headers["clock_us"] <= NUMBER_MAX)
-    sound &= (headers["dtvlsn"] < headers["first_vlsn"]) & (headers["first_vlsn"] <= NUMBER_MAX - BATCH_ENTRIES_MAX)
-    sound &= (flags & np.uint8(BlockFlag.KEYS) != 0) == (headers["key_bytes"] != 0)
-    sound &= layouts(headers).end == headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
-    return sound
-
-
-def layouts(headers: scan.Headers) -> Layouts:
-    """Where the columns of each block lie, by arithmetic alone."""
-    flags, count = headers["flags"], headers["count"].astype(np.int64)
-    has_kinds, has_txns, has_keys = (
-        (flags & np.uint8(flag) != 0).astype(np.int64) for flag in (BlockFlag.KINDS, BlockFlag.TXNS, BlockFlag.KEYS)
-    )
-    kinds = np.full(len(headers), BLOCK_BYTES, np.int64)
-    txns = _aligned(kinds + count * has_kinds)
-    key_offsets = txns + 8 * count * has_txns
-    value_offsets = _aligned(key_offsets + 4 * (count + 1) * has_keys)
-    keys = _aligned(value_offsets + 4 * (count + 1))
-    values = _aligned(keys + headers["key_bytes"].astype(np.int64) * has_keys)
-    return Layouts(kinds, txns, key_offsets, value_offsets, keys, values, values + headers["value_bytes"])
-
-
-def _aligned(at: I64) -> I64:
-    return at + 7 & ~7
+    right: Bools = (headers["version"] == VERSION) & (headers["zero"] == 0) & (flags & ~np.uint8(_SUPPORTED) == 0)
+    right &= (kind == KIND_COLUMN) == (flags & np.uint8(BlockFlag.KINDS) != 0)
+    right &= (kind == KIND_COLUMN) | (kind < len(EntryKind))
+    right &= (count >= 1) & (count <= BATCH_ENTRIES_MAX) & (headers["submissions"] <= count)
+    right &= (headers["term"] >= 1) & (headers["term"] <= NUMBER_MAX) & (headers["clock_us"] <= NUMBER_MAX)
+    right &= (headers["dtvlsn"] < headers["first_vlsn"]) & (headers["first_vlsn"] <= NUMBER_MAX - BATCH_ENTRIES_MAX)
+    right &= (flags & np.uint8(BlockFlag.KEYS) != 0) == (headers["key_bytes"] != 0)
+    right &= layouts(headers).end == headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
+    return right

@@ -6,26 +6,33 @@ binary array over those bytes, of which every other element is a value and the r
     bytes    … |hdr|offsets| a | bc |  | hdr |offsets| d |      offsets  s0 e0 s1 e1 s2 e2 s3 e3
     elements                 v0  v1 v2      gap        v3        take 0, 2, 4, 6
 
-Damaged frames come last, a row each: where, the VLSN if the header still tells it, and no value.
+Damaged frames come last, a row each: where, the VLSN if the header still tells it, and no value.  A segment
+that its sidecar's checksum proves whole is not looked at frame by frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from repl.audit.blocks import I64, Blocks, layouts, read_blocks
+from repl.audit.blocks import read_blocks, sound
 from repl.audit.frames import Bools, read_frames
 from repl.audit.plan import Part
-from vlsn.block import BlockFlag, EntryKind, decode_header
+from repl.audit.source import Source
+from vlsn import scan
+from vlsn.block import BLOCK_BYTES, BlockFlag, EntryKind, decode_header
+from vlsn.checksum import crc
 from vlsn.errors import BadBody
-from vlsn.frame import FRAME_BYTES
+from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import lsn
+from vlsn.rows import I64, Rows
 from vlsn.seams import Buffer
+from vlsn.sidecar import Sidecar
 
 SCHEMA: Final = pa.schema(
     [
@@ -48,122 +55,152 @@ BATCH_BYTES: Final = 4 << 20
 _KINDS: Final = pa.array([kind.name for kind in EntryKind])
 
 
-def segment_batches(buf: Buffer, part: Part, node: str, *, batch_bytes: int = BATCH_BYTES) -> Iterator[Any]:
-    """``buf`` is the segment's file from its first byte to ``part.end``."""
-    frames = read_frames(buf, part)
-    blocks = read_blocks(buf, frames)
-    bad = {*frames.damage, *blocks.offsets[~blocks.whole].tolist()}
-    blocks = blocks.only(blocks.whole)
+def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str = "") -> Iterator[Any]:
+    """Some parts of a source, or all; ``node`` is its name.  A segment is in memory at a time, in one buffer: memory
+    that is new costs more than all else that is done to it.  Raises ``Unreadable``."""
+    if parts is None:
+        survey = source.survey(0)
+        parts, node = survey.parts, survey.node
+    into = bytearray(max((part.end for part in parts), default=0))
+    for part in parts:
+        buf = source.read(part, 0, part.end, into)
+        yield from segment_batches(buf, part, node, sidecar=source.sidecar(part))
+
+
+def segment_batches(
+    buf: Buffer, part: Part, node: str, *, sidecar: bytes | None = None, batch_bytes: int = BATCH_BYTES
+) -> Iterator[Any]:
+    """``buf`` is the segment's file from its first byte to ``part.end``.  The batches hold nothing of it."""
+    placed, bad = _placed(buf, part, sidecar)
     low = 0
-    while low < len(blocks):
-        high = max(low + 1, int(np.searchsorted(blocks.offsets, blocks.offsets[low] + batch_bytes)))
-        some = blocks.only(slice(low, high))
-        sound = _Window(buf, some).sound
-        bad.update(some.offsets[~sound].tolist())
-        if sound.any():
-            yield _batch(_Window(buf, some.only(sound)), part, node)
+    while low < len(placed.offsets):
+        high = max(low + 1, int(np.searchsorted(placed.offsets, placed.offsets[low] + batch_bytes)))
+        some = placed.only(slice(low, high))
+        window = _window(buf, some, bad)
+        if window is not None:
+            yield _batch(window, part, node)
         low = high
     if bad:
         yield _damaged(buf, sorted(bad), part, node)
 
 
-class _Window:
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Frames of blocks whose bytes are as they were written, by column; ``lengths`` are their payloads'."""
+
+    offsets: scan.Offsets
+    lengths: NDArray[np.int64]
+    overmarked: Bools
+
+    def only(self, which: Bools | slice) -> _Placed:
+        return _Placed(self.offsets[which], self.lengths[which], self.overmarked[which])
+
+
+def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, set[int]]:
+    """The blocks that are whole, and where something is not."""
+    frames = _proven(buf, part, sidecar) if sidecar is not None else None
+    if frames is not None:
+        frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
+        lengths = frames.headers["length"].astype(np.int64)
+        return _Placed(frames.offsets, lengths, np.zeros(len(frames), np.bool_)), set()
+    found = read_frames(buf, part)
+    blocks = read_blocks(buf, found)
+    bad = {*found.damage, *blocks.offsets[~blocks.whole].tolist()}
+    blocks = blocks.only(blocks.whole)
+    return _Placed(blocks.offsets, blocks.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES, blocks.overmarked), bad
+
+
+def _proven(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
+    """The frames of a segment of which its sidecar's one checksum says that every byte is as it was written; None
+    where it does not, or says something of another segment: that is for the audit to name."""
+    try:
+        sidecar = Sidecar.decode(data)
+    except BadBody:
+        return None
+    if (sidecar.number, sidecar.salt, sidecar.end) != (part.number, part.salt, part.end) or len(buf) < part.end:
+        return None
+    offsets = sidecar.offsets.astype(np.int64)
+    found = scan.at_offsets(buf, base=0, offsets=offsets, end=part.end, salt=part.salt)
+    if len(found) != len(offsets) or found.end != part.end or found.headers["flag"].any():
+        return None
+    return found if crc(memoryview(buf)[: part.end]) == sidecar.crc else None
+
+
+def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:
+    """The blocks of these that can be decoded; ``bad`` gets the others.  None where there is none."""
+    headers = scan.block_headers(buf, 0, some.offsets)
+    right = sound(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
+    if right.all():
+        window = _Window(buf, some, headers)
+        right = window.rising
+        if right.all():
+            return window
+    bad.update(some.offsets[~right].tolist())
+    return _window(buf, some.only(right), bad) if right.any() else None
+
+
+class _Window(Rows):
     """Consecutive blocks and the bytes that they lie in; positions count from the first byte of the first."""
 
-    def __init__(self, buf: Buffer, blocks: Blocks) -> None:
-        base = int(blocks.offsets[0])
-        self.bytes = np.frombuffer(buf, np.uint8)[base : int(blocks.ends[-1])]
-        self.blocks = blocks
-        self.count: I64 = blocks.headers["count"].astype(np.int64)
-        self.at: I64 = blocks.offsets - base + FRAME_BYTES
-        self.layouts = layouts(blocks.headers)
-        self.rows = int(self.count.sum())
+    def __init__(self, buf: Buffer, some: _Placed, headers: scan.Headers) -> None:
+        base = int(some.offsets[0])
+        end = int(some.offsets[-1] + some.lengths[-1]) + FRAME_BYTES + 7 & ~7
+        super().__init__(memoryview(buf)[base:end], some.offsets - base + FRAME_BYTES, headers)
+        self.blocks = some
 
     @property
-    def sound(self) -> Bools:
+    def rising(self) -> Bools:
         """For each block whether its offsets rise from 0 to the length of what they point into."""
-        headers = self.blocks.headers
-        values = self._rise(self.layouts.value_offsets, headers["value_bytes"], np.ones(len(headers), np.bool_))
-        keyed = headers["flags"] & np.uint8(BlockFlag.KEYS) != 0
-        return values & self._rise(self.layouts.key_offsets, headers["key_bytes"], keyed)
-
-    def column(self, name: str) -> I64:
-        """A header's field, for every entry of its block."""
-        return np.repeat(self.blocks.headers[name].astype(np.int64), self.count)
-
-    def repeated(self, column: NDArray[Any]) -> NDArray[Any]:
-        return np.repeat(column, self.count)
-
-    def numbers(self) -> I64:
-        """For every entry, which of its block it is, from 0."""
-        starts = np.cumsum(self.count) - self.count
-        return np.arange(self.rows, dtype=np.int64) - np.repeat(starts, self.count)
-
-    def body(self, flag: int, columns: I64, dtype: str, absent: I64) -> NDArray[Any]:
-        """A column that lies in the bodies of the blocks with ``flag``; ``absent`` for the entries of the others."""
-        has = self.blocks.headers["flags"] & np.uint8(flag) != 0
-        if not has.any():
-            return absent
-        width = np.dtype(dtype).itemsize
-        rows = np.repeat(has, self.count)
-        places = (np.repeat(self.at + columns, self.count) + self.numbers() * width)[rows]
-        absent[rows] = self._gather(places, dtype)
-        return absent
-
-    def cut(self, offsets: I64, data: I64, has: Bools) -> tuple[I64, I64]:
-        """Where each entry's key or value starts and ends; nothing, at its block's start, for blocks without."""
-        starts, ends = self._offsets(offsets, has)
-        origin = np.repeat(self.at + data * has, self.count)
-        return starts + origin, ends + origin
+        values = self._rise(self.layouts.value_offsets, self.headers["value_bytes"], np.ones(len(self.at), np.bool_))
+        keyed = self.has(BlockFlag.KEYS)
+        if keyed.any():
+            values &= self._rise(self.layouts.key_offsets, self.headers["key_bytes"], keyed)
+        return values
 
     def take(self, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
         """The bytes from each start to its end as one Arrow array; starts and ends rise together."""
         offsets = np.empty(2 * len(starts), np.int32)
         offsets[0::2], offsets[1::2] = starts, ends
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.bytes)]
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.buf)]
         alternating = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
         null = starts == ends if empty_is_null else None
         return alternating.take(pa.array(np.arange(0, len(offsets), 2), pa.int64(), mask=null))
 
-    def _offsets(self, columns: I64, has: Bools) -> tuple[I64, I64]:
-        """What the offsets columns say, for each entry; 0 and 0 for those of blocks without."""
-        rows = np.repeat(has, self.count)
-        places = (np.repeat(self.at + columns, self.count) + self.numbers() * 4)[rows]
-        starts, ends = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
-        starts[rows], ends[rows] = self._gather(places, "<i4"), self._gather(places + 4, "<i4")
-        return starts, ends
-
-    def _gather(self, places: I64, dtype: str) -> NDArray[Any]:
-        width = np.dtype(dtype).itemsize
-        return self.bytes[: len(self.bytes) // width * width].view(dtype)[places // width]
-
     def _rise(self, columns: I64, lengths: NDArray[Any], has: Bools) -> Bools:
-        starts, ends = self._offsets(columns, has)
-        wrong = np.bincount(np.repeat(np.arange(len(has)), self.count)[starts > ends], minlength=len(has))
+        starts, ends = self.offsets(columns, has)
         stop = np.cumsum(self.count)
-        right: Bools = (wrong == 0) & (starts[stop - self.count] == 0) & (ends[stop - 1] == lengths)
+        right: Bools = (starts[stop - self.count] == 0) & (ends[stop - 1] == lengths)
+        fall = np.flatnonzero(starts > ends)
+        if len(fall):
+            right[np.searchsorted(stop, fall, side="right")] = False
         return right | ~has
 
 
 def _batch(window: _Window, part: Part, node: str) -> Any:
-    headers, lays, rows = window.blocks.headers, window.layouts, window.rows
-    keyed = headers["flags"] & np.uint8(BlockFlag.KEYS) != 0
-    kinds = window.body(BlockFlag.KINDS, lays.kinds, "u1", window.column("kind"))
+    rows = window.rows
+    keys = window.take(*window.key_cuts(), empty_is_null=True) if window.has(BlockFlag.KEYS).any() else None
     columns = [
         pa.repeat(pa.scalar(node, pa.string()), rows),
         pa.repeat(pa.scalar(part.number, pa.int32()), rows),
-        pa.array(window.repeated(window.blocks.offsets + lsn(part.number, 0))),
-        pa.array(window.column("first_vlsn") + window.numbers()),
+        pa.array(window.spread(window.blocks.offsets + lsn(part.number, 0))),
+        pa.array(window.vlsns()),
         pa.array(window.column("term")),
         pa.array(window.column("clock_us")),
-        _KINDS.take(pa.array(kinds, mask=kinds >= len(_KINDS))),
-        pa.array(window.body(BlockFlag.TXNS, lays.txns, "<i8", np.zeros(rows, np.int64))),
-        window.take(*window.cut(lays.key_offsets, lays.keys, keyed), empty_is_null=True),
-        window.take(*window.cut(lays.value_offsets, lays.values, np.ones_like(keyed)), empty_is_null=False),
-        pa.array(window.repeated(window.blocks.overmarked)),
+        _kinds(window),
+        pa.array(window.txns()),
+        keys if keys is not None else pa.nulls(rows, pa.binary()),
+        window.take(*window.value_cuts(), empty_is_null=False),
+        pa.array(window.spread(window.blocks.overmarked)),
         pa.array(np.zeros(rows, np.bool_)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _kinds(window: _Window) -> Any:
+    if not window.headers["kind"].any():
+        return pa.repeat(_KINDS[0], window.rows)
+    kinds = window.kinds()
+    return _KINDS.take(pa.array(kinds, mask=kinds >= len(_KINDS)))
 
 
 def _damaged(buf: Buffer, offsets: list[int], part: Part, node: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
-from repl.audit.columns import segment_batches
+from repl.audit.columns import log_batches
 from repl.audit.plan import Part, packed
 from repl.audit.source import Source, source_of
 from vlsn.errors import BadArgument
@@ -86,5 +86,4 @@ class VlsnLogReader(DataSourceReader):  # type: ignore[misc]
         return [SegmentsPartition(survey.node, run) for run in runs] or [SegmentsPartition(survey.node, ())]
 
     def read(self, partition: SegmentsPartition) -> Iterator[Any]:
-        for part in partition.parts:
-            yield from segment_batches(self._source.read(part, 0, part.end), part, partition.node)
+        return log_batches(self._source, partition.parts, partition.node)

@@ -34,6 +34,7 @@ from vlsn.segment import FIRST_FRAME, sidecar_name
 
 HEAD_BYTES: Final = 1 << 20
 """Where the first block nearly always is."""
+PIECE_BYTES: Final = 1 << 20
 TAIL_BYTES: Final = 8 << 20
 """How much log before the end is looked through for the highest DTVLSN, which nearly always rises."""
 
@@ -72,13 +73,13 @@ class DirectorySource:
             findings=tuple(findings),
         )
 
-    def read(self, part: Part, start: int, end: int) -> Buffer:
-        buf = bytearray(end - start)
+    def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
+        buf = into if into is not None and len(into) >= end - start else bytearray(end - start)
         try:
             with open(f"{self.path}/{part.file}", "rb", buffering=0) as file:
                 file.seek(start)
-                view, at = memoryview(buf), 0
-                while at < len(buf) and (got := file.readinto(view[at:])):
+                view, at = memoryview(buf)[: end - start], 0
+                while at < len(view) and (got := file.readinto(view[at : at + PIECE_BYTES])):
                     at += got
         except OSError as error:
             raise Unreadable(f"{self.text}/{part.file}: {error.strerror or error}") from error

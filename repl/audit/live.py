@@ -60,7 +60,7 @@ class LiveSource:
             group=group, node=node, live=True, parts=parts, first=first, last=last, dtvlsn=dtvlsn, findings=found
         )
 
-    def read(self, part: Part, start: int, end: int) -> Buffer:
+    def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
         buf = bytearray(end - start)
         for at in range(start, end, PIECE_BYTES):
             stop = min(end, at + PIECE_BYTES)

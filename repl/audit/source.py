@@ -34,8 +34,9 @@ class Source(Protocol):
         """Its segments and bounds; reads headers and the log's two ends.  Raises ``Unreadable``."""
         ...
 
-    def read(self, part: Part, start: int, end: int) -> Buffer:
-        """Bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends."""
+    def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
+        """Bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends.  They may lie
+        in ``into``, if it is large enough, until the next read into it."""
         ...
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:

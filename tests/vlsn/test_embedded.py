@@ -248,3 +248,19 @@ def test_appends_beside_rollbacks_are_logged_and_kept_abandoned_or_refused(tmp_p
         held = [(entry.vlsn, entry.value) for entry in log.read(all_kinds=True)]
     with Log.open(tmp_path, told()) as log:
         assert [(entry.vlsn, entry.value) for entry in log.read(to_vlsn=held[-1][0], all_kinds=True)] == held
+
+
+def test_pairs_are_what_read_gives_within_its_bounds(tmp_path: Path) -> None:
+    with Log.open(tmp_path, SMALL) as log:
+        for number in range(200):
+            log.append([b"%d" % number, b"x" * number], keys=[b"k", None] if number % 3 else None)
+        for low, high in ((0, 0), (7, 7), (50, 130), (390, 10_000), (1, 1)):
+            read = [(entry.vlsn, entry.value) for entry in log.read(from_vlsn=low, to_vlsn=high)]
+            assert list(log.pairs(from_vlsn=low, to_vlsn=high)) == read
+        assert list(log.pairs(from_vlsn=1, to_vlsn=1)) == []  # the term, the log's own
+        abandoned = log.pairs()
+        next(abandoned)
+        del abandoned
+        assert len(list(log.pairs())) == 400
+    with Log.open(tmp_path, SMALL) as log:
+        assert len(list(log.pairs())) == 400

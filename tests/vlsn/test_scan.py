@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder, Piece
 from vlsn import scan
-from vlsn.frame import FLAG_AT, FrameKind
+from vlsn.frame import FLAG_AT, FrameKind, build_header
 from vlsn.scan import Stop
 from vlsn.segment import FIRST_FRAME
 
@@ -146,3 +146,35 @@ def test_no_bytes_make_the_walk_fail(noise: bytes, at: int) -> None:
     assert found.end <= len(built.piece.data)
     for run in scan.islands(bytes(built.piece.data), 0, FIRST_FRAME, built.piece.header.salt):
         assert len(run)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=60, max_size=120),
+    st.lists(st.tuples(st.integers(0, 119), st.integers(0, 90), st.integers(1, 255)), max_size=3),
+    st.data(),
+)
+def test_small_frames_found_by_their_marks_are_those_found_by_their_lengths(
+    drawn: list[tuple[int, bool]], broken: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Whatever is damaged, and with frames of other places inside of payloads."""
+    built = log()
+    for size, nested in drawn:
+        inner = built.piece.data[built.frames[0].offset :][:88] if nested and built.frames else b""
+        built.frame(FrameKind.BLOCK, bytes(64) + bytes(inner) + b"x" * size)
+    if data.draw(st.booleans()):  # right where it lies: magic and salt are those of a frame
+        victim = data.draw(st.sampled_from([each for each in built.frames if each.size > 144]))
+        at = victim.offset + 24 + 64
+        built.piece.data[at : at + 24] = build_header(
+            1, bytes(64), offset=at, prev=88, synced=0, salt=built.piece.header.salt
+        )
+    for number, at, mask in broken:
+        built.flip(built.frames[number % len(built.frames)], at, mask)
+    end = built.piece.end - data.draw(st.sampled_from([0, 0, 8, 40, -24, -200]))
+    buf, salt = bytes(built.piece.data), built.piece.header.salt
+    found = scan.walk(buf, base=0, start=FIRST_FRAME, end=end, salt=salt)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "_by_marks", lambda *_: None)
+        slow = scan.walk(buf, base=0, start=FIRST_FRAME, end=end, salt=salt)
+    assert (found.end, found.reason, found.offsets.tolist()) == (slow.end, slow.reason, slow.offsets.tolist())
+    assert found.headers.tobytes() == slow.headers.tobytes()

@@ -1,0 +1,1 @@
+"""The benchmark of the local log: opening, verifying and reading, without a cluster."""

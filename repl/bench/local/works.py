@@ -1,0 +1,236 @@
+"""What is measured on one log, and the ceiling of each: the same bytes touched without any of our code.
+
+    open       a log whose process was killed nearly a checkpoint's worth after its last checkpoint
+    verify     all of it, with sidecars; ``verify-bare`` without, so frame by frame
+    single     one entry at a random VLSN
+    pairs      all of it as (VLSN, value) pairs
+    arrow      all of it as Arrow batches, as Spark is given them
+
+Reads come from the page cache unless they say *cold*: that is the higher ceiling.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from repl.bench.local.report import Figure
+from vlsn.disk import PosixDisk
+from vlsn.embedded import Log
+from vlsn.errors import LogFailed
+from vlsn.limits import MIB
+from vlsn.lmdb_store import LmdbStores
+from vlsn.verify import verify
+
+SINGLE_S = 1.0
+SINGLE_CHECK = 256
+"""Reads between two looks at the clock."""
+OPEN_AIM_S = 0.5
+VERIFY_AIM = 0.5
+BARE_AIM_MB = 250
+SINGLE_AIM = 20_000
+PAIRS_AIM = {1: 1_500_000, 64: 3_000_000, 1000: 3_000_000}
+ARROW_AIM_MB = 800
+
+
+class LocalBench:
+    """One log of blocks of ``entries`` values in ``directory``, made by ``fill``."""
+
+    def __init__(self, directory: Path, *, entries: int, size: int, megabytes: int, rounds: int) -> None:
+        self.directory = directory
+        self.entries, self.size, self.megabytes, self.rounds = entries, size, megabytes, rounds
+        self.after_checkpoint = 0
+        self.log_mb = 0.0
+        self.last = 0
+        """Of the entries that ``fill`` made before anything else was logged."""
+
+    def fill(self) -> None:
+        """Makes the log (or adds to it what makes the next checkpoint nearly due) and kills its process."""
+        command = [sys.executable, "-m", "repl.bench.local.fill", str(self.directory)]
+        command += map(str, (self.megabytes, self.entries, self.size))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                said = process.stdout.readline().split()
+                if not said:
+                    raise LogFailed(f"filling {self.directory} ended with {process.wait()}")
+                self.after_checkpoint, self.last = int(said[0]), self.last or int(said[2])
+                self.log_mb = int(said[1]) / 1e6
+            finally:
+                process.kill()
+
+    def segments(self) -> list[Path]:
+        return sorted(self.directory.glob("*.vlog"))
+
+    # The works.
+
+    def open(self) -> Figure:
+        """Each round after a kill.  Beside it: reading as many bytes, dropped from the page cache, as an open must."""
+        seconds, ceilings = [], []
+        for number in range(self.rounds):
+            if number:
+                self.fill()
+            ceilings.append(self._read_cold(self.after_checkpoint))
+            began = time.perf_counter()
+            log = Log.open(self.directory)
+            seconds.append(time.perf_counter() - began)
+            log.close()
+        return self._figure("open", "s", seconds, "cold read", ceilings, aim=OPEN_AIM_S, lower=True)
+
+    def verify(self) -> Figure:
+        rates, ceilings = self._beside_reads(self._verified, self.log_mb)
+        return self._figure("verify", "MB/s", rates, "read", ceilings, aim_ratio=VERIFY_AIM)
+
+    def verify_cold(self) -> Figure:
+        rates, ceilings = [], []
+        for _ in range(self.rounds):
+            ceilings.append(self.log_mb / self._read_cold(round(self.log_mb * 1e6)))
+            self._drop_cache()
+            began = time.perf_counter()
+            self._verified()
+            rates.append(self.log_mb / (time.perf_counter() - began))
+        return self._figure("verify-cold", "MB/s", rates, "cold read", ceilings, aim_ratio=VERIFY_AIM)
+
+    def verify_bare(self) -> Figure:
+        """The last one: sidecars are derived, and not made again."""
+        for path in self.directory.glob("*.vidx"):
+            path.unlink()
+        rates, ceilings = self._beside_reads(self._verified, self.log_mb)
+        aim = BARE_AIM_MB if self.entries == 1 else None
+        return self._figure("verify-bare", "MB/s", rates, "read", ceilings, aim=aim)
+
+    def single(self) -> Figure:
+        rates, ceilings = [], []
+        self._read()  # what comes before may have dropped the page cache
+        with Log.open(self.directory) as log:
+            first, last = self._data_span(log)
+            for number in range(self.rounds):
+                ceilings.append(self._raw_reads(random.Random(number)))
+                vlsns = random.Random(number)
+                rates.append(_per_second(lambda vlsns=vlsns: _one(log, vlsns.randint(first, last))))  # type: ignore[misc]
+        return self._figure("single", "/s", rates, "pread", ceilings, aim=SINGLE_AIM)
+
+    def pairs(self) -> Figure:
+        with Log.open(self.directory) as log:
+            first, last = self._data_span(log)
+            count = last - first + 1
+
+            def scan() -> None:
+                seen = sum(1 for _ in log.pairs(from_vlsn=first, to_vlsn=last))
+                assert seen == count, (seen, count)
+
+            rates, ceilings = self._beside_reads(scan, count)
+        as_entries = [rate * 1e6 * count / (self.log_mb * 1e6) for rate in ceilings]
+        return self._figure("pairs", "/s", rates, "read", as_entries, aim=PAIRS_AIM.get(self.entries))
+
+    def arrow(self) -> Figure:
+        from repl.audit.columns import log_batches
+        from repl.audit.directory import DirectorySource
+
+        def batches() -> None:
+            rows = sum(batch.num_rows for batch in log_batches(DirectorySource(str(self.directory), "log")))
+            assert rows >= self.log_mb * 1e6 / (self.size + 200), rows
+
+        rates, ceilings = self._beside_reads(batches, self.log_mb)
+        return self._figure("arrow", "MB/s", rates, "read", ceilings, aim=ARROW_AIM_MB)
+
+    # What they are made of.
+
+    def _figure(
+        self, work: str, unit: str, rounds: list[float], ceiling_of: str, ceilings: list[float], *,
+        aim: float | None = None, aim_ratio: float | None = None, lower: bool = False,
+    ) -> Figure:  # fmt: skip
+        return Figure(work, self.entries, unit, tuple(rounds), ceiling_of, tuple(ceilings), aim, aim_ratio, lower)
+
+    def _beside_reads(self, work: Callable[[], object], size: float) -> tuple[list[float], list[float]]:
+        """How much of ``size`` (any unit) a second ``work`` does, and MB/s of plain reads, in turns."""
+        rates, ceilings = [], []
+        for _ in range(self.rounds):
+            ceilings.append(self._read())
+            began = time.perf_counter()
+            work()
+            rates.append(size / (time.perf_counter() - began))
+        return rates, ceilings
+
+    def _verified(self) -> None:
+        report = verify(PosixDisk(), LmdbStores(), str(self.directory))
+        assert report.ok, report.findings
+
+    def _data_span(self, log: Log) -> tuple[int, int]:
+        """First and last VLSN of the entries of ``fill``: before them nothing, behind them each open's own."""
+        return int(log.range.first), self.last
+
+    def _read(self) -> float:
+        """MB/s of reading every segment in pieces of 1 MiB into one buffer."""
+        began = time.perf_counter()
+        size = sum(_read_file(path) for path in self.segments())
+        return size / (time.perf_counter() - began) / 1e6
+
+    def _read_cold(self, size: int) -> float:
+        """Seconds for ``size`` bytes of the newest segments, which were dropped from the page cache."""
+        self._drop_cache()
+        began = time.perf_counter()
+        for path in reversed(self.segments()):
+            size -= _read_file(path, size)
+        return time.perf_counter() - began
+
+    def _drop_cache(self) -> None:
+        for path in self.directory.iterdir():
+            if path.is_file():
+                with _descriptor(path) as file:
+                    os.fdatasync(file)
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _raw_reads(self, places: random.Random) -> float:
+        """Reads a second of one entry's bytes at random places."""
+        with ExitStack() as opened:
+            files = [(opened.enter_context(_descriptor(path)), path.stat().st_size) for path in self.segments()]
+
+            def read() -> None:
+                file, size = places.choice(files)
+                os.pread(file, self.size, places.randrange(size - self.size))
+
+            return _per_second(read)
+
+
+@contextmanager
+def _descriptor(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _read_file(path: Path, size_max: int = 1 << 62) -> int:
+    """Bytes read, at most about ``size_max``."""
+    size = 0
+    with _descriptor(path) as file:
+        while size < size_max and (got := os.preadv(file, [_BUFFER], size)):
+            size += got
+    return size
+
+
+def _one(log: Log, vlsn: int) -> None:
+    (entry,) = log.read(from_vlsn=vlsn, to_vlsn=vlsn)
+    assert entry.vlsn == vlsn
+
+
+def _per_second(call: Callable[[], None]) -> float:
+    """Over about ``SINGLE_S``."""
+    began = time.perf_counter()
+    count = 0
+    while time.perf_counter() - began < SINGLE_S:
+        for _ in range(SINGLE_CHECK):
+            call()
+        count += SINGLE_CHECK
+    return count / (time.perf_counter() - began)
+
+
+_BUFFER = bytearray(MIB)
