@@ -20,7 +20,7 @@ import errno
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -197,6 +197,31 @@ class FakeDisk:
         with self._latch:
             self.process_kill()
             self._root.power_cut(rng, tear=tear)
+
+    def files(self, directory: str) -> Sequence[str]:
+        """Paths of the files in ``directory``."""
+        names = self._directory(directory).names
+        return [f"{directory}/{name}" for name, node in sorted(names.items()) if isinstance(node, Inode)]
+
+    def unsynced_sectors(self, path: str) -> Sequence[int]:
+        """Numbers of the sectors of ``path`` that a power cut may lose."""
+        return sorted(self._inode(path).dirty)
+
+    def power_cut_keeping(self, kept: Mapping[str, Collection[int]]) -> None:
+        """As ``power_cut``, with exactly these sectors of what was not synced kept, and every name and size."""
+        keep = {id(self._inode(path)): set(sectors) for path, sectors in kept.items()}
+
+        def cut(node: Node) -> None:
+            if isinstance(node, Directory):
+                node.sync()
+                for below in node.names.values():
+                    cut(below)
+            else:
+                node.keep_only(keep.get(id(node), set()))
+
+        with self._latch:
+            self.process_kill()
+            cut(self._root)
 
     def clone(self) -> FakeDisk:
         """The same bytes and names, synced or not, on another disk, where nothing is open or locked."""

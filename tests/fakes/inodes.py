@@ -11,6 +11,7 @@ Sectors have 512 bytes.  A rename is one step, as every journal makes it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 
 from vlsn.seams import Buffer
@@ -78,6 +79,16 @@ class Inode:
             _place(image, sector, version)
         sizes = [len(self.durable), *self.sizes]
         _resize(image, sizes[-1] if kept == 1.0 else rng.choice(sizes))
+        self.durable, self.cached = image, bytearray(image)
+        self._clean()
+
+    def keep_only(self, sectors: Collection[int]) -> None:
+        """A power cut after which these sectors are there as last written, the others as last synced."""
+        image = bytearray(self.durable)
+        _resize(image, len(self.cached))
+        for sector in sectors:
+            if sector in self.dirty:
+                _place(image, sector, self.dirty[sector][-1])
         self.durable, self.cached = image, bytearray(image)
         self._clean()
 
