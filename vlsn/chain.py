@@ -7,6 +7,7 @@ far the log had been synced.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,11 +21,14 @@ from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
 from vlsn.records import CheckpointEnd, RollbackStart
 from vlsn.recovery import STATE_NAME
-from vlsn.seams import Buffer, Disk, Stores
+from vlsn.seams import Buffer, Disk, File, Stores
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name
 from vlsn.state import StateRecord, StateStore
 
 READ_BYTES = MIB
+PAGE_BYTES = 4096
+_LOST_ERRNOS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
+"""What a bad sector, or a file system that found one by its own checksums, answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,25 +163,42 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
     return Chain(_links(disk, segments, taken, stated, live=live), unsynced)
 
 
-def read_segment(disk: Disk, link: Link, into: bytearray) -> int:
-    """Reads the file's bytes as far as they can be its log, and says how many there are.  ``into`` grows to the
-    largest segment and is used again: touching new memory costs more than all else that is done to it."""
+def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tuple[int, int]]]:
+    """Reads the file's bytes as far as they can be its log: how many there are, and the places (start, end) that the
+    disk does not give, which are zeros then.  ``into`` grows to the largest segment and is used again: touching new
+    memory costs more than all else that is done to it."""
     size = min(link.size, link.size if link.end is None else link.end)
     if len(into) < size:
         into.extend(bytes(size - len(into)))
     file = disk.open(link.info.path)
+    lost: list[tuple[int, int]] = []
     try:
         at = 0
         with memoryview(into) as view:
             while at < size:
-                piece = file.read(at, min(READ_BYTES, size - at))
+                piece = _read_piece(file, at, min(READ_BYTES, size - at), lost)
                 view[at : at + len(piece)] = piece
                 at += len(piece)
                 if not piece:
                     break
-        return at
+        return at, lost
     finally:
         file.close()
+
+
+def _read_piece(file: File, at: int, size: int, lost: list[tuple[int, int]]) -> bytes:
+    """``size`` bytes, page by page where the disk fails; adjoining pages that it does not give are one place."""
+    try:
+        return file.read(at, size)
+    except OSError as error:
+        if error.errno not in _LOST_ERRNOS:
+            raise
+        if size > PAGE_BYTES:
+            pages = range(at, at + size, PAGE_BYTES)
+            return b"".join(_read_piece(file, page, min(PAGE_BYTES, at + size - page), lost) for page in pages)
+    start = lost.pop()[0] if lost and lost[-1][1] == at else at
+    lost.append((start, at + size))
+    return bytes(size)
 
 
 def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:

@@ -27,7 +27,7 @@ from vlsn.chain import Chain, Link, Stated, log_chain, read_segment, read_stated
 from vlsn.errors import BadBody
 from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
-from vlsn.inspection import Inspected, inspect
+from vlsn.inspection import Fault, Inspected, Rule, inspect
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart, decode_record
 from vlsn.recovery import LOCK_NAME
 from vlsn.seams import Disk, Stores
@@ -144,8 +144,14 @@ def _last_vlsn_before(disk: Disk, chain: Chain, position: int, stated: Stated, b
 
 
 def _inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
-    size = read_segment(disk, link, buf)
-    return inspect(buf, size=size, salt=link.salt, end=link.end, stated=stated.offset_in(link.number)), size
+    size, lost = read_segment(disk, link, buf)
+    found = inspect(buf, size=size, salt=link.salt, end=link.end, stated=stated.offset_in(link.number))
+    for start, end in lost:
+        # Beside what else is wrong there: nothing tells whether it had been synced, only that it cannot be read.
+        if start not in [gap for gap, _ in found.gaps]:
+            found.gaps.append((start, end))
+        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+    return found, size
 
 
 def _used(buf: bytearray, start: int, end: int) -> int:

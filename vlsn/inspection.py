@@ -47,6 +47,8 @@ class Rule(StrEnum):
     FRAME_HEADER = "frame-header"
     """Where a frame must be, there is none."""
     FRAME_CRC = "frame-crc"
+    UNREADABLE = "unreadable"
+    """The disk does not give these bytes."""
     BLOCK_HEADER = "block-header"
     BLOCK_BODY = "block-body"
     CONTIGUITY = "contiguity"

@@ -167,10 +167,12 @@ class _Verifier:
     # One segment.
 
     def _segment(self, link: Link, stated: Stated) -> None:
-        size = read_segment(self._disk, link, self._buf)
+        size, lost = read_segment(self._disk, link, self._buf)
         sidecar = self._sidecar(link)
         stated_end = stated.offset_in(link.number)
         found = inspect(self._buf, size=size, salt=link.salt, end=link.end, stated=stated_end, sidecar=sidecar)
+        for start, end in lost:
+            found.faults.append(Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
         self._read_records(link, found)
         self._check_checkpoint(link, found, stated)
         lsns = found.block_offsets + (link.number << 32)

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
+from tests.fakes.disk import Call, FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.vlsn.builder import LogBuilder, Placed
 from tests.vlsn.test_reader import logs
 from vlsn import block as block_format
 from vlsn import nodefile
 from vlsn.checksum import crc
+from vlsn.dump import DumpFilter, dump_rows
 from vlsn.errors import LogInUse
 from vlsn.frame import FLAG_AT, FRAME_BYTES, FrameKind
 from vlsn.ids import Lsn, Term, Vlsn, lsn
@@ -449,6 +450,32 @@ def test_cut_bytes_kept_aside_are_named_with_what_is_in_them() -> None:
         (f"00000001.cut-{frame.offset}", piece.end - frame.offset, 1, 5),
         (f"00000001.cut-{frame.offset}.1", 4, 0, 0),
     ]
+
+
+@pytest.mark.parametrize(("victim", "synced"), [(6, True), (11, True), (13, False)])
+def test_bytes_that_the_disk_does_not_give_are_a_finding(victim: int, synced: bool) -> None:
+    built = log().blocks(5).roll().blocks(3).checkpoint().blocks(2).roll()
+    built.block(b"x" * 5000).block(b"y" * 9000).synced().blocks(2).write(sidecars=True)
+    frame = built.frames[victim]
+    page = (frame.offset + frame.size - 1) // 4096 * 4096
+    disk = built.disk
+    assert isinstance(disk, FakeDisk)
+
+    def bad(call: Call) -> bool:
+        return (
+            call.name == "read"
+            and call.path.endswith(built.piece_of(frame.number).name)
+            and call.offset <= page < call.offset + call.size
+        )
+
+    disk.fail_at(bad, times=1000)
+    report = check(built)
+    file = built.piece_of(frame.number).name
+    assert ("unreadable", file, page) in [row[:3] for row in rows(report)]
+    assert any(row[0] == "frame-header" or row[0] == "frame-crc" for row in rows(report)) == synced
+    every = list(dump_rows(disk, FakeStores(), "/d", DumpFilter(all=True)))
+    assert (file, page, "UNREADABLE", True) in [(row.file, row.offset, row.kind, row.damaged) for row in every]
+    assert any("the disk does not give" in row.detail for row in every)
 
 
 def test_verify_writes_nothing() -> None:
