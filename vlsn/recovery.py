@@ -197,7 +197,9 @@ class _Opening:
             stated=stated,
         )
         check_owner(self._log.segments, self._directory, self._group, self._node)
-        self._blocks = self._log.blocks.reread(self._scan_from)
+        checkpoint = self._state.checkpoint if self._scan_from else None
+        last = Vlsn(checkpoint.last_vlsn) if checkpoint is not None else NULL_VLSN
+        self._blocks = self._log.blocks.reread(self._scan_from, last)
 
     def _check_age_of_node_file(self) -> None:
         if self._node_file is None:

@@ -146,7 +146,7 @@ def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
 
 def log_base(blocks: Columns, matchpoints: Sequence[int], checkpoint_last: int) -> Vlsn:
     """The last VLSN before ``blocks``.  Without any, the lowest matchpoint of the rollbacks that were read, for
-    nothing lies past it; without those, what the first CHECKPOINT_START that was read says."""
+    nothing lies past it; without those, where the checkpoint says that the log ended, which nothing came after."""
     if blocks.firsts:
         return Vlsn(blocks.firsts[0] - 1)
     return Vlsn(min(matchpoints)) if matchpoints else Vlsn(checkpoint_last or NULL_VLSN)

@@ -48,13 +48,15 @@ def visible_blocks(
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
             continue
         begin = lsn_offset(start) if info.number == lsn_file(start) else FIRST_FRAME
-        stop = lsn_offset(end) if info.number == lsn_file(end) else info.live_end or info.size
+        stop = min(info.live_end or info.size, info.size)
+        if info.number == lsn_file(end):
+            stop = min(stop, lsn_offset(end))  # which may lie past the live end
         try:
             segment = SegmentFile(disk, directory, info.number)
         except Damaged:
             continue  # its header rotted since it was surveyed
         try:
-            for buf, base, found in whole_frames(segment, begin, min(stop, info.size)):
+            for buf, base, found in whole_frames(segment, begin, stop):
                 columns = _visible(buf, base, found, info.number, last)
                 if columns.firsts:
                     last = columns.lasts[-1]

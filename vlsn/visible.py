@@ -20,7 +20,7 @@ import numpy.typing as npt
 from vlsn.errors import BadBody, Damaged
 from vlsn.examine import Found
 from vlsn.frame import FrameKind
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset
+from vlsn.ids import Lsn, Vlsn, lsn, lsn_file, lsn_offset
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.reindex import Reread, log_base
 from vlsn.retrack import Columns
@@ -68,13 +68,15 @@ class Blocks:
         """Abandoned, but not overmarked yet."""
         return [Lsn(at) for at in self.lsns[self.abandoned & ~self.marked].tolist()]
 
-    def reread(self, scan_from: Lsn) -> Reread:
-        """The visible blocks for the index; ``scan_from`` is where this reading began."""
+    def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
+        """The visible blocks for the index; ``scan_from`` is where this reading began, ``checkpoint_last`` the last
+        VLSN that the pointer to that place is of (its CHECKPOINT_START may lie in what a replacement left dead)."""
         visible = self.visible
         columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns)))
         matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]
-        checkpoint_last = self.checkpoint_starts[0].last_vlsn if self.checkpoint_starts else NULL_VLSN
-        return Reread(scan_from, log_base(columns, matchpoints, Vlsn(checkpoint_last)), columns)
+        if self.checkpoint_starts:
+            checkpoint_last = Vlsn(self.checkpoint_starts[0].last_vlsn)
+        return Reread(scan_from, log_base(columns, matchpoints, checkpoint_last), columns)
 
 
 def gather(found: Sequence[Found]) -> Blocks:

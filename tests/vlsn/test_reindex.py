@@ -289,6 +289,44 @@ def test_recovery_with_rollbacks_before_and_after_the_checkpoint(rollbacks: list
     check_index(Opened(machine, take_term=False))
 
 
+@pytest.mark.parametrize("failing", ["write", "sync"])
+@pytest.mark.parametrize("blocks", [0, 1, 2], ids=lambda blocks: f"{blocks} blocks between")
+def test_the_index_after_a_segment_was_replaced_under_checkpoints_that_follow_close(blocks: int, failing: str) -> None:
+    """Frames of checkpoints that were synced are not written again: the pointer's place may be dead then."""
+
+    def story(number: int) -> Machine:
+        machine = Machine()
+        opened = Opened(machine)
+        fill(opened, 20, size=300)
+        begun = len(machine.disk.calls)
+        machine.disk.fail_at(
+            lambda call: call.number == begun + number and call.name == failing and call.path.endswith(".vlog")
+        )
+        for _ in range(3):
+            opened.log.checkpointer.run()
+            fill(opened, blocks, size=100)
+        assert opened.failure is None
+        check_index(opened)
+        length.append(len(machine.disk.calls) - begun)
+        replaced.append(opened.log.stats.write_errors)
+        return machine
+
+    length: list[int] = []
+    replaced: list[int] = []
+    story(0)
+    for number in range(1, length[0] + 1):
+        machine = story(number)
+        machine.kill()
+        opened = Opened(machine, take_term=False)
+        assert opened.log.range.last == 21 + 3 * blocks
+        assert not any("anew" in note for note in opened.notes), opened.notes
+        check_index(opened)
+        lost(machine, [])
+        machine.kill()
+        check_index(Opened(machine, take_term=False))
+    assert sum(replaced) >= 6 + 3 * blocks
+
+
 @pytest.mark.parametrize("past", [[10, 0], [5, 2, 0], [0], [0, 0]], ids=str)
 def test_what_is_read_again_may_be_nothing_but_rollbacks(past: list[int]) -> None:
     """The checkpoint's scan begins right behind the durable end, and all from there on was abandoned."""

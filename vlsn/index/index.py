@@ -288,7 +288,7 @@ class VlsnIndex(Lookups):
 
     def stored_buckets(self) -> Iterator[Bucket | None]:
         """Those in the store, ascending; ``None`` for each that cannot be read."""
-        return self._stored.each()
+        return self._stored.each(self._levels.covered)
 
     def check_keys(self) -> None:
         """Raises ``Damaged`` where not even the keys of the store can be read: nothing is to be mended there."""

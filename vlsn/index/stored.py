@@ -112,9 +112,10 @@ class StoredBuckets:
             self.wounded = True
             return self._first_readable(self._keys(bucket_key(vlsn), END_KEY))
 
-    def each(self) -> Iterator[Bucket | None]:
-        """Ascending; ``None`` for each that cannot be read or whose mappings do not rise."""
-        for key in self._keys(FIRST_KEY, END_KEY):
+    def each(self, upto: Vlsn) -> Iterator[Bucket | None]:
+        """Those that begin at or before ``upto``, ascending; ``None`` for each that cannot be read or whose mappings do
+        not rise."""
+        for key in self._keys(FIRST_KEY, bucket_key(upto) + b"\0"):
             bucket = self._readable(key)
             try:
                 if bucket is not None:

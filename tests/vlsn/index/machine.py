@@ -208,6 +208,24 @@ class IndexMachine(RuleBasedStateMachine):
         del self.log[:gone]
         self.put_blocks = list(self.log)
 
+    @precondition(lambda self: self.log)
+    @rule(pick=PICK, seed=PICK)
+    def replace_the_segment(self, pick: int, seed: int) -> None:
+        """Its last blocks were written again, into the next one."""
+        self.put_rest(seed)
+        kept = pick % len(self.log)
+        self.file, self.offset = self.file + 1, 4096
+        moved = []
+        for first, last, _ in self.log[kept:]:
+            moved.append((first, last, self.file << 32 | self.offset))
+            self.offset += 5_000
+        self.index.relocate(*([block[column] for block in moved] for column in range(3)))
+        self.model.relocate(moved)
+        self.log[kept:] = moved
+        self.put_blocks = list(self.log)
+        self.scan_from = min(self.scan_from, moved[0][0])
+        self.uncapped = False
+
     # Waiting.
 
     @rule(ahead=st.integers(-3, 20))

@@ -148,6 +148,13 @@ class ModelIndex:
             self.held.first = self.floor = first
             self.save()
 
+    def relocate(self, blocks: list[tuple[int, int, int]]) -> None:
+        """Blocks up to the last lie elsewhere now."""
+        self.close()
+        self._keep({vlsn: at for vlsn, at in self.mapped().items() if vlsn < blocks[0][0]})
+        for first, _, at in blocks:
+            self._append(first, at)
+
     def _keep(self, mapped: dict[int, int]) -> None:
         """Closed buckets: what they were does not matter any more, only what they map."""
         self.held.buckets = [
