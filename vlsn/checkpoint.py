@@ -186,7 +186,7 @@ class Checkpointer:
         def ended(start_lsn: Lsn, end_lsn: Lsn) -> None:
             settled = Vlsn(min(log.dtvlsn, log.range.last_sync))
             log.history.settle(settled)
-            record = log.history.record(settled, trimmed_to=log.trimmed_to, first_segment=log.first_segment)
+            record = log.state_record(settled)
             after = log.index.at_or_before(Vlsn(settled + 1))
             scan = min(start_lsn, after[1]) if after is not None else start_lsn
             if not settled or settled < log.trimmed_to:

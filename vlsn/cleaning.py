@@ -107,7 +107,8 @@ class Cleaner:
 
     def run(self, done: Done = lambda _: None, *, dry_run: bool = False, pause: str = "", pause_age: str = "") -> None:
         """One pass, after those asked for before; ``done`` when its files are gone.  ``pause`` is why nothing is to
-        go, ``pause_age`` why nothing is to go for its age.  A log that fails or closes meanwhile calls nothing."""
+        go, ``pause_age`` why nothing is to go for its age.  When the log closes or fails meanwhile, ``done`` hears of
+        a pass in which nothing went."""
         retention = self._log.options.retention
         paused = pause or (pause_age if retention.age_s else "")
         if pause and not dry_run:
@@ -127,15 +128,27 @@ class Cleaner:
             log.holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, log.holds.floor + 1)))
 
     def _next(self) -> None:
+        with self._log.latch:
+            while self._waiting:
+                asked = self._waiting.popleft()
+                if self._over(asked):
+                    continue
+                if not asked.retention and not asked.dry_run:
+                    self._tell(asked, 0, Plan([], [], []))
+                    continue
+                self._running = True
+                self._start(asked)
+                return
+
+    def _over(self, asked: _Pass) -> bool:
+        """Whether the log has closed or failed: the pass ends where it is, and the next open does the rest."""
         log = self._log
-        while self._waiting and log.failure is None and not log.closed:
-            asked = self._waiting.popleft()
-            if not asked.retention and not asked.dry_run:
-                self._tell(asked, 0, Plan([], [], []))
-                continue
-            self._running = True
-            self._start(asked)
-            return
+        if log.failure is None and not log.closed:
+            return False
+        self._running = False
+        asked.paused = "the log was closed" if log.closed else str(log.failure)
+        self._tell(asked, 0, Plan([], [], []))
+        return True
 
     def _start(self, asked: _Pass) -> None:
         log = self._log
@@ -179,6 +192,9 @@ class Cleaner:
     def _decide(self, asked: _Pass, looked: _Looked) -> None:
         log = self._log
         with log.latch:
+            if self._over(asked):
+                self._next()
+                return
             if looked.cramped and not asked.dry_run:
                 asked.paused = "the disk has no room for the transactions of a cleaning"
                 self._ended(asked, looked.total_bytes, Plan([], [], []))
@@ -217,10 +233,13 @@ class Cleaner:
         ends = {each: end for each, end in log.segments().items() if each >= number}
 
         def commit(found: tuple[Vlsn, Lsn]) -> None:
+            if self._over(asked):
+                self._next()
+                return
             log.keeper.submit(
                 lambda: self._truncate(*found, number),
                 lambda _: self._truncated(asked, looked, chosen, number),
-                log.store_failed,
+                lambda error: self._failed(asked, error),
             )
 
         def given_up(error: BaseException) -> None:
@@ -249,20 +268,21 @@ class Cleaner:
         log.keeper.submit(
             lambda: deque(leftovers(log.seams.disk, log.directory, number)),
             lambda groups: self._remove_next(asked, looked, chosen, groups),
-            log.store_failed,
+            lambda error: self._failed(asked, error),
         )
 
     def _remove_next(self, asked: _Pass, looked: _Looked, chosen: Plan, groups: deque[list[str]]) -> None:
         """Step 6, a job a segment: the keeper has other work in between."""
         log = self._log
-        if log.closed or log.failure is not None:
-            return  # the next open does the rest
+        if self._over(asked):
+            self._next()
+            return
         if groups:
             names = groups.popleft()
             log.keeper.submit(
                 lambda: remove(log.seams.disk, log.directory, names),
                 lambda _: self._remove_next(asked, looked, chosen, groups),
-                log.store_failed,
+                lambda error: self._failed(asked, error),
             )
             return
         with log.latch:
@@ -274,11 +294,17 @@ class Cleaner:
         """A segment's header or first block does not read back: damage is not cleaning's to judge."""
         log = self._log
         if not isinstance(error, Damaged | OSError):
-            log.store_failed(error)
+            self._failed(asked, error)
             return
         with log.latch:
             asked.paused = str(error)
             self._ended(asked, 0, Plan([], [], []))
+
+    def _failed(self, asked: _Pass, error: BaseException) -> None:
+        """A transaction, a removal or a sync of the directory failed, and with it the log."""
+        self._log.store_failed(error)
+        if self._over(asked):
+            self._next()
 
     def _ended(self, asked: _Pass, total_bytes: int, chosen: Plan) -> None:
         self._running = False

@@ -109,7 +109,7 @@ class History:
             runs[0] = TermRun(runs[0].term, first, runs[0].last)
         self.term_runs = runs
 
-    def record(self, vlsn: Vlsn, *, trimmed_to: Vlsn = NULL_VLSN, first_segment: int = 0) -> StateRecord:
+    def record(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> StateRecord:
         """All of it as of ``vlsn``, for a checkpoint, with what was cleaned away (``StateRecord``)."""
         copy = History()
         copy.term_runs = list(self.term_runs)

@@ -44,7 +44,7 @@ from vlsn.ring import Ring
 from vlsn.seams import Seams, Worker
 from vlsn.slowsync import SlowSyncs
 from vlsn.space import Space
-from vlsn.state import IdleEnd
+from vlsn.state import IdleEnd, StateRecord
 from vlsn.stream import BlockRun
 from vlsn.tail import Group
 
@@ -153,6 +153,10 @@ class LocalLog:
     def trimmed_to(self) -> Vlsn:
         """The last VLSN that was cleaned away; 0 when the log begins at 1 or is empty."""
         return Vlsn(max(0, self.index.range.first - 1))
+
+    def state_record(self, vlsn: Vlsn) -> StateRecord:
+        """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned."""
+        return self.history.record(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
     @property
     def first_segment(self) -> int:

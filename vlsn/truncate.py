@@ -182,8 +182,7 @@ class Truncation:
         if idle is not None:
             idle = msgspec.structs.replace(idle, dtvlsn=min(idle.dtvlsn, after))
         if record is not None and record.vlsn > after:
-            kept = {"trimmed_to": record.trimmed_to, "first_segment": record.first_segment}
-            record = msgspec.structs.replace(log.history.record(after), **kept)
+            record = log.state_record(after)
         state.save(checkpoint=checkpoint, idle_end=idle, record=record)
 
     def _cut(self, log: LocalLog) -> None:

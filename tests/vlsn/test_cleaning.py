@@ -31,7 +31,7 @@ def filled(machine: Machine, *, segments: int = 8, options: LogOptions = KEEPING
 def fill(opened: Opened, segments: int, held: dict[int, bytes] | None = None) -> dict[int, bytes]:
     held = {} if held is None else held
     while len(opened.log.segments()) < segments:
-        value = f"{opened.log.range.last}:".encode().ljust(900, b".")
+        value = f"{opened.log.range.last}:".encode().ljust(4000, b".")
         pending = opened.append(value)
         assert pending.synced
         held[pending.first] = value
@@ -289,8 +289,8 @@ def test_no_file_goes_before_the_record_and_the_index_say_so_durably(writes: int
     machine.stores.fail_writes_after = machine.stores.writes + writes
     reports: list[CleaningReport] = []
     opened.log.cleaner.run(reports.append)
-    assert not reports
     assert isinstance(opened.failure, LogFailed)
+    assert [(report.segments, bool(report.paused)) for report in reports] == [([], True)]
     assert files(machine) == before
     machine.stores.fail_writes_after = None
     machine.kill()
@@ -357,3 +357,26 @@ def test_a_checkpoint_after_a_cleaning_keeps_where_the_log_begins() -> None:
     assert [fate.number for fate in clean(opened).segments] == [6, 7, 8]
     machine.kill()
     check_whole(machine, held, opened.log.range.first)
+
+
+def test_a_pass_that_meets_the_end_of_the_log_is_told_so() -> None:
+    machine, opened, held, first = prepared(8)
+    opened.close()
+    report = clean(opened)
+    assert (report.segments, report.paused) == ([], "the log was closed")
+    assert check_whole(machine, held, first).log.range.first == 1
+
+
+def test_what_cannot_be_read_is_left_where_it_is() -> None:
+    machine, opened, _, _ = prepared(9)
+    machine.disk.flip_bit(f"{DIRECTORY}/00000006.vlog", 4096 + 24 + 70)
+    before = files(machine)
+    report = clean(opened)
+    assert "00000006.vlog" in report.paused
+    assert not report.segments
+    assert files(machine) == before
+    opened.log.holds.place(Owner.CONSUMER, "c", Vlsn(1))  # nothing is about to go
+    assert opened.failure is None
+    assert opened.append(b"more").synced
+    opened.log.checkpointer.run()
+    assert opened.failure is None
