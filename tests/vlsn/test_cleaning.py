@@ -139,6 +139,8 @@ def test_the_checkpoints_own_segment_and_what_follows_it_stay() -> None:
     machine = Machine()
     opened, _ = filled(machine, segments=3)
     fill(opened, 9)
+    # Its state record may lie segments further: what was synced while it was under way is in it.
+    opened.log.cleaner.settled(opened.log.range.last)
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1, 2]
     assert [fate.number for fate in report.blocked] == [3, 4, 5, 6]
@@ -254,6 +256,11 @@ def cleaning_calls() -> list[int]:
     return [call.number for call in machine.disk.calls[begun:] if call.changes]
 
 
+def decided(machine: Machine, begun: int) -> bool:
+    """Whether the cleaning's commit point was passed: the state's transaction."""
+    return any(call.name == "commit" and call.path.endswith("/state") for call in machine.disk.calls[begun:-1])
+
+
 def test_number_of_disk_calls_of_a_cleaning() -> None:
     numbers = cleaning_calls()
     print(f"a cleaning of five segments: {len(numbers)} disk calls that change something")
@@ -264,14 +271,20 @@ def test_number_of_disk_calls_of_a_cleaning() -> None:
 def test_a_cleaning_stopped_at_any_disk_call_is_finished_by_the_next_open(how: str) -> None:
     for number in cleaning_calls():
         machine, opened, held, first = prepared(number)
+        begun = len(machine.disk.calls)
         machine.disk.stop_at(number)
         with pytest.raises(StopHere):
             clean(opened)
+        if not decided(machine, begun):
+            first = 1
         end(machine, how)
         left = numbers(machine)
         assert left == list(range(left[0], left[-1] + 1)), f"a hole: {left}, stopped at {number}"
         again = check_whole(machine, held, first)
         assert again.log.range.first == first
+        if first == 1:
+            assert left[0] == 1
+            continue
         assert [each for each in numbers(machine, ".vidx") if each < 6] == []
         assert not machine.disk.exists(f"{DIRECTORY}/00000002.cut-8192")
         again.log.checkpointer.run()
@@ -302,9 +315,12 @@ def test_no_file_goes_before_the_record_and_the_index_say_so_durably(writes: int
 def test_a_store_that_is_lost_while_a_cleaning_is_under_way_leaves_a_log_that_opens(store: str) -> None:
     for number in cleaning_calls()[::2]:
         machine, opened, held, first = prepared(number)
+        begun = len(machine.disk.calls)
         machine.disk.stop_at(number)
         with pytest.raises(StopHere):
             clean(opened)
+        if not decided(machine, begun):
+            first = 1
         machine.power_cut(tear=True)
         machine.stores.set_aside(f"{DIRECTORY}/{store}")
         again = check_whole(machine, held, first)
