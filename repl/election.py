@@ -1,0 +1,386 @@
+"""Elections, as Raft §5.2, §5.4 and the pre-vote of its dissertation §9.6; what comes in and what goes out is data.
+
+    tick, heard, asked, answered  ─►  Election  ─►  Store (synced before anything behind it), Ask, Lead, StepDown
+
+              nobody heard for a timeout      a majority would      a majority does
+    FOLLOWER ───────────────────────────► ASKING ─────────────► STANDING ─────────────► MASTER
+        ▲                                   │ refused, silence      │ a higher term        │ a majority silent
+        └───────────────────────────────────┴───────────────────────┴──────────────────────┘
+
+1. One vote for an incarnation in a term: it is stored, synced, before it is told.
+2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's.  A voter below its vote floor counts
+   the floor as its end, and does not stand; once *all* electable members have told their ends, and nothing but floors
+   speaks against it, the highest of them stands and may have the votes.
+3. Whoever has heard a master within its election timeout refuses, so that one who comes back does not unseat it; a
+   planned transfer passes.  Asking first (``pre``) changes nothing anywhere, so that a node that is cut off does not
+   drive up terms.
+4. A vote is counted by whoever asked for it, from its own log: it counts if the voter's incarnation is listed there,
+   electable.
+5. Priority only delays standing.  With priority 0 a node stands after five rounds in which nobody won.
+6. A master that has not heard a majority, itself included, for a timeout steps down.
+
+Pure: the time, the log's end and the group come in with each call, ``uniform`` gives the only chance there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from feeder.acks import majority
+from repl.founding import Hex, Name
+from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.nodefile import NodeRecord
+from vlsn.stream import Number, StoredTerm
+
+ROUNDS_BEFORE_PRIORITY_0 = 5
+PRIORITY_MAX = 10
+PRIORITY_DELAY_S = 0.05
+"""How much longer a node waits for each step below the highest priority."""
+
+BELOW_FLOOR = "below-floor"
+
+End = tuple[int, int]
+"""Last term and last VLSN of a log; logs rank by it."""
+
+
+class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``pre``: would you?  ``transfer``: the master itself asked for it.  ``highest_of_all``: every electable member
+    has told its end in this election, and none is past this one's."""
+
+    group: Name
+    sender: Name
+    incarnation: Hex
+    to: Name
+    term: StoredTerm
+    pre: bool
+    last_term: Number
+    last_vlsn: Number
+    transfer: bool = False
+    highest_of_all: bool = False
+
+    @property
+    def end(self) -> End:
+        return self.last_term, self.last_vlsn
+
+
+class VoteReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``term`` is the voter's stored one, ``last_*`` the end of its log; ``reason`` why it is refused, ``master`` whom
+    the voter hears, "" for nobody."""
+
+    sender: Name
+    incarnation: Hex
+    term: StoredTerm
+    pre: bool
+    granted: bool
+    last_term: Number
+    last_vlsn: Number
+    reason: str = ""
+    master: str = ""
+
+    @property
+    def end(self) -> End:
+        return self.last_term, self.last_vlsn
+
+
+@dataclass(frozen=True, slots=True)
+class Elector:
+    """A member as the log's newest GROUP entry lists it."""
+
+    name: NodeName
+    incarnation: Incarnation
+    electable: bool = True
+    priority: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write term and vote to the node file, synced, before any action behind this one."""
+
+    term: Term
+    voted_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send to each of these; their replies come back to ``answered``."""
+
+    requests: tuple[VoteRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """This node is the master of ``term``: seal its TERM entry."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """End sealing and feeds of this node's term, if it leads; it follows from here on."""
+
+    reason: str
+
+
+Action = Store | Ask | Lead | StepDown
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    ASKING = "asking"
+    STANDING = "standing"
+    MASTER = "master"
+
+
+@dataclass(slots=True)
+class Standing:
+    """What this node may do now, and what its log says; given with every call."""
+
+    end: End
+    """Of its drained log: everything sealed or taken before is synced."""
+    electors: Sequence[Elector]
+    may_stand: bool = True
+    """False while it is damaged, restoring, or its state is not known."""
+    may_vote: bool = True
+
+
+@dataclass(slots=True)
+class _Round:
+    """One try, from its first question to its end."""
+
+    granted: set[NodeName] = field(default_factory=set)
+    ends: dict[NodeName, End] = field(default_factory=dict)
+    refused_otherwise: bool = False
+    """For another reason than a floor."""
+    transfer: bool = False
+
+    def is_highest_of_all(self, electable: set[NodeName], own: tuple[NodeName, End]) -> bool:
+        if self.refused_otherwise or electable - {own[0]} - set(self.ends):
+            return False
+        return all(end <= own[1] for end in self.ends.values())
+
+
+class Election:
+    """One node's part.  The owner carries out the actions in their order, and calls nothing before it has."""
+
+    def __init__(
+        self,
+        record: NodeRecord,
+        *,
+        now: float,
+        timeout_s: tuple[float, float],
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        self.group = record.group
+        self.name = NodeName(record.node)
+        self.incarnation = Incarnation(record.incarnation)
+        self.term = Term(record.term)
+        self.role = Role.FOLLOWER
+        self.master: NodeName | None = None
+        """Whom this node hears, or itself."""
+        self.failed_rounds = 0
+        self._voted_for = record.voted_for if record.vote_term == record.term else ""
+        self.floor: End = (record.floor_term, record.floor_vlsn)
+        self._timeout_s = timeout_s
+        self._uniform = uniform
+        self._heard_at = now - timeout_s[1]
+        """When a master was heard last; before the start nobody was."""
+        self._heard_from: dict[NodeName, float] = {}
+        self._round = _Round()
+        self._deadline = now + uniform(*timeout_s)
+
+    # Events.
+
+    def tick(self, now: float, standing: Standing) -> list[Action]:
+        """Called many times a timeout."""
+        if self.role is Role.MASTER:
+            return self._check_majority(now, standing)
+        if now < self._deadline:
+            return []
+        self.failed_rounds += 1
+        self.master = None
+        self._wait(now, standing)
+        if not self._may_stand(standing):
+            self.role = Role.FOLLOWER
+            return []
+        return self._ask(now, standing, pre=True)
+
+    def heard(self, master: NodeName, term: Term, now: float, standing: Standing) -> list[Action]:
+        """A feed of ``master`` in ``term`` was taken, or goes on.  Not of a term below the stored one: such a
+        feed is refused."""
+        assert term >= self.term, (term, self.term)
+        actions: list[Action] = []
+        if term > self.term:
+            actions = self._rise(term, f"{master} leads term {term}")
+        elif self.role is not Role.FOLLOWER:
+            assert self.role is not Role.MASTER, f"two masters of term {term}: {self.name} and {master}"
+            self.role = Role.FOLLOWER
+        self.master = master
+        self.failed_rounds = 0
+        self._heard_at = now
+        self._wait(now, standing)
+        return actions
+
+    def heard_from(self, member: NodeName, now: float) -> None:
+        """``member`` has answered this master in its term."""
+        self._heard_from[member] = now
+
+    def asked(self, request: VoteRequest, now: float, standing: Standing) -> tuple[list[Action], VoteReply]:
+        """The reply goes out behind the actions."""
+        actions: list[Action] = []
+        refusal = self._refusal(request, now, standing)
+        if refusal == "" and not request.pre:
+            if request.term > self.term:
+                actions += self._rise(
+                    Term(request.term), f"{request.sender} stands in term {request.term}", store=False
+                )
+            self._voted_for = request.sender
+            actions.append(Store(self.term, request.sender))
+            self._wait(now, standing)
+        elif not request.pre and request.term > self.term and not self._hears(now) and standing.may_vote:
+            actions += self._rise(Term(request.term), f"{request.sender} stands in term {request.term}")
+        reply = VoteReply(
+            sender=self.name,
+            incarnation=f"{self.incarnation:016x}",
+            term=self.term,
+            pre=request.pre,
+            granted=not refusal,
+            last_term=standing.end[0],
+            last_vlsn=standing.end[1],
+            reason=refusal,
+            master=self.master or "",
+        )
+        return actions, reply
+
+    def answered(self, reply: VoteReply, now: float, standing: Standing) -> list[Action]:
+        """A reply to what ``Ask`` sent; late ones and those of another round change nothing."""
+        if reply.term > self.term and not (reply.pre and reply.granted):
+            return self._rise(Term(reply.term), f"{reply.sender} has stored term {reply.term}")
+        wanted = {Role.ASKING: True, Role.STANDING: False}.get(self.role)
+        listed = {elector.name: elector for elector in standing.electors if elector.electable}
+        elector = listed.get(NodeName(reply.sender))
+        if wanted is None or reply.pre is not wanted or elector is None:
+            return []
+        if f"{elector.incarnation:016x}" != reply.incarnation:
+            return []  # rule 4
+        self._round.ends[elector.name] = reply.end
+        if reply.granted:
+            self._round.granted.add(elector.name)
+        elif reply.reason != BELOW_FLOOR:
+            self._round.refused_otherwise = True
+        return self._count(now, standing)
+
+    def transfer(self, now: float, standing: Standing) -> list[Action]:
+        """The master asks this node, which has all of its log, to take over."""
+        if self.role is not Role.FOLLOWER or not self._may_stand(standing, asked=True):
+            return []
+        self._round = _Round(transfer=True)
+        return self._stand(now, standing)
+
+    # Standing.
+
+    def _ask(self, now: float, standing: Standing, *, pre: bool) -> list[Action]:
+        highest = not pre and self._round.is_highest_of_all(_electable(standing), (self.name, standing.end))
+        self.role = Role.ASKING if pre else Role.STANDING
+        self._round = _Round({self.name}, transfer=self._round.transfer and not pre)
+        requests = tuple(
+            VoteRequest(
+                group=self.group,
+                sender=self.name,
+                incarnation=f"{self.incarnation:016x}",
+                to=elector.name,
+                term=self.term + 1 if pre else self.term,
+                pre=pre,
+                last_term=standing.end[0],
+                last_vlsn=standing.end[1],
+                transfer=self._round.transfer,
+                highest_of_all=highest,
+            )
+            for elector in standing.electors
+            if elector.electable and elector.name != self.name
+        )
+        return [Ask(requests), *self._count(now, standing)]
+
+    def _stand(self, now: float, standing: Standing) -> list[Action]:
+        self.term = Term(self.term + 1)
+        self._voted_for = self.name
+        self._wait(now, standing)
+        return [Store(self.term, self.name), *self._ask(now, standing, pre=False)]
+
+    def _count(self, now: float, standing: Standing) -> list[Action]:
+        electable = _electable(standing)
+        won = len(self._round.granted & electable) >= majority(len(electable))
+        if self.role is Role.ASKING:
+            highest = self._round.is_highest_of_all(electable, (self.name, standing.end))
+            return self._stand(now, standing) if (won and standing.end >= self.floor) or highest else []
+        if not won or self.role is not Role.STANDING:
+            return []
+        self.role = Role.MASTER
+        self.master = self.name
+        self.failed_rounds = 0
+        self._heard_from = dict.fromkeys(self._round.granted, now)
+        return [Lead(self.term)]
+
+    def _may_stand(self, standing: Standing, *, asked: bool = False) -> bool:
+        own = next((elector for elector in standing.electors if elector.name == self.name), None)
+        if own is None or own.incarnation != self.incarnation or not own.electable or not standing.may_stand:
+            return False
+        return asked or own.priority > 0 or self.failed_rounds >= ROUNDS_BEFORE_PRIORITY_0
+
+    # Voting.
+
+    def _refusal(self, request: VoteRequest, now: float, standing: Standing) -> str:
+        """Why the vote is refused; "" when it is given."""
+        if not standing.may_vote:
+            return "may-not-vote"
+        if request.term < self.term or (request.pre and request.term == self.term and self._voted_for):
+            return "stale-term"
+        if not request.transfer and self._hears(now):
+            return "hears-master"
+        if request.term == self.term and self._voted_for not in ("", request.sender):
+            return "voted"
+        if request.end < standing.end:
+            return "shorter-log"
+        if request.end < self.floor and not request.highest_of_all:
+            return BELOW_FLOOR
+        return ""
+
+    def _hears(self, now: float) -> bool:
+        return self.role is Role.MASTER or now - self._heard_at < self._timeout_s[0]
+
+    # Time and terms.
+
+    def _check_majority(self, now: float, standing: Standing) -> list[Action]:
+        electable = _electable(standing)
+        since = now - self._timeout_s[0]
+        heard = sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
+        if heard >= majority(len(electable)):
+            return []
+        self.role = Role.FOLLOWER
+        self.master = None
+        self._wait(now, standing)
+        return [StepDown(f"no majority: {heard} of {len(electable)} members heard")]
+
+    def _rise(self, term: Term, why: str, *, store: bool = True) -> list[Action]:
+        """To a higher term, in which this node has voted for nobody."""
+        led = self.role is Role.MASTER
+        self.term = term
+        self._voted_for = ""
+        self.role = Role.FOLLOWER
+        self.master = None
+        actions: list[Action] = [StepDown(why)] if led else []
+        return [*actions, Store(term, "")] if store else actions
+
+    def _wait(self, now: float, standing: Standing) -> None:
+        """Until another timeout, drawn anew; longer with a lower priority."""
+        highest = max((elector.priority for elector in standing.electors), default=0)
+        own = next((elector.priority for elector in standing.electors if elector.name == self.name), highest)
+        delay = PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
+        self._deadline = now + self._uniform(*self._timeout_s) + delay
+
+
+def _electable(standing: Standing) -> set[NodeName]:
+    return {elector.name for elector in standing.electors if elector.electable}
