@@ -19,21 +19,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from repl import founding
+from repl import peers
 from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
 from repl.cleaning import Cleaning, told
 from repl.config import NodeConfig
 from repl.following import Following
-from repl.founding import Answer, Purpose, Question
-from repl.http.limits import AppendLimits
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
 from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
 from repl.offload import Offload, settle, settle_error
+from repl.opening import append_limits, open_log
 from repl.reads import Reads
+from repl.segments import SegmentFiles
 from vlsn.block import Entry
 from vlsn.errors import (
     BadArgument,
@@ -41,18 +41,14 @@ from vlsn.errors import (
     Halted,
     LogFailed,
     NoSpace,
-    NotFound,
     NotMaster,
-    Trimmed,
     VlsnLogError,
     WrongGroup,
     WrongName,
 )
-from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.ids import Incarnation, Term, Vlsn
 from vlsn.local import LocalLog
-from vlsn.options import LogOptions
 from vlsn.queued import Pending
-from vlsn.recovery import Recovered, recover
 from vlsn.seal import Submission
 from vlsn.seams import Channel, Seams, Worker
 from vlsn.seconds import Seconds
@@ -90,6 +86,7 @@ class Node:
         self.reason = "opening"
         self.log: LocalLog | None = None
         self.reads: Reads | None = None
+        self.files: SegmentFiles | None = None
         self.cleaning: Cleaning | None = None
         self.role: Role | None = None
         self.listener: Listener | None = None
@@ -107,7 +104,7 @@ class Node:
         """Listens, then opens the log and takes its role in the background.  Raises ``BadArgument`` when the
         address cannot be had."""
         try:
-            gateway = Gateway(self, _append_limits(self.config))
+            gateway = Gateway(self, append_limits(self.config))
             self.listener = await self.network.serve(
                 self.config.host, self.config.port, gateway.handle, quick=gateway.quick
             )
@@ -160,45 +157,15 @@ class Node:
     async def _open(self) -> None:
         for name in ("keeper", "writer", "reads", "feeds"):
             self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
-        config = self.config
-        recovered: Recovered = await Offload(self._workers["keeper"])(
-            lambda: recover(
-                str(config.dir),
-                self.seams,
-                group=config.group,
-                node=config.name,
-                segment_bytes=config.segment_bytes,
-                index_map_bytes=config.index_map_bytes,
-                state_map_bytes=config.state_map_bytes,
-            )
+        workers = self._workers
+        log, notes = await open_log(
+            self.config, self.seams, writer=workers["writer"], keeper=workers["keeper"], listener=self
         )
-        for note in recovered.notes:
+        for note in notes:
             self.event("open", note=note)
-        options = LogOptions(
-            segment_bytes=config.segment_bytes,
-            block_bytes_max=config.block_bytes_max,
-            queue_entries_max=config.queue_entries_max,
-            queue_bytes_max=config.queue_bytes_max,
-            ring_bytes_max=config.ring_bytes_max,
-            checkpoint_bytes=config.checkpoint_bytes,
-            checkpoint_period_s=config.checkpoint_period_s,
-            idle_end_s=config.idle_end_s,
-            roll_period_s=config.roll_period_s,
-            free_bytes_min=config.free_bytes_min,
-            retention_bytes=config.retention_bytes,
-            retention_age_s=config.retention_age_s,
-            hold_bytes_max=config.hold_bytes_max,
-        )
-        log = LocalLog(
-            recovered,
-            options,
-            self.seams,
-            writer=self._workers["writer"],
-            keeper=self._workers["keeper"],
-            listener=self,
-        )
         self.log = log
-        self.reads = Reads(log, Offload(self._workers["reads"]))
+        self.reads = Reads(log, Offload(workers["reads"]))
+        self.files = SegmentFiles(log, Offload(workers["reads"]))
         self.cleaning = Cleaning(self)
         self.reason = "starting"
         span = log.range
@@ -268,37 +235,6 @@ class Node:
     def durable_rose(self) -> None:
         if self.reads is not None:
             self.reads.rose()
-
-    def question(self, to: str, purpose: Purpose) -> Question:
-        return Question(
-            group=self.config.group,
-            sender=self.config.name,
-            to=to,
-            incarnation=f"{self.incarnation:016x}",
-            process=f"{self.process:016x}",
-            purpose=purpose,
-            term=self.opened().node_file.record.term,
-        )
-
-    def answer(self) -> Answer:
-        """What this node says of itself; only synced blocks are spoken of."""
-        log = self.opened()
-        record = log.node_file.record
-        span = log.range
-        return Answer(
-            group=self.config.group,
-            name=self.config.name,
-            incarnation=f"{record.incarnation:016x}",
-            process=f"{self.process:016x}",
-            term=record.term,
-            empty=not log.allocated,
-            last_term=log.history.term_of(span.last_sync),
-            last=span.last_sync,
-            floor_term=record.floor_term,
-            floor_vlsn=record.floor_vlsn,
-            state=self.state,
-            clock_us=self.seams.clock.wall_us(),
-        )
 
     # The log's listener.
 
@@ -385,43 +321,13 @@ class Node:
             await role.serve_feed(hello, channel)
 
     async def segments(self) -> list[dict[str, Any]]:
-        log = self.opened()
-        current = set(log.active_files())
-        return [
-            {"number": number, "file": segment_name(number), "end": end, "sealed": number not in current}
-            for number, end in log.segments().items()
-            if end
-        ]
+        return self._files().listing()
 
     def segment_end(self, number: int) -> int:
-        end = self.opened().synced_end(number)
-        if not end:
-            self._check_segment(number)
-            raise NotFound(f"there is no segment {number}")
-        return end
-
-    def _check_segment(self, number: int) -> None:
-        log = self.opened()
-        if number < log.first_segment:
-            first = log.range.first
-            raise Trimmed(f"segment {number} was cleaned away; the log begins at VLSN {first}", first=first)
+        return self._files().end(number)
 
     async def read_segment(self, number: int, start: int, end: int) -> bytes:
-        log = self.opened()
-        path = f"{log.directory}/{segment_name(number)}"
-
-        def read() -> bytes:
-            file = self.seams.disk.open(path)
-            try:
-                return file.read(start, end - start)
-            finally:
-                file.close()
-
-        try:
-            return await Offload(self._workers["reads"])(read)
-        except FileNotFoundError:
-            self._check_segment(number)
-            raise
+        return await self._files().read(number, start, end)
 
     async def checkpoint(self) -> dict[str, Any]:
         log = self.opened()
@@ -453,21 +359,7 @@ class Node:
         return told(await (self.cleaning.dry_run() if dry_run else self.cleaning.clean()), self.config.name)
 
     async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
-        question = founding.read_question(body)
-        if question.group != self.config.group:
-            raise WrongGroup(f"this node is of group {self.config.group}, not {question.group}")
-        if question.to != self.config.name or NodeName(question.sender) not in self.config.members:
-            raise WrongName(f"hello from {question.sender} to {question.to}; this is {self.config.name}")
-        log = self.opened()
-        if question.purpose == founding.FOUNDING:
-            await self.drained()
-            self.founder = (
-                Incarnation(founding.parse_hex(question.incarnation)),
-                founding.parse_hex(question.process),
-            )
-        answer = self.answer()
-        assert log is self.log
-        return {field: getattr(answer, field) for field in answer.__struct_fields__}
+        return await peers.answer_hello(self, body)
 
     async def drained(self) -> None:
         """Everything handed to the log before is synced."""
@@ -475,17 +367,12 @@ class Node:
         self.opened().drain(partial(settle(done), None))
         await done
 
+    def _files(self) -> SegmentFiles:
+        self.opened()
+        assert self.files is not None
+        return self.files
+
     def _reads(self) -> Reads:
         self.opened()
         assert self.reads is not None
         return self.reads
-
-
-def _append_limits(config: NodeConfig) -> AppendLimits:
-    return AppendLimits(
-        entry_bytes_max=config.entry_bytes_max,
-        key_bytes_max=config.key_bytes_max,
-        body_bytes_max=config.body_bytes_max,
-        bodies_in_flight_bytes_max=config.bodies_in_flight_bytes_max,
-        timeout_s=config.ack_timeout_s,
-    )
