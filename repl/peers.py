@@ -82,6 +82,7 @@ def answer_of(node: Node) -> Answer:
         floor_term=record.floor_term,
         floor_vlsn=record.floor_vlsn,
         state=node.state,
+        clock_us=node.seams.clock.wall_us(),
     )
 
 

@@ -8,6 +8,7 @@ import click
 
 from repl.cli.options import Command, acks_option, json_option
 from repl.cli.report import print_json
+from repl.cli.signals import end_as_ctrl_c_does
 
 WORKS: Final = {
     "append": "Writers that each await their append before the next.",
@@ -38,6 +39,7 @@ class Works(click.Group):
 @click.group(cls=Works)
 def bench() -> None:
     """Measure a work and print rates, which count only what was acknowledged."""
+    end_as_ctrl_c_does()
 
 
 def _on_a_cluster(

@@ -74,7 +74,7 @@ def test_who_is_further_is_told_by_term_then_vlsn() -> None:
     assert further((2, 5), said) is None
 
 
-NUMBERS = ("last_term", "last", "floor_term", "floor_vlsn")
+NUMBERS = ("last_term", "last", "floor_term", "floor_vlsn", "clock_us")
 NO_TERMS = (-1, (1 << 63) - 1, 1 << 63, 1 << 64, 1 << 70, 1.0, "1", True, None)
 NO_NUMBERS = (-1, 1 << 63, 1 << 64, 1 << 70, 1.0, "1", True, None)
 GOOD: dict[str, object] = {

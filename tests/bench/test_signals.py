@@ -1,0 +1,61 @@
+"""A benchmark that is told to end puts away what it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import VLSNLOG
+
+pytestmark = pytest.mark.real
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("work", "begun"),
+    [
+        (("append", "--seconds", "600", "--bytes-max", "64000000"), "vlsnlog-bench-*/n*/node.pid"),
+        (("wal", "--entries", "5000000", "--size", "8"), "vlsnlog-bench-*/*.vlog"),
+    ],
+    ids=["cluster", "wal"],
+)
+def test_a_benchmark_that_is_told_to_end_leaves_no_node_and_no_file(
+    tmp_path: Path, work: tuple[str, ...], begun: str
+) -> None:
+    wanted = 3 if "pid" in begun else 1
+    process = subprocess.Popen(
+        [VLSNLOG, "bench", *work],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        until(lambda: len(list(tmp_path.glob(begun))) >= wanted or process.poll() is not None, "it has begun")
+        pids = [int(path.read_text()) for path in tmp_path.glob("vlsnlog-bench-*/n*/node.pid")]
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err.strip()) == (130, b"", b"")
+    until(lambda: not any(map(alive, pids)), "its nodes have ended")
+    assert list(tmp_path.iterdir()) == []
