@@ -142,6 +142,8 @@ class Truncation:
         self._seams = seams
         self._after = Vlsn(after)
         self._done, self._failed = done, failed
+        self._log: LocalLog | None = None
+        self._told = False
         self._keeper = seams.threads.worker("vlsnlog-keeper")
         self._writer = seams.threads.worker("vlsnlog-writer")
         self._keeper.submit(
@@ -159,6 +161,9 @@ class Truncation:
         writer, keeper = self._writer, self._keeper
         log = LocalLog(recovered, self._options, self._seams, writer=writer, keeper=keeper, listener=self)
         self._log = log
+        if log.failure is not None:
+            self._give_up(log.failure)
+            return
         keeper.submit(lambda: self._promise(log), lambda _: self._cut(log), self._give_up)
 
     def _promise(self, log: LocalLog) -> None:
@@ -189,20 +194,23 @@ class Truncation:
         with log.latch:
             log.dtvlsn = Vlsn(min(log.dtvlsn, self._after))
             try:
-                log.rollback(self._after, self._ended, self._give_up)
+                log.rollback(self._after, lambda: log.close(lambda: self._closed(log, None)), self._give_up)
             except VlsnLogError as error:
                 self._give_up(error)
 
-    def _ended(self) -> None:
-        log = self._log
-        log.close(lambda: self._closed(None))
-
     def _give_up(self, error: BaseException) -> None:
-        self._log.close(lambda: self._closed(error))
+        log = self._log
+        if log is not None:
+            log.close(lambda: self._closed(log, error))
 
-    def _closed(self, error: BaseException | None) -> None:
-        record = self._log.node_file.record
-        self._log.node_file.close()
+    def _closed(self, log: LocalLog, error: BaseException | None) -> None:
+        """The one end; what fails after the cut, in the clean stop, is told too, though the log is cut by then."""
+        if self._told:
+            return
+        self._told = True
+        record = log.node_file.record
+        log.node_file.close()
+        error = error or log.failure
         if error is not None:
             self._failed(error)
         else:
@@ -220,7 +228,7 @@ class Truncation:
         raise AssertionError("nothing is appended here")
 
     def failed(self, error: LogFailed) -> None:
-        self._give_up(error)
+        self._give_up(error)  # while it is being opened: whoever opens it looks
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,8 @@ def test_what_was_durable_before_is_not_taken_for_durable_after_a_crash() -> Non
     assert again.log.dtvlsn <= 20
 
 
-def test_a_truncation_stopped_at_any_disk_call_is_finished_by_the_next_open_or_has_not_begun() -> None:
+@pytest.mark.parametrize("end", ["kill", "power_cut", "torn"])
+def test_a_truncation_stopped_at_any_disk_call_is_finished_by_the_next_open_or_has_not_begun(end: str) -> None:
     held: dict[int, bytes] = {}
     machine = machine_with(held)
     begun = len(machine.disk.calls)
@@ -127,8 +128,11 @@ def test_a_truncation_stopped_at_any_disk_call_is_finished_by_the_next_open_or_h
         machine.disk.stop_at(number)
         with pytest.raises(StopHere):
             truncated(machine, 20)
-        machine.power_cut(tear=True)
-        note = f"stopped at disk call {number}"
+        if end == "kill":
+            machine.kill()
+        else:
+            machine.power_cut(tear=end == "torn")
+        note = f"{end} at disk call {number}"
         floor = record_of(machine)
         report = verify(machine.disk, machine.stores, DIRECTORY)
         assert not report.findings, note
@@ -147,6 +151,33 @@ def test_a_truncation_stopped_at_any_disk_call_is_finished_by_the_next_open_or_h
         report = verify(machine.disk, machine.stores, DIRECTORY)
         assert (report.findings, report.last) == ([], more.last), f"{note}, after the reopen"
     assert ends == {True, False}
+
+
+def test_a_disk_that_fails_at_any_call_ends_it_once_and_leaves_no_half() -> None:
+    held: dict[int, bytes] = {}
+    machine = machine_with(held)
+    begun = len(machine.disk.calls)
+    truncated(machine, 20)
+    numbers = [call.number for call in machine.disk.calls[begun:] if call.changes or call.name == "read"]
+    kept = {vlsn: value for vlsn, value in held.items() if vlsn <= 20}
+    outcomes = set()
+    for number in numbers:
+        machine = machine_with({}, seed=number)
+        machine.disk.fail_at(number)
+        told: list[object] = []
+        try:
+            Truncation(machine.seams(), DIRECTORY, 20, done=told.append, failed=told.append).close()
+        except OSError:
+            told.append("before it began")
+        assert len(told) == 1, f"{len(told)} ends at disk call {number}: {told}"
+        machine.kill()
+        again = Opened(machine, take_term=False)
+        found = again.entries()
+        assert found in (held, kept), f"half a truncation is seen after an error at disk call {number}"
+        if isinstance(told[0], NodeRecord):
+            assert found == kept, number
+        outcomes.add((isinstance(told[0], NodeRecord), found == kept))
+    assert {(False, False), (False, True)} <= outcomes
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written() -> None:
