@@ -14,6 +14,7 @@ from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from tests.vlsn.oracle import places
 from tests.vlsn.test_overmark import rolled_back
 from vlsn.embedded import Log
+from vlsn.errors import LogFailed
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index import inspect
 from vlsn.index.stored import RECORD_KEY, UNFINISHED, Record, decode_record
@@ -375,3 +376,52 @@ def test_a_flipped_page_of_the_real_index_is_set_aside_and_built_anew(tmp_path: 
         log.append(b"on")
     asides = [each.name for each in tmp_path.iterdir() if each.name.startswith("index.aside")]
     assert len(asides) == (0 if at in (26, 90) else 1), "LMDB never looks at the map's address and a tree's pad"
+
+
+# Building anew, stopped.
+
+
+def test_a_build_that_is_stopped_at_any_flush_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vlsn.reindex.FLUSH_WINDOWS", 1)  # a flush a segment
+    for writes in range(20):
+        machine, _, images = two_checkpoints()
+        lost(machine, images)
+        machine.stores.fail_writes_after = machine.stores.writes + writes
+        try:
+            opened = Opened(machine, take_term=False)
+        except LogFailed:
+            if writes:
+                assert decode_record(machine.stores.contents[INDEX].values[RECORD_KEY][0]).checkpoint_id == UNFINISHED
+            machine.stores.fail_writes_after = None
+            machine.kill()
+            opened = Opened(machine, take_term=False)
+            assert any("anew" in note for note in opened.notes)
+            check_index(opened)
+        else:
+            assert writes >= 9, "a flush for each of the segments, and the last"
+            check_index(opened)
+            return
+    raise AssertionError("it never came to an end")
+
+
+def test_a_mend_that_is_stopped_leaves_the_wound_or_what_healed_it() -> None:
+    for writes in range(4):
+        machine = Machine()
+        opened = Opened(machine)
+        fill(opened, 150)
+        opened.log.checkpointer.run()
+        keys = list(machine.stores.contents[INDEX].keys)
+        for key in (keys[1], keys[4]):
+            machine.stores.corrupt(INDEX, key)
+        for vlsn in range(1, 151):
+            assert opened.log.index.at_or_before(Vlsn(vlsn)) is not None
+        machine.stores.fail_writes_after = machine.stores.writes + writes
+        opened.log.tick()
+        assert (opened.failure is None) == (writes == 4), "two wounds, the flush, the pointer"
+        machine.stores.fail_writes_after = None
+        machine.kill()
+        again = Opened(machine)
+        for vlsn in range(1, 151):
+            assert again.log.index.at_or_before(Vlsn(vlsn)) is not None
+        again.log.tick()
+        check_index(again)
