@@ -202,7 +202,11 @@ async def test_admin_calls_the_node() -> None:
     node = MemoryNode()
     assert json(await call(node, "POST", "/v1/admin/checkpoint")) == {"id": 1}
     assert json(await call(node, "POST", "/v1/admin/rotate")) == {"segment": 2}
-    assert node.calls == ["checkpoint", "rotate"]
+    assert json(await call(node, "POST", "/v1/admin/clean?dry_run=true")) == {"segments": []}
+    assert json(await call(node, "POST", "/v1/admin/clean")) == {"segments": []}
+    assert node.calls == ["checkpoint", "rotate", "dry run", "clean"]
+    refused(await call(node, "POST", "/v1/admin/clean?dry_run=perhaps"), 400, "bad-argument")
+    refused(await call(node, "POST", "/v1/admin/clean?dryrun=true"), 400, "bad-argument")
 
 
 async def test_peer_hello_is_an_object_of_bounded_size() -> None:
