@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from vlsn import scan
 from vlsn.block import BLOCK_BYTES, KIND_COLUMN, EntryKind
 from vlsn.chain import Chain, Link, Stated, log_chain, read_segment, read_stated
 from vlsn.errors import BadBody
@@ -130,7 +131,8 @@ def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytear
     link = chain.links[position]
     before = link.prev_last_vlsn or _last_vlsn_before(disk, chain, position, stated, buf)
     found, size = _inspected(disk, link, stated, buf)
-    return _Frames(link, found, before, _used(buf, found.end, size) if found.torn else 0)
+    heads = scan.block_headers(buf, 0, found.block_offsets)
+    return _Frames(link, found, heads, before, _used(buf, found.end, size) if found.torn else 0)
 
 
 def _last_vlsn_before(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytearray) -> int:
@@ -164,7 +166,7 @@ class _Frames:
     """Everything in one segment by column, in the order of offsets: frames, unreadable places, a torn tail of
     ``torn`` bytes.  ``before`` is the last VLSN that lies before it."""
 
-    def __init__(self, link: Link, found: Inspected, before: int, torn: int) -> None:
+    def __init__(self, link: Link, found: Inspected, heads: scan.Headers, before: int, torn: int) -> None:
         self.link = link
         places = [(start, end, _UNREADABLE) for start, end in found.gaps]
         if torn:
@@ -182,7 +184,7 @@ class _Frames:
         self.damaged = np.isin(self.offsets, np.array(sorted(self.faults), dtype=np.int64))
         self.damaged |= self.kinds == _UNREADABLE
         self.damaged &= self.kinds != _TORN_TAIL
-        self.heads = found.heads
+        self.heads = heads
         self.head_of = np.full(len(offsets), -1, dtype=np.int64)
         self.head_of[np.searchsorted(self.offsets, found.block_offsets)] = np.arange(len(found.block_offsets))
         self._number_vlsns(found, before)
@@ -193,7 +195,7 @@ class _Frames:
         self.first, self.last = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
         self.term = np.zeros(len(known), np.int64)
         self.first[known], self.last[known] = found.firsts, found.lasts
-        self.term[known] = found.heads["term"].astype(np.int64)
+        self.term[known] = found.terms
         self.visible = known & ~self.marked
         newest = np.maximum.accumulate(np.where(self.visible, np.arange(len(known)), -1))
         self.near = np.where(newest >= 0, self.last[newest], before)

@@ -15,7 +15,7 @@ sidecar is proven by one pass over all of its bytes instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -155,7 +155,12 @@ def bad_frames(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.bool_]:
 def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
     """For each frame the checksum that its bytes call for (about 0.25 µs a frame, and 0.05 µs a KiB)."""
     starts = found.offsets - base + FRAME_BYTES
-    return piece_crcs(buf, starts, starts + found.headers["length"], _head_crcs(found.headers))
+    ends = starts + found.headers["length"]
+    values = np.empty(len(found), dtype=np.uint32)
+    for low in range(0, len(found), _CRC_RUN):
+        run = slice(low, low + _CRC_RUN)
+        values[run] = piece_crcs(buf, starts[run], ends[run], _head_crcs(found.headers[run]))
+    return values
 
 
 def piece_crcs(
@@ -283,30 +288,38 @@ def _rows(buf: Buffer, positions: Offsets, dtype: np.dtype[np.void]) -> npt.NDAr
     return rows
 
 
+def header_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+    """The crc32c that each block header (``BLOCK_DTYPE``) calls for."""
+    return _crcs(headers.view(np.uint8).reshape(-1, BLOCK_BYTES), range(BLOCK_BYTES - 4))
+
+
 def _head_crcs(headers: Headers) -> npt.NDArray[np.uint32]:
     """The crc32c of each frame's header as its crc covers it, to go on from with the payload."""
-    raw = headers.view(np.uint8).reshape(-1, FRAME_BYTES)
+    return _crcs(headers.view(np.uint8).reshape(-1, FRAME_BYTES), _COVERED)
+
+
+def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """The crc32c of these columns of each row."""
+    width = len(columns)
     if len(raw) < _TABLE_FROM:
-        heads = raw[:, _COVERED].tobytes()
-        width = len(_COVERED)
-        return np.array([crc32c(heads[at : at + width]) for at in range(0, len(heads), width)], dtype=np.uint32)
-    tables = _head_tables()
-    value = np.full(len(raw), crc32c(bytes(len(_COVERED))), dtype=np.uint32)
-    for table, column in zip(tables, _COVERED, strict=True):
+        data = raw[:, columns].tobytes()
+        return np.array([crc32c(data[at : at + width]) for at in range(0, len(data), width)], dtype=np.uint32)
+    value = np.full(len(raw), crc32c(bytes(width)), dtype=np.uint32)
+    for table, column in zip(_tables(width), columns, strict=True):
         if raw[:, column].any():
             value ^= table[raw[:, column]]
     return value
 
 
-@lru_cache(maxsize=1)
-def _head_tables() -> npt.NDArray[np.uint32]:
-    """What each value of each byte changes in the crc32c of a header of zeros: the checksum of a header is that
-    of zeros with the changes of its bytes, for a crc is linear over what it covers."""
-    zeros = bytes(len(_COVERED))
+@lru_cache(maxsize=2)
+def _tables(width: int) -> npt.NDArray[np.uint32]:
+    """What each value of each byte changes in the crc32c of so many zeros: the checksum of any bytes is that of
+    zeros with the changes of all of them, for a crc is linear over what it covers."""
+    zeros = bytes(width)
     return np.array(
         [
             [crc32c(zeros[:at] + bytes([byte]) + zeros[at + 1 :]) ^ crc32c(zeros) for byte in range(256)]
-            for at in range(len(zeros))
+            for at in range(width)
         ],
         dtype=np.uint32,
     )

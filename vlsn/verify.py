@@ -244,7 +244,7 @@ class _Verifier:
 
     def _check_order(self, link: Link, found: Inspected, visible: Mask) -> None:
         places, firsts, lasts = found.block_offsets[visible], found.firsts[visible], found.lasts[visible]
-        terms = found.heads["term"][visible].astype(np.int64)
+        terms = found.terms[visible]
         lost = found.lost
         self._name_faults(link, found, places, firsts, lasts)
         if len(places):
@@ -386,13 +386,12 @@ class _Verifier:
         report.bytes += found.end
         if not visible.any():
             return
-        heads, firsts, lasts = found.heads[visible], found.firsts[visible], found.lasts[visible]
-        report.blocks += len(heads)
-        report.entries += int(heads["count"].sum(dtype=np.int64))
+        firsts, lasts, terms = found.firsts[visible], found.lasts[visible], found.terms[visible]
+        report.blocks += len(firsts)
+        report.entries += int((lasts - firsts).sum()) + len(firsts)
         report.first = int(firsts[0])
         report.last = report.last or int(lasts[-1])
-        report.dtvlsn = max(report.dtvlsn, int(heads["dtvlsn"].max()))
-        terms = heads["term"].astype(np.int64)
+        report.dtvlsn = max(report.dtvlsn, int(found.dtvlsns[visible].max()))
         starts = [0, *(np.flatnonzero(np.diff(terms)) + 1).tolist()]
         for start, end in reversed(list(zip(starts, [*starts[1:], len(terms)], strict=True))):
             run = TermRun(int(terms[start]), int(firsts[start]), int(lasts[end - 1]))
