@@ -11,8 +11,8 @@ Damage or a torn tail: in a segment whose end is known all that is bad is damage
 is damage only if something says that its offset had been synced (a frame's ``synced``, or ``stated``);
 the first that is not ends the log there.
 
-With a sidecar whose checksum agrees with the bytes nothing is checked frame by frame.  The segment is held in
-memory whole; only offline tools come here.
+The segment is held in memory whole; only offline tools come here, and only with what no sidecar proves
+(``proven``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.scan import Headers, Offsets, Stop
 from vlsn.segment import FIRST_FRAME
-from vlsn.sidecar import Sidecar, content_crc
 
 Mask = npt.NDArray[np.bool_]
 Bytes = bytes | bytearray
@@ -101,14 +100,13 @@ class Inspected:
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """Offset, kind and payload of the good local records."""
     by_sidecar: bool = False
+    """``proven`` found it, not a look at each frame."""
 
 
-def inspect(
-    buf: Bytes, *, size: int, salt: int, end: int | None, stated: int = 0, sidecar: Sidecar | None = None
-) -> Inspected:
+def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, stated: int = 0) -> Inspected:
     """The first ``size`` bytes of ``buf`` are the file from 0 on.  ``end`` is where its log ends, None for the
     last segment, of which ``stated`` says how far the log was synced as far as anything outside of it knows."""
-    found = _by_sidecar(buf, size, salt, end, sidecar) or _locate(buf, size, salt, end)
+    found = _locate(buf, size, salt, end)
     if end is None:
         _cut_torn_tail(found, stated)
     is_block = found.headers["kind"] == FrameKind.BLOCK
@@ -122,19 +120,6 @@ def inspect(
 
 
 # Where the frames are.
-
-
-def _by_sidecar(buf: Bytes, size: int, salt: int, end: int | None, sidecar: Sidecar | None) -> Inspected | None:
-    """The frames, if the sidecar is of these bytes."""
-    if sidecar is None or sidecar.salt != salt or end is None or sidecar.end != end or size < end:
-        return None
-    if not len(sidecar.offsets) or content_crc(memoryview(buf)[:end], sidecar.offsets) != sidecar.crc:
-        return None
-    offsets = sidecar.offsets.astype(np.int64)
-    walk = scan.at_offsets(buf, base=0, offsets=offsets, end=end, salt=salt)
-    if len(walk) != len(offsets) or walk.end != end:
-        return None
-    return Inspected(walk.offsets, walk.headers, np.zeros(len(walk), dtype=np.bool_), [], end, False, by_sidecar=True)
 
 
 def _locate(buf: Bytes, size: int, salt: int, end: int | None) -> Inspected:
@@ -162,7 +147,7 @@ def _locate(buf: Bytes, size: int, salt: int, end: int | None) -> Inspected:
         nothing = np.zeros(0, dtype=np.int64)
         return Inspected(nothing, np.zeros(0, dtype=FRAME_DTYPE), nothing.astype(np.bool_), gaps, end or stop, False)
     offsets = np.concatenate([each for each, _ in walks])
-    headers = np.concatenate([each for _, each in walks])
+    headers = scan.joined([each for _, each in walks])
     return Inspected(offsets, headers, np.concatenate(bads), gaps, stop if end is None else end, False)
 
 
@@ -209,14 +194,12 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask) -> None:
     for low in range(0, len(offsets), _RUN_BLOCKS):
         run = slice(low, low + _RUN_BLOCKS)
         heads = scan.block_headers(buf, 0, offsets[run])
-        good = _heads_good(heads, lengths[run])
-        if not found.by_sidecar:
-            good &= scan.header_crcs(heads) == heads["header_crc"]
-            wrong[run] = _bodies_bad(buf, offsets[run], heads, skip=bad[run] | ~good)
+        good = heads_good(heads, lengths[run])
+        good &= scan.header_crcs(heads) == heads["header_crc"]
+        wrong[run] = ~good | _bodies_bad(buf, offsets[run], heads, skip=bad[run] | ~good)
         readable[run] = good
         firsts[run], counts[run] = heads["first_vlsn"], heads["count"]
         terms[run], dtvlsns[run] = heads["term"], heads["dtvlsn"]
-    wrong = ~readable if found.by_sidecar else wrong | ~readable
     for index in np.flatnonzero(wrong & ~bad).tolist():
         found.faults.append(_block_fault(buf, int(offsets[index]), int(lengths[index])))
     _name_bad_blocks(found, offsets[bad & readable], firsts[bad & readable])
@@ -232,7 +215,7 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask) -> None:
     found.lost = np.sort(np.concatenate((found.offsets[lost], gaps)))
 
 
-def _heads_good(heads: Headers, lengths: Offsets) -> Mask:
+def heads_good(heads: Headers, lengths: Offsets) -> Mask:
     """What ``block.decode_header`` checks but the crc, and that each block fills its frame."""
     flags, kinds, firsts, terms = heads["flags"], heads["kind"], heads["first_vlsn"], heads["term"]
     counts = heads["count"].astype(np.int64)

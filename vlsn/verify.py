@@ -33,6 +33,7 @@ from vlsn.frame import FrameKind
 from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.inspection import Fault, Inspected, Mask, Rule, inspect
 from vlsn.mappings import Columns, read_mappings
+from vlsn.proven import inspect_sealed
 from vlsn.records import RollbackEnd, RollbackStart, decode_record
 from vlsn.recovery import INDEX_NAME, LOCK_NAME, NODE_FILE_NAME, STATE_NAME
 from vlsn.scan import Offsets
@@ -167,12 +168,10 @@ class _Verifier:
     # One segment.
 
     def _segment(self, link: Link, stated: Stated) -> None:
-        size, lost = read_segment(self._disk, link, self._buf)
         sidecar = self._sidecar(link)
-        stated_end = stated.offset_in(link.number)
-        found = inspect(self._buf, size=size, salt=link.salt, end=link.end, stated=stated_end, sidecar=sidecar)
-        for start, end in lost:
-            found.faults.append(Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+        found = self._proven(link, sidecar) if sidecar is not None else None
+        if found is None:
+            found = self._inspected(link, stated)
         self._read_records(link, found)
         self._check_checkpoint(link, found, stated)
         lsns = found.block_offsets + (link.number << 32)
@@ -328,6 +327,23 @@ class _Verifier:
             if at > self._last_block_lsn:
                 due |= (lsns >= record.first_lsn) & (lsns < record.end_lsn)
         return due
+
+    def _proven(self, link: Link, sidecar: Sidecar) -> Inspected | None:
+        assert link.end is not None
+        file = self._disk.open(link.info.path)
+        try:
+            return inspect_sealed(file, salt=link.salt, end=link.end, sidecar=sidecar)
+        except OSError:
+            return None  # frame by frame it is told where the disk gives nothing
+        finally:
+            file.close()
+
+    def _inspected(self, link: Link, stated: Stated) -> Inspected:
+        size, lost = read_segment(self._disk, link, self._buf)
+        found = inspect(self._buf, size=size, salt=link.salt, end=link.end, stated=stated.offset_in(link.number))
+        for start, end in lost:
+            found.faults.append(Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+        return found
 
     def _sidecar(self, link: Link) -> Sidecar | None:
         name = sidecar_name(link.number)

@@ -108,7 +108,7 @@ def _joined(pieces: list[tuple[scan.Walk, Bools, Sums]]) -> Frames:
     columns = (np.concatenate([getattr(each, name) for each in sums]) for name in Sums.__slots__)
     return Frames(
         np.concatenate([walk.offsets for walk in walks]),
-        np.concatenate([walk.headers for walk in walks]),
+        scan.joined([walk.headers for walk in walks]),
         np.concatenate(goods),
         Sums(*columns),
         [],
