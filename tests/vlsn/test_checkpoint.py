@@ -10,6 +10,7 @@ import pytest
 
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from tests.vlsn.oracle import places
+from tests.vlsn.test_overmark import Undurable, rolled_back
 from vlsn.block import decode_header
 from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
 from vlsn.ids import Vlsn
@@ -144,6 +145,39 @@ def test_a_role_change_ends_a_checkpoints_wait_and_the_next_one_runs(held_up: tu
     late.come()
     assert again.checkpoint is not None
     assert pointer(opened) == 2
+
+
+def test_only_a_checkpoint_a_rollback_a_merge_and_a_stop_write_the_index() -> None:
+    machine = Machine()
+
+    def written() -> bool:
+        """Since it was asked before."""
+        nonlocal seen
+        before, seen = seen, machine.stores.contents[f"{DIRECTORY}/index"]
+        return seen is not before
+
+    seen: object = None
+    opened = Undurable(machine)
+    assert written()
+    append(opened)
+    opened.log.rotate("request", lambda _: None)
+    opened.entries()
+    for _ in range(20):
+        opened.log.tick()
+    assert not written(), "nothing but puts, lookups, a roll and ticks"
+    opened.log.checkpointer.run()
+    assert written()
+    append(opened)
+    assert not written()
+    rolled_back(opened, 4)
+    assert written(), "the cut of a rollback is durable"
+    machine.kill()
+    opened = Undurable(machine)
+    assert written(), "what an open has merged is durable"
+    append(opened)
+    assert not written()
+    opened.close()
+    assert written(), "a clean stop"
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])

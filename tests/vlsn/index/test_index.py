@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fakes.kv import FakeStores
+from tests.fakes.kv import FakeStore, FakeStores
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, span
-from vlsn.errors import BadArgument, Damaged, WaitEnded
+from vlsn.errors import BadArgument, Damaged, VlsnLogError, WaitEnded
 from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.index import inspect
 from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.range import EMPTY
+from vlsn.index.stored import RECORD_KEY
 from vlsn.lmdb_store import LmdbStores
 
 
@@ -98,6 +101,28 @@ def test_a_flush_is_one_transaction_and_a_load_brings_it_back(stores: FakeStores
     assert again.load() == 7
     assert (again.range, list(inspect.mappings(again))) == (held, mappings)
     assert again.checkpoint_id == 7
+
+
+def test_a_flush_writes_its_buckets_ascending_and_the_range_last(
+    stores: FakeStores, index: VlsnIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[list[bytes]] = []
+    write = FakeStore.write
+
+    def noted(store: FakeStore, puts: Sequence[tuple[bytes, bytes]] = (), **more: Any) -> None:
+        written.append([key for key, _ in puts])
+        write(store, puts, **more)
+
+    monkeypatch.setattr(FakeStore, "write", noted)
+    put(index, *range(40))
+    flush(index, 1)
+    put(index, *range(40, 60))
+    index.truncate_tail(*reversed_span(50), block_first=span(50)[0])
+    index.truncate_head(Vlsn(85), place(8) + 4)  # type: ignore[arg-type]
+    assert [len(keys) for keys in written] == [6, 3, 2]
+    for keys in written:
+        assert keys == sorted(keys)
+        assert keys[-1] == RECORD_KEY
 
 
 def test_an_empty_log_is_flushed_and_loaded(stores: FakeStores, index: VlsnIndex) -> None:
@@ -474,6 +499,40 @@ def test_cancelled_waits_are_let_go(index: VlsnIndex) -> None:
 
 
 # Threads.
+
+
+def test_any_number_of_threads_wait_for_any_vlsn_while_others_put_and_each_is_woken_once() -> None:
+    index = VlsnIndex(FakeStores().open(PATH, map_bytes=1 << 16), threading.RLock())
+    blocks, threads = 400, 12
+    answers: list[tuple[int, VlsnLogError | None]] = []
+    ready = threading.Barrier(threads + 1)
+    ended = WaitEnded("the log was closed")
+
+    def waiter(share: int) -> None:
+        ready.wait()
+        for vlsn in range(1 + share, blocks * 10 + 200, threads):
+            woken = threading.Event()
+
+            def wake(error: VlsnLogError | None, vlsn: int = vlsn, woken: threading.Event = woken) -> None:
+                answers.append((vlsn, error))
+                woken.set()
+
+            index.wait_for(Vlsn(vlsn), wake)
+            if not woken.wait(20):
+                return
+
+    waiters = [threading.Thread(target=waiter, args=(share,)) for share in range(threads)]
+    for thread in waiters:
+        thread.start()
+    ready.wait()
+    for number in range(blocks):
+        put(index, number)
+    while any(thread.is_alive() for thread in waiters):
+        if index.waiting:
+            index.fail_waiters(ended)
+    assert sorted(vlsn for vlsn, _ in answers) == list(range(1, blocks * 10 + 200))
+    assert all(error is (ended if vlsn > blocks * 10 else None) for vlsn, error in answers)
+    assert index.waiting == 0
 
 
 def test_threads_put_in_any_order_while_others_look_up_and_flush(tmp_path: Path) -> None:

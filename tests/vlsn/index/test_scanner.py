@@ -36,10 +36,14 @@ def test_a_forward_scan_finds_what_the_index_does_and_asks_once_a_bucket(index: 
     assert lookups(index) - before <= buckets + 30  # in the gap no bucket can be kept
 
 
-def test_a_backward_scan_finds_what_the_index_does(index: VlsnIndex) -> None:
+def test_a_backward_scan_finds_what_the_index_does_and_seldom_asks_it(index: VlsnIndex) -> None:
     scanner = BackwardScanner(index)
     expected = [index.at_or_after(Vlsn(vlsn)) for vlsn in range(400, 0, -1)]
+    before = lookups(index)
     assert [scanner.at_or_after(Vlsn(vlsn)) for vlsn in range(400, 0, -1)] == expected
+    buckets = list(index.buckets())
+    behind = sum(bucket.last - bucket.first - bucket.deltas[-1] for bucket in buckets)  # past a bucket's last mapping
+    assert lookups(index) - before <= len(buckets) + 2 * (30 + behind)  # in the gap no bucket can be kept
 
 
 def test_scanners_answer_nothing_outside_the_range(index: VlsnIndex) -> None:
