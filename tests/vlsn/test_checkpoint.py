@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.vlsn.logs import DIRECTORY, Machine, Opened
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from tests.vlsn.oracle import places
-from tests.vlsn.test_overmark import Undurable, rolled_back
+from tests.vlsn.test_overmark import rolled_back
 from vlsn.block import decode_header
 from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
 from vlsn.ids import Vlsn
@@ -150,13 +150,13 @@ def test_a_role_change_ends_a_checkpoints_wait_and_the_next_one_runs(held_up: tu
 def test_only_a_checkpoint_a_rollback_a_merge_and_a_stop_write_the_index() -> None:
     machine = Machine()
 
+    seen: list[object] = [None]
+
     def written() -> bool:
         """Since it was asked before."""
-        nonlocal seen
-        before, seen = seen, machine.stores.contents[f"{DIRECTORY}/index"]
-        return seen is not before
+        seen.append(machine.stores.contents[f"{DIRECTORY}/index"])
+        return seen[-1] is not seen[-2]
 
-    seen: object = None
     opened = Undurable(machine)
     assert written()
     append(opened)
