@@ -6,6 +6,8 @@ BIN := .venv/bin
 STAMP := .venv/.from-lock
 SOURCES := vlsn feeder replica repl jepsen-like tests
 
+SEEDS ?= 100
+FIRST_SEED ?= 1
 ROUNDS ?= 20
 WRITERS ?= 64
 BENCH_SECONDS ?= 10
@@ -13,7 +15,7 @@ PEER_SECONDS ?= 5
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers mutants kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers mutants sim kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -42,6 +44,9 @@ bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are i
 
 mutants: $(STAMP) ## each defence taken away makes a named test fail: MUTANTS="NAME …"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
+
+sim: $(STAMP) ## whole clusters under faults in virtual time: SEEDS=100 FIRST_SEED=1
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)

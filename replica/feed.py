@@ -182,6 +182,8 @@ class ReplicaFeed:
             if position.term != self.term:
                 raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
             self.position = position
+            if self._failed is not None:
+                raise self._failed  # what was refused is missing before whatever comes
             if kind is MessageType.BLOCKS:
                 run = split_blocks(
                     message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term

@@ -193,10 +193,10 @@ class Consumer:
             item.at += 1
         end = item.at
         if end == start:
-            if not placement.no_space:
-                return False
-            group.after.append(lambda: item.done(NoSpace(_NO_ROOM)))
-            return True
+            if placement.no_space:
+                for refused in self.queue.take_runs():  # those behind follow on this one
+                    refused.done(NoSpace(_NO_ROOM))
+            return False
         self._history.note_run(run, start, end)
         self._ring.extend(blocks[start:end], run.lasts[start:end])
         self.next_vlsn = Vlsn(run.lasts[end - 1] + 1)

@@ -140,9 +140,19 @@ class Queue:
             refused.append(item)
         return refused[::-1]
 
+    def take_runs(self) -> list[ReplicaRun]:
+        """Every replica's run leaves."""
+        taken = [item for item in self.items if isinstance(item, ReplicaRun)]
+        self._keep([item for item in self.items if not isinstance(item, ReplicaRun)])
+        return taken
+
     def take_appends(self) -> list[Pending]:
         """Every append, and every entry of the log's own, leaves."""
         taken = [item for item in self.items if isinstance(item, Pending)]
-        self.items = deque(item for item in self.items if not isinstance(item, Pending | LocalEntries))
+        self._keep([item for item in self.items if not isinstance(item, Pending | LocalEntries)])
         self.entries = self.bytes = self.vlsns = self.lazy = 0
         return taken
+
+    def _keep(self, items: list[Item]) -> None:
+        self.items.clear()
+        self.items.extend(items)
