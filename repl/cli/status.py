@@ -1,7 +1,7 @@
 """``vlsnlog status``: every member asked, one table.
 
-Degraded, and exit status 1: a member is silent or neither MASTER nor REPLICA, there is not exactly one
-master, or a listed member has no live feed.
+Degraded, and exit status 1: a member is silent or neither MASTER nor REPLICA, or has too little room on its disk,
+there is not exactly one master, or a listed member has no live feed.
 """
 
 from __future__ import annotations
@@ -90,6 +90,9 @@ def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
         if node["state"] not in ("MASTER", "REPLICA"):
             reason = node.get("reason")
             reasons.append(f"{node['node'] or node['url']} is {node['state']}" + (f" ({reason})" if reason else ""))
+    reasons += [
+        f"{node['node']} refuses appends: no-space" for node in nodes if (node.get("log") or {}).get("no_space")
+    ]
     masters = [node for node in nodes if node["state"] == "MASTER"]
     if len(masters) != 1:
         names = ", ".join(node["node"] for node in masters)
@@ -120,5 +123,10 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
         )  # fmt: skip
     columns = ("node", "state", "term", "first", "last", "durable", "lag", "segments", "bytes", "url")
     print_table(title, columns, rows)
+    for node in summary["nodes"]:
+        cleaning = node.get("cleaning") or {}
+        if cleaning.get("blocked"):
+            by = ", ".join(cleaning["blocked_by"])
+            click.echo(f"{node['node']}: {cleaning['blocked']} segments that retention wants gone are kept by {by}")
     for reason in reasons:
         click.echo(f"degraded: {reason}")

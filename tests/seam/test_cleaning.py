@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fakes.loop import run
@@ -26,6 +29,9 @@ async def append(group: Group, count: int) -> list[int]:
     firsts = []
     for number in range(count):
         status, answer = await group.append(b"%d" % number + VALUE)
+        while answer.get("type") == "insufficient-replicas":  # nothing was logged: they are about to connect
+            await asyncio.sleep(0.1)
+            status, answer = await group.append(b"%d" % number + VALUE)
         assert status == 200, answer
         firsts.append(answer["first"])
     return firsts
@@ -171,6 +177,52 @@ def test_a_nearly_full_disk_refuses_appends_serves_reads_and_goes_on_by_itself(s
         await group.until(lambda: not status(group, "n1")["log"]["no_space"], "n1 has looked again")
         assert (await group.append(b"y"))[0] == 200
         assert group.nodes["n1"].readiness() == []
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_nodes_that_clean_and_are_killed_at_any_moment_keep_what_they_acknowledged(seed: int) -> None:
+    async def main() -> None:
+        rng = Random(seed)
+        group = Group(seed, **SETTINGS, retention_bytes=5 * SEGMENT)
+        await group.start()
+        await group.serving()
+        told: dict[int, bytes] = {}
+        for _ in range(8):
+            for number in range(rng.randrange(10, 40)):
+                value = b"%d" % number + VALUE
+                code, answer = await group.append(value)
+                if code == 200:
+                    told[answer["first"]] = value
+            await asyncio.sleep(rng.uniform(0, 0.6))
+            name = rng.choice(group.names)
+            group.kill(name, power=rng.random() < 0.5)
+            await asyncio.sleep(rng.uniform(0, 1.0))
+            await group.start(name)
+            await group.serving()
+        last = group.nodes["n1"].opened().range.last
+        await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all have all of it")
+        for name in group.names:
+            begins = first(group, name)
+            found: dict[int, bytes] = {}
+            at = begins
+            while at <= last:
+                page = await group.client.request("GET", f"{group.url(name)}/v1/entries?from={at}", timeout_s=5.0)
+                if page.status == 410:  # it goes on cleaning meanwhile
+                    begins = at = first(group, name)
+                    continue
+                for line in bytes(page.body).splitlines():
+                    entry = msgspec.json.decode(line)
+                    found[entry["vlsn"]] = entry["value"].encode()
+                at = int(page.headers["Vlsnlog-Next"])
+            begins = first(group, name)
+            assert {vlsn: value for vlsn, value in told.items() if vlsn >= begins and found.get(vlsn) != value} == {}
+            runs = group.nodes[name].opened().history.term_runs
+            assert (runs[0].first, runs[-1].last) == (begins, last)
+        assert any(first(group, name) > 40 for name in group.names)
         await group.stop()
         assert not group.fatal
 
