@@ -12,6 +12,8 @@ from vlsn import batch, block, frame, nodefile, records, seal, segment, sidecar
 from vlsn.block import EntryKind
 from vlsn.columns import Columns, offsets_of
 from vlsn.ids import Term, Vlsn
+from vlsn.index import bucket, stored
+from vlsn.index.range import VlsnRange
 
 CLOCK_US = 1_700_000_000_000_000
 SALT = 0xDEADBEEF
@@ -144,6 +146,23 @@ def test_sidecar_is_its_golden_bytes() -> None:
     assert (read.end, read.crc, read.offsets.tolist()) == (4296, 0x11223344, [4096, 4208])
 
 
+def test_index_bucket_is_its_golden_bytes() -> None:
+    key, value = golden("index_bucket.hex")[:9], golden("index_bucket.hex")[9:]
+    made = bucket.Bucket(3, Vlsn(7), Vlsn(30), [0, 10, 20], [4096, 0x2098, 0x3130])
+    assert (bucket.bucket_key(made.first), made.encode()) == (key, value)
+    read = bucket.decode(key, value)
+    assert (read.file, read.first, read.last) == (3, 7, 30)
+    assert list(read.mappings()) == [(7, 3 << 32 | 4096), (17, 3 << 32 | 0x2098), (27, 3 << 32 | 0x3130)]
+
+
+def test_index_record_is_its_golden_bytes() -> None:
+    key, value = golden("index_record.hex")[:1], golden("index_record.hex")[1:]
+    made = stored.Record(4, VlsnRange(Vlsn(7), Vlsn(30), Vlsn(30), Vlsn(28)), 0x0123456789ABCDEF)
+    assert (stored.RECORD_KEY, made.encode()) == (key, value)
+    assert stored.decode_record(value) == made
+
+
 def test_every_golden_file_is_compared() -> None:
     compared = {"block_plain.hex", "block_columns.hex", "batch.hex", "frame.hex", "frame_overmarked.hex", "sidecar.hex"}
+    compared |= {"index_bucket.hex", "index_record.hex"}
     assert {path.name for path in GOLDEN.iterdir() if path.suffix in {".hex", ".json"}} == compared | set(FIXED)

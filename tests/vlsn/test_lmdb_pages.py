@@ -28,7 +28,7 @@ WRITES = st.lists(
 
 
 @given(writes=WRITES)
-@settings(max_examples=max(1, settings.default.max_examples // 5))  # each commit is a sync of the disk
+@settings(max_examples=max(1, settings().max_examples // 5))  # each commit is a sync of the disk
 def test_whatever_is_written_its_pages_are_good_after_each_commit(
     writes: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]],
 ) -> None:

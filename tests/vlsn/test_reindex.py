@@ -148,7 +148,7 @@ def test_a_good_index_is_not_built_anew() -> None:
 
 
 @given(which=st.integers(0, 40), bit=st.integers(0, 10_000))
-@settings(max_examples=max(1, settings.default.max_examples // 4))
+@settings(max_examples=max(1, settings().max_examples // 4))
 def test_any_value_of_the_index_that_rotted_is_noticed_and_made_good(which: int, bit: int) -> None:
     machine, _, _ = two_checkpoints()
     keys = machine.stores.contents[INDEX].keys
@@ -265,7 +265,7 @@ def play(steps: list[tuple[str, int]]) -> Machine:
 
 
 @given(steps=STEPS)
-@settings(max_examples=max(1, settings.default.max_examples // 2))
+@settings(max_examples=max(1, settings().max_examples // 2))
 def test_any_rollbacks_between_any_checkpoints_leave_the_index_that_the_log_says(steps: list[tuple[str, int]]) -> None:
     machine = play(steps)
     check_index(Opened(machine, take_term=False))
