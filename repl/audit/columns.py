@@ -32,6 +32,7 @@ from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import lsn
 from vlsn.rows import I64, Rows
 from vlsn.seams import Buffer
+from vlsn.segment import FIRST_FRAME
 from vlsn.sidecar import Sidecar
 
 SCHEMA: Final = pa.schema(
@@ -98,7 +99,7 @@ class _Placed:
 
 def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, set[int]]:
     """The blocks that are whole, and where something is not."""
-    frames = _proven(buf, part, sidecar) if sidecar is not None else None
+    frames = _proven(buf, part, sidecar) if sidecar is not None else _whole(buf, part)
     if frames is not None:
         frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
         lengths = frames.headers["length"].astype(np.int64)
@@ -124,6 +125,23 @@ def _proven(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
     if len(found) != len(offsets) or found.end != part.end or found.headers["flag"].any():
         return None
     return found if crc(memoryview(buf)[: part.end]) == sidecar.crc else None
+
+
+def _whole(buf: Buffer, part: Part) -> scan.Walk | None:
+    """The frames of a segment without a sidecar (its process was killed, or it is the last) when all are right up to
+    its end, which is known; at half the cost of finding out what is not."""
+    if not part.closed or len(buf) < part.end or part.end <= FIRST_FRAME:
+        return None
+    found = scan.walk(buf, base=0, start=FIRST_FRAME, end=part.end, salt=part.salt)
+    if found.end != part.end or found.headers["flag"].any() or scan.check_crcs(buf, 0, found) is not None:
+        return None
+    blocks = found.only(found.headers["kind"] == FrameKind.BLOCK)
+    headers = scan.block_headers(buf, 0, blocks.offsets)
+    bodies = blocks.offsets + FRAME_BYTES + BLOCK_BYTES
+    right = (scan.header_crcs(headers) == headers["header_crc"]) & (headers["body_bytes"] <= blocks.headers["length"])
+    if not right.all() or (scan.piece_crcs(buf, bodies, bodies + headers["body_bytes"]) != headers["body_crc"]).any():
+        return None
+    return found
 
 
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:
