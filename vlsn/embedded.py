@@ -43,10 +43,10 @@ from vlsn.queued import Pending
 from vlsn.reader import DATA_ONLY, EntryRun, LogReader, PairRun
 from vlsn.records import TermEntry
 from vlsn.recovery import Recovered, recover
-from vlsn.seal import check_values, values_of
+from vlsn.seal import Values, values_of
 from vlsn.seams import Seams, Worker
 from vlsn.state import Checkpoint
-from vlsn.threads import CallerThreads, Ticker
+from vlsn.threads import CallerThreads, LoopShot, OneShot, Ticker
 
 GROUP_NAME = "embedded"
 NODE_NAME = "log"
@@ -62,18 +62,22 @@ _Run = TypeVar("_Run", EntryRun, PairRun)
 
 
 class _Waiting(Pending):
-    __slots__ = ("future",)
+    """An append whose caller is told once, through ``shot``."""
 
-    def __init__(self, values: list[bytes], keys: Sequence[bytes | None] | None, durability: Durability) -> None:
-        super().__init__(values_of(values, keys), durability)
-        self.future: Future[tuple[int, int]] = Future()
+    __slots__ = ("_told", "shot")
 
-    def tell(self) -> None:
-        self.future.set_result((self.first, self.last))
+    def __init__(self, submission: Values, durability: Durability, shot: OneShot | LoopShot) -> None:
+        super().__init__(submission, durability)
+        self.shot = shot
+        self._told = False
+
+    def tell(self, error: VlsnLogError | None = None) -> None:
+        if not self._told:
+            self._told = True
+            self.shot.give(error)
 
     def refused(self, error: VlsnLogError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        self.tell(error)
 
 
 class LogHold:
@@ -199,8 +203,10 @@ class Log:
         ``NO_SYNC`` written within ``flush_interval_s`` (see ``Durability`` and ``LogOptions``).  Entries can be read
         once they are synced.  Raises ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge`` (nothing
         was logged), or ``OutcomeUnknown`` and ``LogFailed`` when the log ends (it may have been)."""
-        first, last = self._submit(values, keys, durability).result()
-        return Vlsn(first), Vlsn(last)
+        shot = OneShot()
+        pending = self._submit(values, keys, durability, shot)
+        shot.wait()
+        return Vlsn(pending.first), Vlsn(pending.last)
 
     async def append_async(
         self,
@@ -210,8 +216,10 @@ class Log:
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
         """As ``append``, for a coroutine.  Cancelled, the entries are logged all the same."""
-        first, last = await asyncio.shield(asyncio.wrap_future(self._submit(values, keys, durability)))
-        return Vlsn(first), Vlsn(last)
+        shot = LoopShot(asyncio.get_running_loop())
+        pending = self._submit(values, keys, durability, shot)
+        await shot.future
+        return Vlsn(pending.first), Vlsn(pending.last)
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
         """Everything up to ``vlsn`` (default: all that was appended before the call) is on the medium on return; the
@@ -431,16 +439,19 @@ class Log:
         for pending in waiting:
             unknown = OutcomeUnknown(f"the log failed while this was being synced: {error}")
             unknown.__cause__ = error
-            pending.future.set_exception(unknown)
+            pending.tell(unknown)
 
     # Inside.
 
     def _submit(
-        self, values: bytes | Sequence[bytes], keys: Sequence[bytes | None] | None, durability: Durability
-    ) -> Future[tuple[int, int]]:
+        self,
+        values: bytes | Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        durability: Durability,
+        shot: OneShot | LoopShot,
+    ) -> _Waiting:
         many = [values] if isinstance(values, bytes) else list(values)
-        check_values(many, keys)
-        pending = _Waiting(many, keys, durability)
+        pending = _Waiting(values_of(many, keys), durability, shot)
         if pending.cost > self._log.entry_bytes_max:
             raise BadArgument(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
         with self._log.latch:
@@ -450,7 +461,7 @@ class Log:
             self._log.append(pending)
             if durability is Durability.NO_SYNC:
                 pending.tell()
-        return pending.future
+        return pending
 
     def _check_first(self, vlsn: int) -> None:
         first = self.range.first

@@ -125,6 +125,51 @@ class LoopWorker(CallerWorker):
                 self._loop.call_exception_handler({"message": message, "exception": error})
 
 
+class OneShot:
+    """What one thread waits for and another gives, once: a lock, at a fraction of what a future costs."""
+
+    __slots__ = ("_error", "_lock")
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def give(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Returns when it was given; raises what was given."""
+        self._lock.acquire()
+        if self._error is not None:
+            raise self._error
+
+
+class LoopShot:
+    """The same for a coroutine of ``loop``; ``future`` is done there.  Nobody hears of it once the loop is closed."""
+
+    __slots__ = ("_loop", "future")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def give(self, error: BaseException | None = None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._settle, error)
+        except RuntimeError:
+            pass
+
+    def _settle(self, error: BaseException | None) -> None:
+        if self.future.done():
+            return  # its waiter was cancelled
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+
 class Ticker:
     """Calls ``tick`` every ``period_s`` on a thread of its own, until ``close``."""
 
