@@ -64,7 +64,10 @@ class _Collector:
         yield _counter("write_errors", "Groups whose write or sync failed, written again", log.stats.write_errors)
         yield _counter("slow_syncs", "Writes and syncs of a group that took over 0.1 s", log.slow_syncs.total)
         yield _counter("late_standbys", "Standbys taken before they were zeroed", log.late_standbys)
-        yield _gauge("free_bytes", "Free bytes of the log's file system, as last looked at", log.space.free_bytes or 0)
+        if log.space.free_bytes is not None:
+            yield _gauge(
+                "free_bytes", "Free on the file system of the log, when it was looked at last", log.space.free_bytes
+            )
         yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
         yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)
         yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.cleaner.bytes)

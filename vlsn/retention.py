@@ -25,8 +25,8 @@ from vlsn.holds import Hold, Owner
 from vlsn.ids import Vlsn
 from vlsn.segment import segment_name
 
-SEGMENTS_AT_ONCE_MAX = 1_000
-"""More than so many segments go in several passes."""
+SEGMENTS_AT_ONCE_MAX = 100
+"""More than so many go in several passes: what the index has of them is counted in memory."""
 
 
 @dataclass(frozen=True, slots=True)

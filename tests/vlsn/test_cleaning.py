@@ -9,7 +9,8 @@ import pytest
 from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened
 from vlsn.cleaning import CleaningReport
-from vlsn.errors import Damaged, LogFailed, Trimmed
+from vlsn.errors import Damaged, LogFailed, LogInUse, Trimmed
+from vlsn.forecast import forecast
 from vlsn.holds import Owner
 from vlsn.ids import Vlsn
 from vlsn.inspection import Rule
@@ -229,6 +230,28 @@ def test_age_takes_what_was_sealed_long_enough_ago() -> None:
     opened.machine.clock.offset_us += 7200_000_000
     opened.log.cleaner.run(paused.append, pause_age="clocks differ")
     assert (paused[0].segments, paused[0].paused) == ([], "clocks differ")
+
+
+@pytest.mark.parametrize("options", [KEEPING, replace(SMALL, retention_age_s=3600.0)], ids=["bytes", "age"])
+def test_the_forecast_of_a_stopped_log_is_what_its_next_pass_does(options: LogOptions) -> None:
+    machine = Machine()
+    opened = Opened(machine, options)
+    fill(opened, 5)
+    machine.clock.offset_us += 4000_000_000
+    fill(opened, 8)
+    with pytest.raises(LogInUse, match="--url"):
+        forecast(machine.disk, machine.stores, DIRECTORY, options.retention, now_us=0)
+    opened.close()
+    calls = len(machine.disk.calls)
+    told = forecast(machine.disk, machine.stores, DIRECTORY, options.retention, now_us=machine.clock.wall_us())
+    assert not [call for call in machine.disk.calls[calls:] if call.changes]
+    again = Opened(machine, options, take_term=False)
+    again.log.raise_dtvlsn(again.log.range.last)
+    report = clean(again)
+    assert told.segments
+    assert (told.segments, told.blocked) == (report.segments, report.blocked)
+    assert told.total_bytes == report.total_bytes
+    assert told.first <= report.first
 
 
 # Stopped anywhere.
