@@ -104,14 +104,17 @@ class Lookups:
         while True:
             epoch = self.epoch
             bucket = self._stored.readable_at_or_before(vlsn)
-            if bucket is not None:
+            if bucket is not None and bucket.first >= self._levels.head[0]:
                 return bucket
             with self._latch:
                 if vlsn not in self._range:
                     return None
+                head = self._levels.head
+                if bucket is not None:  # its head was trimmed, which the store does not know yet
+                    return single(head[0], *head)
                 if epoch == self.epoch:
                     self._stored.wounded = True
-                    return single(self._levels.head[0], *self._levels.head)
+                    return single(head[0], *head)
 
     def _stored_at_or_after(self, vlsn: Vlsn, covered: Vlsn) -> Mapping | None:
         self.stats.misses += 1

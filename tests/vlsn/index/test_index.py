@@ -16,6 +16,7 @@ from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.index import inspect
 from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.range import EMPTY
+from vlsn.index.scanner import ForwardScanner
 from vlsn.index.stored import RECORD_KEY
 from vlsn.lmdb_store import LmdbStores
 
@@ -301,6 +302,32 @@ def test_a_trim_is_durable_on_return_and_late_puts_below_it_are_dropped(stores: 
     again = open_index(stores)
     again.load()
     assert (again.range.first, list(inspect.mappings(again))) == (83, list(inspect.mappings(index)))
+
+
+def test_nothing_before_the_range_is_answered_while_a_trim_is_being_written(
+    stores: FakeStores, index: VlsnIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(index, 0, 29, *range(1, 29))  # between the first and the last nothing is mapped
+    flush(index, 1)
+    scanner = ForwardScanner(index)
+    assert scanner.at_or_before(Vlsn(145)) == (1, place(0))
+    write, seen = FakeStore.write, []
+
+    def looked_up(store: FakeStore, *puts: Any, **more: Any) -> None:
+        for vlsn in map(Vlsn, range(1, 301)):
+            for found in (index.at_or_before(vlsn), scanner.at_or_before(vlsn)):
+                assert (found is None) == (vlsn < 131)
+                assert found is None or 131 <= found[0] <= vlsn
+            after = index.at_or_after(vlsn)
+            assert (after is None) == (vlsn < 131)
+            assert after is None or after[0] >= vlsn or vlsn > 291
+        seen.append(True)
+        write(store, *puts, **more)
+
+    monkeypatch.setattr(FakeStore, "write", looked_up)
+    index.truncate_head(span(13)[0], place(13))
+    assert seen
+    assert index.at_or_before(Vlsn(145)) == (131, place(13))
 
 
 def test_a_trim_at_a_segments_first_block_needs_no_new_mapping(index: VlsnIndex) -> None:
