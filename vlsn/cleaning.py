@@ -302,7 +302,7 @@ class Cleaner:
 
     def _failed(self, asked: _Pass, error: BaseException) -> None:
         """A transaction, a removal or a sync of the directory failed, and with it the log."""
-        self._log.store_failed(error)
+        self._log.fail(f"a cleaning failed: {error}", error)
         if self._over(asked):
             self._next()
 

@@ -130,7 +130,11 @@ class LocalLog:
         self._queue = self._consumer.queue
         self.replacer = Replacer(self, self._written)
         self.space = Space(
-            seams.disk, self.directory, keeper, free_bytes_min=options.free_bytes_min, failed=self.store_failed
+            seams.disk,
+            self.directory,
+            keeper,
+            free_bytes_min=options.free_bytes_min,
+            failed=lambda error: self.fail(f"the disk does not tell its free space: {error}", error),
         )
         self.checkpointer = Checkpointer(self, last=recovered.checkpoint)
         self.holds = Holds(clock=seams.clock.monotonic_s)

@@ -419,3 +419,15 @@ def test_what_cannot_be_read_is_left_where_it_is() -> None:
     assert opened.append(b"more").synced
     opened.log.checkpointer.run()
     assert opened.failure is None
+
+
+@pytest.mark.parametrize("name", ["remove", "sync_directory"])
+def test_a_removal_that_fails_ends_the_log_and_the_next_open_finishes_it(name: str) -> None:
+    machine, opened, held, first = prepared(10)
+    machine.disk.fail_at(lambda call: call.name == name)
+    report = clean(opened)
+    assert opened.failure is not None
+    assert "a cleaning failed" in str(opened.failure)
+    assert report.paused
+    machine.kill()
+    assert check_whole(machine, held, first).log.range.first == first
