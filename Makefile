@@ -51,8 +51,9 @@ sim: $(STAMP) ## whole clusters under faults in virtual time: SEEDS=100 FIRST_SE
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)
 
-syscalls: $(STAMP) ## each append shows its own sync on a majority, in a trace by strace
+syscalls: $(STAMP) ## each append shows its completed sync on a majority, one at a time and under load, by strace
 	@$(BIN)/python jepsen-like syscalls
+	@$(BIN)/python jepsen-like syscalls --appends 2000 --writers $(WRITERS)
 
 lock: $(STAMP) ## resolve the dependencies anew
 	$(BIN)/uv lock

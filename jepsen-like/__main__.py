@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.cluster import NODES, ClusterFailed
 from harness.kill_all import kill_all
-from harness.syscalls import APPENDS, trace_appends
+from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
 from repl.cluster import free_base_port
 
@@ -49,8 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     killing.add_argument("--writers", type=int, default=64)
     killing.add_argument("--seed", type=int, help="draws the moments of the kills; printed when not given")
     killing.set_defaults(run=_kill_all)
-    tracing = faults.add_parser("syscalls", help="each append's own sync on a majority, by strace")
+    tracing = faults.add_parser("syscalls", help="each append's completed sync on a majority, by strace")
     tracing.add_argument("--appends", type=int, default=APPENDS)
+    tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=_syscalls)
     for each in (killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
@@ -73,17 +74,26 @@ def _kill_all(options: argparse.Namespace, directory: Path) -> int:
 
 
 def _syscalls(options: argparse.Namespace, directory: Path) -> int:
-    _say(f"syscalls: {options.appends} appends, one at a time, data and traces in {directory}")
-    shown = trace_appends(directory, base_port=options.base_port or free_base_port(), appends=options.appends, say=_say)
+    if not 1 <= options.writers <= WRITERS_MAX:
+        raise ClusterFailed(f"--writers {options.writers}: between 1 and {WRITERS_MAX}")
+    how = "one at a time" if options.writers == 1 else f"by {options.writers} writers at once"
+    _say(f"syscalls: {options.appends} appends, {how}, data and traces in {directory}")
+    shown = trace_appends(
+        directory,
+        base_port=options.base_port or free_base_port(),
+        appends=options.appends,
+        writers=options.writers,
+        say=_say,
+    )
     majority = NODES // 2 + 1
     by_nodes = Counter(len(each.synced) for each in shown)
     for nodes in sorted(by_nodes, reverse=True):
-        _say(f"  own sync completed before the answer on {nodes} of {NODES} nodes: {by_nodes[nodes]:>6} appends")
+        _say(f"  its sync completed before the answer on {nodes} of {NODES} nodes: {by_nodes[nodes]:>6} appends")
     lacking = [each for each in shown if len(each.synced) < majority]
     for each in lacking[:5]:
         _say(f"  NOT SHOWN append {each.number:016x} at VLSN {each.vlsn}: only {', '.join(each.synced) or 'none'}")
     good = len(shown) - len(lacking)
-    _say(f"{good} of {options.appends} appends show their own completed sync on a majority")
+    _say(f"{good} of {options.appends} appends show their completed sync on a majority")
     return 0 if good == options.appends else 1
 
 

@@ -10,7 +10,9 @@ For one append
     n1  write(socket, … "first":VLSN …)                                   the answer
 
 a node *has synced it* if a write that holds the value, to a segment, completed, and an fdatasync of that
-file began after it and completed before the answer's write began.  An fdatasync counts for one append only.
+file began after it and completed before the answer's write began.  Of appends sent one at a time an fdatasync counts
+for one only; under load (several writers) appends share one, and each still has to show a completed one of its own
+group, whichever segment that went to.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,11 +33,16 @@ from harness.cluster import Cluster, ClusterFailed
 from harness.history import History, value_of
 
 APPENDS = 200
+WRITERS_MAX = 256
 CALLS = "write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sendto,sendmsg"
 _LINE = re.compile(
     r"^(?P<at>\d+\.\d+) (?P<call>\w+)\(\d+<(?P<path>[^>]*)>(?P<rest>.*)\)"
     r" += (?P<result>-?\d+).*<(?P<took>[\d.]+)>$"
 )
+_NUMBER = re.compile(r"(?=(0{9}[0-9a-f]{7}))")
+"""Where the value of one of the first 268 million appends may begin."""
+TEXT_BYTES = 1 << 18
+"""Of each string in the trace: more than one group of appends holds."""
 _FIRST = re.compile(r'"first\\": ?(\d+)|"first": ?(\d+)')
 
 
@@ -59,8 +67,18 @@ class Shown:
     synced: tuple[str, ...]
 
 
-def trace_appends(directory: Path, *, base_port: int, appends: int, say: Callable[[str], None]) -> list[Shown]:
-    """Runs the cluster and the trace, and returns what it shows of each append in turn."""
+def may_trace() -> bool:
+    """Whether strace is here and allowed to trace."""
+    if shutil.which("strace") is None:
+        return False
+    return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
+
+
+def trace_appends(
+    directory: Path, *, base_port: int, appends: int, writers: int = 1, say: Callable[[str], None]
+) -> list[Shown]:
+    """Runs the cluster and the trace, and returns what it shows of each append: sent one at a time, or by ``writers``
+    at once, each of which awaits its own before its next."""
     if shutil.which("strace") is None:
         raise ClusterFailed("strace is not installed: apt-get install strace")
     history = History()
@@ -70,7 +88,7 @@ def trace_appends(directory: Path, *, base_port: int, appends: int, say: Callabl
         url = cluster.urls[cluster.names.index(master)]
         tracers = [_attach(cluster, name) for name in cluster.names]
         try:
-            sent = _append_one_at_a_time(url, history, appends)
+            sent = _append(url, history, appends, writers)
         finally:
             for tracer in tracers:
                 tracer.send_signal(signal.SIGINT)
@@ -78,8 +96,10 @@ def trace_appends(directory: Path, *, base_port: int, appends: int, say: Callabl
                 tracer.wait(30)
         cluster.stop()
     traces = {name: read_trace(directory.glob(f"{name}.trace.*")) for name in cluster.names}
-    say(f"traced {sum(map(len, traces.values())):,} calls of {len(traces)} nodes")
-    return judge(traces, sent, master=master)
+    syncs = sum(call.name == "fdatasync" and call.path.endswith(".vlog") for call in traces[master])
+    calls = sum(map(len, traces.values()))
+    say(f"traced {calls:,} calls of {len(traces)} nodes; {master} made {syncs} syncs of its log")
+    return judge(traces, sent, master=master, shared=writers > 1)
 
 
 def _attach(cluster: Cluster, name: str) -> subprocess.Popen[bytes]:
@@ -87,20 +107,33 @@ def _attach(cluster: Cluster, name: str) -> subprocess.Popen[bytes]:
     pid = cluster.pid(name)
     if pid is None:
         raise ClusterFailed(f"{name} is not running")
-    command = ["strace", "-ff", "-ttt", "-T", "-y", "-s", "1024", "-e", f"trace={CALLS}", "-e", "signal=none"]
+    command = ["strace", "-ff", "-ttt", "-T", "-y", "-s", str(TEXT_BYTES), "-e", f"trace={CALLS}", "-e", "signal=none"]
     tracer = subprocess.Popen(
         [*command, "-o", str(cluster.directory / f"{name}.trace"), "-p", str(pid)], stderr=subprocess.DEVNULL
     )
+    wait_traced(pid, tracer)
+    return tracer
+
+
+def wait_traced(pid: int, tracer: subprocess.Popen[bytes]) -> None:
+    """Until every thread of ``pid`` is traced.  Raises ``ClusterFailed``."""
     deadline = time.monotonic() + 20
     while not all(_traced(task) for task in Path(f"/proc/{pid}/task").iterdir()):
         if time.monotonic() > deadline or tracer.poll() is not None:
             raise ClusterFailed("strace could not be attached (is ptrace allowed here?)")
         time.sleep(0.02)
-    return tracer
 
 
 def _traced(task: Path) -> bool:
     return "TracerPid:\t0" not in (task / "status").read_text()
+
+
+def _append(url: str, history: History, appends: int, writers: int) -> list[tuple[int, int]]:
+    """(number, VLSN) of each append."""
+    shares = [appends // writers + (writer < appends % writers) for writer in range(writers)]
+    with ThreadPoolExecutor(writers) as threads:
+        sent = threads.map(lambda share: _append_one_at_a_time(url, history, share), shares)
+        return [each for one in sent for each in one]
 
 
 def _append_one_at_a_time(url: str, history: History, appends: int) -> list[tuple[int, int]]:
@@ -138,39 +171,57 @@ def read_trace(paths: Iterable[Path]) -> list[Call]:
     return sorted(calls, key=lambda call: call.began)
 
 
-def judge(traces: dict[str, list[Call]], sent: list[tuple[int, int]], *, master: str) -> list[Shown]:
-    """For each append: which nodes had synced it before the master began to write its answer."""
+def judge(
+    traces: dict[str, list[Call]], sent: list[tuple[int, int]], *, master: str, shared: bool = False
+) -> list[Shown]:
+    """For each append: which nodes had synced it before the master began to write its answer.  ``shared``: appends of
+    one group have one sync together."""
     answers: dict[int, float] = {}
     for call in traces[master]:
         if ".vlog" not in call.path and (match := _FIRST.search(call.text)) is not None:
             answers.setdefault(int(match[1] or match[2]), call.began)
+    syncs = {node: first_syncs(calls, {number for number, _ in sent}) for node, calls in traces.items()}
     used: set[tuple[str, float]] = set()
     shown = []
     for number, vlsn in sent:
         synced = []
-        for node, calls in traces.items():
-            sync = _own_sync(calls, value_of(number), answers.get(vlsn, 0.0))
-            if sync is not None and (node, sync.began) not in used:
+        for node in traces:
+            sync = syncs[node].get(number)
+            if sync is None or sync.ended > answers.get(vlsn, 0.0):
+                continue
+            if shared or (node, sync.began) not in used:
                 used.add((node, sync.began))
                 synced.append(node)
         shown.append(Shown(number, vlsn, tuple(synced)))
     return shown
 
 
-def _own_sync(calls: list[Call], value: str, before: float) -> Call | None:
-    """The first sync of the file that ``value`` was written to, begun after that write, completed ``before``."""
-    written = None
+def first_syncs(calls: list[Call], numbers: set[int]) -> dict[int, Call]:
+    """By append the first sync to complete of a file that its value was written to, begun after that write."""
+    waiting: dict[str, list[tuple[float, int]]] = {}
+    """By file: when the write completed, of which append."""
+    found: dict[int, Call] = {}
     for call in calls:
-        if call.began >= before:
-            return None
-        if written is None:
-            if call.path.endswith(".vlog") and "write" in call.name and call.result > 0 and value in call.text:
-                written = call
-        elif _syncs(call, written) and call.ended <= before:
-            return call
-    return None
+        if not call.path.endswith(".vlog"):
+            continue
+        if "write" in call.name and call.result > 0:
+            waiting.setdefault(call.path, []).extend((call.ended, number) for number in numbers_in(call.text, numbers))
+        elif call.name in ("fdatasync", "fsync") and call.result == 0:
+            late = []
+            for written, number in waiting.pop(call.path, []):
+                if written > call.began:
+                    late.append((written, number))
+                elif number not in found or call.ended < found[number].ended:
+                    found[number] = call
+            waiting[call.path] = late
+    return found
 
 
-def _syncs(call: Call, written: Call) -> bool:
-    same_file = call.name in ("fdatasync", "fsync") and call.path == written.path
-    return same_file and call.result == 0 and call.began >= written.ended
+def numbers_in(text: str, numbers: set[int]) -> list[int]:
+    """The appends whose whole values ``text`` holds."""
+    found = []
+    for match in _NUMBER.finditer(text):
+        number = int(match[1], 16)
+        if number in numbers and text.startswith(value_of(number), match.start()):
+            found.append(number)
+    return found

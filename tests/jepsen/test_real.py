@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from harness.kill_all import kill_all
-from harness.syscalls import trace_appends
+from harness.syscalls import may_trace, trace_appends
 
 from repl.cluster import free_base_port
 
 pytestmark = pytest.mark.real
-
-
-def _may_trace() -> bool:
-    """Whether strace is here and allowed to trace."""
-    if shutil.which("strace") is None:
-        return False
-    return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
 
 
 def test_all_nodes_killed_at_once_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
@@ -30,9 +21,19 @@ def test_all_nodes_killed_at_once_lose_nothing_that_was_acknowledged(tmp_path: P
     assert verdict.judged > 0
 
 
-@pytest.mark.skipif(not _may_trace(), reason="strace is not installed, or may not trace here")
+@pytest.mark.skipif(not may_trace(), reason="strace is not installed, or may not trace here")
 def test_each_append_shows_its_own_sync_on_a_majority_before_its_answer(tmp_path: Path) -> None:
     said: list[str] = []
     shown = trace_appends(tmp_path, base_port=free_base_port(3), appends=30, say=said.append)
     assert len(shown) == 30
     assert [each for each in shown if len(each.synced) < 2] == []
+
+
+@pytest.mark.skipif(not may_trace(), reason="strace is not installed, or may not trace here")
+def test_under_load_every_acknowledged_append_shows_its_completed_sync_on_a_majority(tmp_path: Path) -> None:
+    said: list[str] = []
+    shown = trace_appends(tmp_path, base_port=free_base_port(3), appends=160, writers=16, say=said.append)
+    assert len(shown) == 160
+    assert [each for each in shown if len(each.synced) < 2] == []
+    syncs = int(said[-1].split(" syncs ")[0].split()[-1])
+    assert syncs < 160, "no two appends shared a sync: this was no load"

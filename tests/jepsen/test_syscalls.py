@@ -61,3 +61,24 @@ def test_one_sync_counts_for_one_append_only(tmp_path: Path) -> None:
     later = ANSWER.replace("10.000600", "10.000700").replace('first\\":3', 'first\\":4')
     traces = {"n1": read_trace(_node(tmp_path, "n1", WRITE, second, SYNC, ANSWER, later))}
     assert [each.synced for each in judge(traces, [(1, 3), (2, 4)], master="n1")] == [("n1",), ()]
+
+
+def _shared(directory: Path, *lines: str) -> list[Shown]:
+    answer = ANSWER.replace("10.000600", "10.000601").replace("3,", "4,").replace(":3}}", ":4}}")
+    calls = read_trace(_node(directory, "n1", *lines, ANSWER, answer))
+    return judge({"n1": calls}, [(1, 3), (2, 4)], master="n1", shared=True)
+
+
+def test_under_load_one_sync_counts_for_all_that_was_written_before_it_began(tmp_path: Path) -> None:
+    both = WRITE.replace("{value}", value_of(1) + value_of(2))
+    assert [each.synced for each in _shared(tmp_path, both, SYNC)] == [("n1",), ("n1",)]
+    second = WRITE.replace("{value}", value_of(2)).replace("10.000100", "10.000250")
+    assert [each.synced for each in _shared(tmp_path, WRITE, SYNC, second)] == [("n1",), ()]  # written while it ran
+
+
+def test_under_load_the_first_of_two_syncs_counts_and_one_of_another_segment_does_not(tmp_path: Path) -> None:
+    both = WRITE.replace("{value}", value_of(1) + value_of(2))
+    late = SYNC.replace("10.000200", "10.000590")
+    assert [each.synced for each in _shared(tmp_path, both, SYNC, late)] == [("n1",), ("n1",)]
+    other = SYNC.replace("{log}", "/data/n1/00000002.vlog")
+    assert [each.synced for each in _shared(tmp_path, both, other)] == [(), ()]
