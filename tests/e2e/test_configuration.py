@@ -114,15 +114,16 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def test_a_directory_in_use_or_of_another_group_or_node_is_refused(group: Group, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / "node.id").write_bytes((group.path("n2") / "node.id").read_bytes())
-    before = digests(copy)
+    copies = [tmp_path / "copy-1", tmp_path / "copy-2"]  # one for each: the commands run at once
+    for copy in copies:
+        copy.mkdir()
+        (copy / "node.id").write_bytes((group.path("n2") / "node.id").read_bytes())
+    before = [digests(copy) for copy in copies]
     own = group.status("n2")["group"]
     paths = [
         toml(tmp_path / "in-use", name='name = "n2"', group=f'group = "{own}"', dir=f'dir = "{group.path("n2")}"'),
-        toml(tmp_path / "group", name='name = "n2"', dir=f'dir = "{copy}"'),
-        toml(tmp_path / "node", name='name = "n3"', group=f'group = "{own}"', dir=f'dir = "{copy}"'),
+        toml(tmp_path / "group", name='name = "n2"', dir=f'dir = "{copies[0]}"'),
+        toml(tmp_path / "node", name='name = "n3"', group=f'group = "{own}"', dir=f'dir = "{copies[1]}"'),
     ]
     with group.unharmed():
         in_use, of_group, of_node = run_all(*(("node", "--config", path) for path in paths))
@@ -130,5 +131,5 @@ def test_a_directory_in_use_or_of_another_group_or_node_is_refused(group: Group,
     assert own in said(of_group)
     assert "e2e" in said(of_group)
     assert "n2" in said(of_node)
-    assert digests(copy) == before
+    assert [digests(copy) for copy in copies] == before
     assert int((group.path("n2") / "node.pid").read_text()) == group.pid("n2")
