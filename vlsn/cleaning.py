@@ -73,7 +73,7 @@ Done = Callable[[CleaningReport], None]
 
 @dataclass(slots=True)
 class _Pass:
-    done: Done
+    done: list[Done]
     dry_run: bool
     retention: Retention
     paused: str = ""
@@ -106,18 +106,21 @@ class Cleaner:
             self.settled(settled)
 
     def run(self, done: Done = lambda _: None, *, dry_run: bool = False, pause: str = "", pause_age: str = "") -> None:
-        """One pass, after those asked for before; ``done`` when its files are gone.  ``pause`` is why nothing is to
-        go, ``pause_age`` why nothing is to go for its age.  When the log closes or fails meanwhile, ``done`` hears of
-        a pass in which nothing went."""
+        """One pass, after the one under way; who asks for the same meanwhile shares it.  ``done`` when its files are
+        gone.  ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age.  When the log closes
+        or fails meanwhile ``done`` hears of that in place of what went."""
         retention = self._log.options.retention
         paused = pause or (pause_age if retention.age_s else "")
         if pause and not dry_run:
             retention = Retention()
         elif paused and not dry_run:
             retention = replace(retention, age_s=0.0)
-        asked = _Pass(done, dry_run, retention, paused)
         with self._log.latch:
-            self._waiting.append(asked)
+            for waiting in self._waiting:
+                if (waiting.dry_run, waiting.retention, waiting.paused) == (dry_run, retention, paused):
+                    waiting.done.append(done)
+                    return
+            self._waiting.append(_Pass([done], dry_run, retention, paused))
             if not self._running:
                 self._next()
 
@@ -329,7 +332,8 @@ class Cleaner:
         )
         if not asked.dry_run:
             self.last = report
-        asked.done(report)
+        for done in asked.done:
+            done(report)
 
 
 class Catalogue:

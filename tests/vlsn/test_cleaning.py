@@ -431,3 +431,23 @@ def test_a_removal_that_fails_ends_the_log_and_the_next_open_finishes_it(name: s
     assert report.paused
     machine.kill()
     assert check_whole(machine, held, first).log.range.first == first
+
+
+def test_who_asks_while_a_pass_is_under_way_shares_the_next() -> None:
+    machine, opened, _, _ = prepared(11)
+    reports: list[CleaningReport] = []
+    cleaner = opened.log.cleaner
+
+    def ask(times: int) -> None:
+        for _ in range(times):
+            cleaner.run(reports.append)
+
+    def start() -> None:
+        cleaner.run(lambda _: ask(5))
+        ask(5)
+
+    begun = len(machine.disk.calls)
+    opened.log.keeper.submit(start, lambda _: None, lambda _: None)
+    looks = [call for call in machine.disk.calls[begun:] if call.name == "free_bytes"]
+    assert len(looks) == 2
+    assert [id(report) for report in reports] == [id(reports[0])] * 10
