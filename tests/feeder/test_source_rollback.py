@@ -1,0 +1,70 @@
+"""What a feeder's source gives of a log that was rolled back: the visible life of each VLSN, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from feeder.source import Source
+from tests.vlsn.crash_operations import Model, roll_back
+from tests.vlsn.logs import Machine, Opened, Undurable, put
+from vlsn import block as block_format
+from vlsn.ids import Vlsn
+from vlsn.reader import ReadRun
+
+
+def inline(job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]:
+    done: asyncio.Future[ReadRun] = asyncio.get_running_loop().create_future()
+    done.set_result(job())
+    return done
+
+
+async def everything(source: Source, last: int) -> list[tuple[int, int, int]]:
+    """(term, first, last) of each block up to ``last``."""
+    given: list[tuple[int, int, int]] = []
+    while source.next_vlsn <= last:
+        for block in source.from_ring() or await source.from_archive():
+            header = block_format.decode_header(block)
+            given.append((header.term, header.first_vlsn, header.last_vlsn))
+    return given
+
+
+def rolled_back() -> tuple[Opened, list[tuple[int, int]]]:
+    """A log after nested and disjoint rollbacks over some segments; (term, VLSN) of what is visible."""
+    model = Model()
+    opened = Undurable(Machine(), 4)
+    put(opened, model.held, 20, size=6000)
+    for matchpoint in (15, 9, 4):
+        roll_back(opened, model, matchpoint)
+        put(opened, model.held, 8, size=6000)
+    roll_back(opened, model, 8)
+    put(opened, model.held, 8, size=6000)
+    terms = [(run.term, vlsn) for run in opened.log.history.term_runs for vlsn in range(run.first, run.last + 1)]
+    assert sorted(opened.entries()) == sorted(model.held)
+    return opened, terms
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_a_source_gives_one_life_of_each_vlsn(reopened: bool) -> None:
+    opened, terms = rolled_back()
+    if reopened:
+        opened.machine.kill()
+        opened = Opened(opened.machine, take_term=False)
+    last = opened.log.range.last
+    assert [vlsn for _, vlsn in terms] == list(range(1, last + 1))
+    source = Source(opened.log, Vlsn(1), inline)
+    given = await everything(source, last)
+    assert [(term, vlsn) for term, first, end in given for vlsn in range(first, end + 1)] == terms
+    assert bool(source.archive_reads) == reopened  # from the ring, where that has them; from the segments else
+    source.close()
+
+
+async def test_the_ring_forgets_what_was_rolled_back() -> None:
+    opened, terms = rolled_back()
+    ring = opened.log.ring
+    position = ring.position_of(Vlsn(terms[-1][1]))
+    assert position is not None
+    held = [block_format.decode_header(block) for block in ring.take(ring.head, end=ring.end, bytes_max=1 << 30)]
+    assert [(head.term, head.first_vlsn) for head in held] == terms[-len(held) :]
