@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,7 @@ from vlsn.index.bucket import bucket_key
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, SEGMENT_BYTES
 from vlsn.lmdb_store import DATA_FILE, LmdbStores
+from vlsn.threads import CallerThreads
 
 FRAME_BYTES: Final = 200
 """A block of one entry of 100 bytes, in its frame."""
@@ -85,7 +85,7 @@ def run_index(*, vlsns: int = 100_000_000, lookups: int = 100_000) -> IndexFigur
 def build(path: str, vlsns: int) -> float:
     """Makes the index; how long that took, in seconds."""
     began = time.perf_counter()
-    index = VlsnIndex(LmdbStores().open(path, map_bytes=INDEX_MAP_BYTES), nullcontext())
+    index = VlsnIndex(LmdbStores().open(path, map_bytes=INDEX_MAP_BYTES), CallerThreads().latch())
     blocks = (SEGMENT_BYTES - FIRST_FRAME) // FRAME_BYTES
     for number, first in enumerate(range(1, vlsns + 1, blocks), 1):
         vlsn_run = range(first, min(first + blocks, vlsns + 1))
@@ -99,7 +99,7 @@ def build(path: str, vlsns: int) -> float:
 
 def measure(path: str, lookups: int) -> dict[str, Any]:
     ours, raw = [], []
-    index = VlsnIndex(LmdbStores().open(path, map_bytes=INDEX_MAP_BYTES), nullcontext())
+    index = VlsnIndex(LmdbStores().open(path, map_bytes=INDEX_MAP_BYTES), CallerThreads().latch())
     index.load()
     opened = memory("RssAnon")
     buckets = index.buckets()
@@ -125,7 +125,7 @@ def measure(path: str, lookups: int) -> dict[str, Any]:
 
 
 def _ours(path: str, wanted: list[Vlsn]) -> float:
-    index = VlsnIndex(LmdbStores().open(path, map_bytes=INDEX_MAP_BYTES), nullcontext())
+    index = VlsnIndex(LmdbStores().open(path, map_bytes=INDEX_MAP_BYTES), CallerThreads().latch())
     index.load()
     look = index.at_or_before
     began = time.perf_counter()
