@@ -44,7 +44,7 @@ def bench() -> None:
 
 def _on_a_cluster(
     url: str | None, seconds: float, writers: int | None, size: int, batch: int | None, acks: str,
-    bytes_max: int | None, as_json: bool,
+    bytes_max: int | None, touch_memory: bool, as_json: bool,
 ) -> int:  # fmt: skip
     from repl.bench.run import BYTES_MAX, BenchOptions, run_bench
 
@@ -59,6 +59,7 @@ def _on_a_cluster(
         batch=batch,
         acks=acks,
         bytes_max=bytes_max or BYTES_MAX,
+        touch_memory=touch_memory,
     )
     report = run_bench(options)
     if as_json:
@@ -74,6 +75,12 @@ def _cluster_options() -> list[click.Parameter]:
 
     for option in (
         json_option,
+        click.option(
+            "--touch-memory/--no-touch-memory",
+            default=True,
+            show_default=True,
+            help="Use memory once before an own cluster starts: on a virtual machine its first use is slow.",
+        ),
         click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together."),
         acks_option,
         click.option("--batch", type=int, help="Entries of an append."),
