@@ -135,8 +135,8 @@ class _Opening:
         self._use_state(segments)
         self._scan_from = self._state.checkpoint.scan_lsn if self._state.checkpoint is not None else NULL_LSN
         self._read()
-        self._check_age_of_node_file()
         self._derive()
+        self._check_age_of_node_file()
         # Until here nothing of the log was changed.
         empty_store = self._node_file is None
         node_file = self._node_file or self._new_identity()

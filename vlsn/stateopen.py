@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from vlsn.errors import Damaged
 from vlsn.frame import FRAME_BYTES
 from vlsn.ids import Lsn
+from vlsn.records import CheckpointEnd
 from vlsn.seams import Seams
 from vlsn.state import Checkpoint, IdleEnd, StateRecord, StateStore
 
@@ -28,8 +29,10 @@ class OpenState:
     @property
     def stated(self) -> list[Lsn]:
         """Ends up to which the log had been synced."""
-        ends = [Lsn(self.checkpoint.end_lsn + FRAME_BYTES)] if self.checkpoint is not None else []
-        return ends + ([self.idle.lsn] if self.idle is not None else [])
+        ends = [self.idle.lsn] if self.idle is not None else []
+        if self.checkpoint is not None:
+            ends.append(Lsn(self.checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
+        return ends
 
     @property
     def last_term(self) -> int:

@@ -117,7 +117,7 @@ CALLS_MIN = {
     "checkpoint": 30,
     "clean_stop_and_reopen": 36,
     "idle_end": 3,
-    "rollback": 53,
+    "rollback": 86,
     "rollbacks_nested": 60,
     "rollbacks_disjoint": 53,
     "rollback_that_rolls": 91,
@@ -247,7 +247,7 @@ def rollback(machine: Machine, model: Model) -> None:
     put(opened, model, 30, size=5000)
     machine.begin()
     roll_back(opened, model, 4)
-    put(opened, model, 3)
+    put(opened, model, 16, size=5000)  # the segment that held the last of them is closed
 
 
 @operation

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
+import msgspec
 import pytest
 
 from tests.fakes.seeds import seeds
@@ -252,3 +253,23 @@ def test_a_flipped_bit_in_any_page_of_lmdb_costs_a_rebuild_at_most(store: str, s
         machine.kill()
     print(f"{store}: {asides} flips were answered by a rebuild")
     assert asides
+
+
+@pytest.mark.parametrize("term", [1, 9])
+def test_a_state_record_that_the_log_does_not_follow_on_is_set_aside(term: int) -> None:
+    """Of a VLSN before the place where reading begins, or of a term above the one that follows it."""
+    machine = Machine()
+    held = grown(machine)
+    before = Opened(machine, take_term=False).log.node_file.record
+    machine.kill()
+    state = StateStore(machine.stores.open(f"{DIRECTORY}/state", map_bytes=1))
+    record, checkpoint = state.record(), state.checkpoint()
+    assert record is not None
+    assert checkpoint is not None
+    vlsn = record.vlsn if term > 1 else Vlsn(2)
+    state.save(checkpoint=checkpoint, record=msgspec.structs.replace(record, vlsn=vlsn, term_runs=[(term, 1, vlsn)]))
+    state.close()
+    opened = whole(machine, held)
+    assert opened.log.node_file.record.incarnation == before.incarnation
+    assert f"{DIRECTORY}/state.aside-1" in machine.stores.contents
+    assert [run.term for run in opened.log.history.term_runs][:3] == [1, 2, 3]

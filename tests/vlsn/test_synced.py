@@ -16,6 +16,7 @@ import pytest
 from tests.fakes.disk import FakeDisk
 from tests.fakes.inodes import SECTOR_BYTES
 from tests.vlsn.builder import LogBuilder, Placed
+from tests.vlsn.logs import Machine, Opened
 from vlsn.directory import survey
 from vlsn.errors import Damaged
 from vlsn.examine import Found, examine
@@ -237,3 +238,42 @@ def test_a_floor_not_yet_reached_is_never_lowered() -> None:
     assert with_floor(first, (3, 42), last_visible=40) is first
     assert with_floor(first, (4, 42), last_visible=40).floor_term == 4
     assert with_floor(RECORD, (3, 40), last_visible=40) is RECORD
+
+
+# What ``state`` says, through a whole open.
+
+
+@pytest.mark.parametrize("says", ["checkpoint", "idle end", "nothing"])
+@pytest.mark.parametrize("how", ["a flipped bit", "zeros", "the segment is gone"])
+def test_what_state_says_was_synced_is_damage_when_it_does_not_read_back(says: str, how: str) -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    opened.append(b"one")
+    opened.append(b"the last" * 100)
+    if says == "checkpoint":
+        opened.log.checkpointer.run()
+    if says == "idle end":
+        for _ in range(2):
+            machine.clock.advance(2.0)
+            opened.log.tick()
+    machine.kill()
+    path = f"{DIRECTORY}/{segment_name(1)}"
+    content = machine.disk.content(path)
+    end = len(content.rstrip(b"\0"))
+    match how:
+        case "a flipped bit":
+            machine.disk.flip_bit(path, end - 1)
+        case "zeros":
+            machine.disk.write_content(path, content[: end - 80] + bytes(len(content) - end + 80))
+        case "the segment is gone":
+            machine.disk.remove(path)
+            machine.disk.sync_directory(DIRECTORY)
+    before = {path: machine.disk.content(path) for path in machine.disk.files(DIRECTORY)}
+    if says == "nothing":
+        again = Opened(machine, take_term=False)
+        assert again.log.stats.cuts == (how != "the segment is gone")
+        return
+    with pytest.raises(Damaged):
+        Opened(machine)
+    machine.kill()
+    assert {path: machine.disk.content(path) for path in machine.disk.files(DIRECTORY)} == before
