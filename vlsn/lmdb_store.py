@@ -10,9 +10,10 @@ key and value, so that a rotted or misplaced one is ``Damaged`` and never an ans
 2. One thread runs every write transaction from begin to commit: the first that wrote (asserted).
 3. The map is explicit and doubled on ``MapFull`` while no transaction is open; that is what the gate is for.
 4. No buffer leaves its transaction; every read is one short transaction.
-5. The pages are held against LMDB's format before LMDB maps them (``lmdb_pages``): a bad one would end the
+5. What the page cache holds of an environment is synced and dropped before it is opened for writing.
+6. The pages are held against LMDB's format before LMDB maps them (``lmdb_pages``): a bad one would end the
    process, at each start again.
-6. Offline tools open with ``read_only``, which takes no lock: only where no process writes; else a copy.
+7. Offline tools open with ``read_only``, which takes no lock: only where no process writes; else a copy.
 """
 
 from __future__ import annotations
@@ -242,6 +243,8 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
     data = os.path.join(path, DATA_FILE)
     fresh = not os.path.exists(data)
     if not fresh:
+        if not read_only:
+            _settle(data)
         check_pages(data)
     try:
         if not read_only:
@@ -255,6 +258,19 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
         _sync_directory(path)
         _sync_directory(os.path.dirname(path))
     return environment
+
+
+def _settle(data: str) -> None:
+    """What a process before this one wrote and did not live to sync, or failed to, is on the medium or out of the page
+    cache: what is read here is what a power cut would leave."""
+    descriptor = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as fault:
+        raise LogFailed(f"{data}: {fault}") from fault
+    finally:
+        os.close(descriptor)
 
 
 def _damaged(path: str, fault: lmdb.Error) -> NoReturn:

@@ -135,6 +135,27 @@ def test_a_sync_that_fails_while_opening_leaves_a_log_that_opens(tmp_path: Path,
     assert {vlsn: found.get(vlsn) for vlsn in again.acked} == again.acked
 
 
+def test_an_open_reads_nothing_that_only_the_page_cache_held(tmp_path: Path) -> None:
+    """Each file is synced, dropped from the cache, and only then read for what is believed; the headers of segments
+    are read before as well, for the names in them."""
+    directory, trace = tmp_path / "log", tmp_path / "opening"
+    with Log.open(directory) as log:
+        log.append(b"value")
+    command = ["strace", "-f", "-qq", "-y", "-o", str(trace), "-e", "trace=fdatasync,fadvise64,read,pread64,mmap"]
+    command += [sys.executable, "-m", "tests.jepsen.appending", str(directory), "0", "0"]
+    subprocess.run(command, capture_output=True, timeout=60, check=True)
+    lines = trace.read_text(errors="replace").splitlines()
+    for name in ("node.id", "state/data.mdb", "index/data.mdb", "00000001.vlog"):
+        calls = [
+            (line.split()[1].partition("(")[0], line)
+            for line in lines
+            if f"{directory}/{name}>" in line and "SIGNAL" not in line
+        ]
+        names = [call for call, line in calls if not (name.endswith(".vlog") and ", 4096, 0)" in line)]
+        assert names[:2] == ["fdatasync", "fadvise64"], f"{name}: {names[:6]}"
+        assert set(names[2:]) & {"read", "pread64", "mmap"}, f"{name} was not read: {names}"
+
+
 # A node.
 
 
