@@ -23,13 +23,14 @@ from tests.fakes.disk import StopHere
 from tests.fakes.random import SeededRandom
 from tests.fakes.stopping import StoppingDisk, StoppingStores
 from tests.fakes.threads import InlineThreads
-from tests.vlsn.logs import SMALL, Machine, Opened, Undurable
+from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, Waiting
 from tests.vlsn.logs import put as put_values
 from vlsn.disk import PosixDisk
 from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.lmdb_store import LmdbStores
 from vlsn.nodefile import NodeRecord
+from vlsn.options import Durability
 from vlsn.seams import Seams
 from vlsn.truncate import Truncation
 
@@ -114,6 +115,7 @@ CALLS_MIN = {
     "append": 20,
     "roll": 68,
     "replacement": 33,
+    "written_and_synced_later": 42,
     "checkpoint": 30,
     "clean_stop_and_reopen": 36,
     "idle_end": 3,
@@ -201,6 +203,19 @@ def replacement(machine: Machine, model: Model) -> None:
     for kind in ("write", "sync"):
         machine.disk.fail_at(lambda call, kind=kind: call.name == kind and call.path.endswith(".vlog"))  # type: ignore[misc]
         put(opened, model, 3)
+
+
+@operation
+def written_and_synced_later(machine: Machine, model: Model) -> None:
+    """Groups that are written and not synced, over a roll: only what a later sync covers is acknowledged."""
+    opened = Opened(machine)
+    put(opened, model, 2)
+    machine.begin()
+    sent: list[Waiting] = []
+    for number in range(24):
+        late = Durability.SYNC if number % 6 == 5 else Durability.WRITE_NO_SYNC
+        sent.append(opened.append(f"late {number}".encode().ljust(3500, b"."), durability=late))
+        model.held |= {pending.first: pending.values[0] for pending in sent if pending.synced}
 
 
 # Checkpoints, stops.

@@ -14,7 +14,7 @@ from vlsn.block import EntryKind
 from vlsn.errors import LogFailed, VlsnLogError
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.local import LocalLog
-from vlsn.options import LogOptions
+from vlsn.options import Durability, LogOptions
 from vlsn.queued import Pending
 from vlsn.reader import LogReader
 from vlsn.records import TermEntry
@@ -67,8 +67,8 @@ class Waiting(Pending):
 
     __slots__ = ("error", "synced", "values")
 
-    def __init__(self, values: list[bytes]) -> None:
-        super().__init__(Values(values))
+    def __init__(self, values: list[bytes], durability: Durability = Durability.SYNC) -> None:
+        super().__init__(Values(values), durability)
         self.values = values
         self.synced = False
         self.error: VlsnLogError | None = None
@@ -101,8 +101,8 @@ class Opened:
         entry = TermEntry(term=term, master="n1", incarnation=f"{log.node_file.record.incarnation:016x}")
         log.append_entries([EntryKind.TERM], [entry.encode()], lambda _: None)
 
-    def append(self, *values: bytes) -> Waiting:
-        pending = Waiting(list(values))
+    def append(self, *values: bytes, durability: Durability = Durability.SYNC) -> Waiting:
+        pending = Waiting(list(values), durability)
         self.log.append(pending)
         return pending
 

@@ -19,6 +19,7 @@ from vlsn.cuts import parse_cut_name
 from vlsn.ids import Vlsn, lsn_file
 from vlsn.nodefile import NodeRecord
 from vlsn.nodefile import read as read_node_file
+from vlsn.options import Durability
 from vlsn.verify import verify
 
 OPTIONS = replace(SMALL, block_bytes_max=700)
@@ -34,8 +35,8 @@ class Burst(Opened):
         self.sent: list[Waiting] = []
         super().__init__(machine, OPTIONS)
 
-    def append(self, *values: bytes) -> Waiting:
-        pending = super().append(*values)
+    def append(self, *values: bytes, durability: Durability = Durability.SYNC) -> Waiting:
+        pending = super().append(*values, durability=durability)
         self.sent.append(pending)
         return pending
 
