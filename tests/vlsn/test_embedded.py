@@ -21,7 +21,7 @@ from vlsn.errors import (
     TooLarge,
     WrongDirectory,
 )
-from vlsn.options import LogOptions
+from vlsn.options import Durability, LogOptions
 
 SMALL = LogOptions(segment_bytes=64 << 10)
 
@@ -122,7 +122,7 @@ def test_sigkill_loses_nothing_that_was_returned(tmp_path: Path) -> None:
     script = f"""
 import sys
 from vlsn import Log
-from vlsn.options import LogOptions
+from vlsn.options import Durability, LogOptions
 log = Log.open({str(tmp_path)!r}, LogOptions(segment_bytes=64 << 10))
 while True:
     print(log.append(b"v" * 300)[0], flush=True)
@@ -264,3 +264,17 @@ def test_pairs_are_what_read_gives_within_its_bounds(tmp_path: Path) -> None:
         assert len(list(log.pairs())) == 400
     with Log.open(tmp_path, SMALL) as log:
         assert len(list(log.pairs())) == 400
+
+
+@pytest.mark.parametrize("durability", [Durability.NO_SYNC, Durability.WRITE_NO_SYNC])
+def test_a_rollback_takes_what_is_not_synced_yet_too(tmp_path: Path, durability: Durability) -> None:
+    with Log.open(tmp_path, told(sync_interval_s=60.0, flush_interval_s=30.0)) as log:
+        log.append(b"kept")
+        for number in range(5):
+            log.append(b"%d" % number, durability=durability)
+        log.rollback(2)
+        assert log.append(b"after") == (4, 4)
+        held = [(2, b"kept"), (4, b"after")]
+        assert [(entry.vlsn, entry.value) for entry in log.read()] == held
+    with Log.open(tmp_path, told()) as log:
+        assert [(entry.vlsn, entry.value) for entry in log.read()] == held
