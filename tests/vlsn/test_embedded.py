@@ -122,7 +122,7 @@ def test_sigkill_loses_nothing_that_was_returned(tmp_path: Path) -> None:
     script = f"""
 import sys
 from vlsn import Log
-from vlsn.options import Durability, LogOptions
+from vlsn.options import LogOptions
 log = Log.open({str(tmp_path)!r}, LogOptions(segment_bytes=64 << 10))
 while True:
     print(log.append(b"v" * 300)[0], flush=True)
