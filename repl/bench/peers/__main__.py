@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from repl.bench.ceilings import measure_ceilings
+from repl.bench.memory import Reserve
 from repl.bench.peers.etcd import Etcd
 from repl.bench.peers.ours import Ours
 from repl.bench.peers.peer import VALUE_BYTES, Figure, Peer, Work
@@ -33,6 +34,8 @@ from repl.bench.target import check_space
 from vlsn.errors import VlsnLogError
 
 DISK_BYTES = 30 << 30
+CACHE_BYTES_PER_S = 256 << 20
+"""Page cache that a work takes, of them all on the average; whose pages are new (see ``memory``) all pay alike."""
 WIDTH = 120
 """Of the tables when they go to a file or a pipe."""
 
@@ -98,13 +101,14 @@ async def _measure(
             works += [(peer.name, work) for work in await peer.start(home)]
             console.print(f"up: {peer.name}")
         for number in range(1, options.rounds + 1):
-            for system, work in works:
-                figure = await work.run(options.seconds)
-                figures.setdefault((system, work.key), []).append(figure)
-                clients[system, work.key] = work.client
-                latency = f", p50 {figure.p50_ms:.2f} ms" if figure.p50_ms is not None else ""
-                console.print(f"round {number}: {system:<10} {work.key:<22} {figure.per_s:>12,.0f}/s{latency}")
-                await asyncio.sleep(0.5)  # what the work left behind (flushes, compaction) is not the next one's
+            with Reserve(int(CACHE_BYTES_PER_S * options.seconds * len(works))):
+                for system, work in works:
+                    figure = await work.run(options.seconds)
+                    figures.setdefault((system, work.key), []).append(figure)
+                    clients[system, work.key] = work.client
+                    latency = f", p50 {figure.p50_ms:.2f} ms" if figure.p50_ms is not None else ""
+                    console.print(f"round {number}: {system:<10} {work.key:<22} {figure.per_s:>12,.0f}/s{latency}")
+                    await asyncio.sleep(0.5)  # what the work left behind (flushes, compaction) is not the next one's
     return figures, clients
 
 
