@@ -71,10 +71,10 @@ class Consumer:
             if isinstance(item, Pending):
                 if not self._gather_appends(group):
                     break
-                continue
-            if not self._gather_other(group, item):
+            elif self._gather_other(group, item):
+                items.popleft()
+            else:
                 break
-            items.popleft()
         unsynced = placement.unsynced_bytes
         group.sync |= unsynced > UNSYNCED_BYTES_MAX
         if group.bytes or group.after:
@@ -82,7 +82,9 @@ class Consumer:
         if items and unsynced:
             group.sync = True  # what is next does not fit beside what is not synced yet
             return group
-        return None
+        if items and placement.no_space:
+            self._refuse_for_space(group)
+        return group if group.after else None
 
     def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
         """Whether all of ``item`` is in the group."""
@@ -117,15 +119,14 @@ class Consumer:
             item = queue.items[0]
             if not isinstance(item, Pending) or (taken and total + item.cost > limit):
                 break
-            if not placement.fits(group, total + item.cost):
+            if not placement.fits(group, total + item.cost, several=bool(taken)):
                 break
             total += item.cost
             taken.append(item)
             queue.items.popleft()
         if taken:
             self._seal(group, taken)
-            return True
-        return placement.no_space and self._refuse_for_space(group)
+        return bool(taken)
 
     def _seal(self, group: Group, pendings: list[Pending]) -> None:
         term, queue = self.term, self.queue
@@ -193,9 +194,6 @@ class Consumer:
             item.at += 1
         end = item.at
         if end == start:
-            if placement.no_space:
-                for refused in self.queue.take_runs():  # those behind follow on this one
-                    refused.done(NoSpace(_NO_ROOM))
             return False
         self._history.note_run(run, start, end)
         self._ring.extend(blocks[start:end], run.lasts[start:end])
@@ -208,7 +206,7 @@ class Consumer:
 
     def _gather_roll(self, group: Group, item: Roll) -> bool:
         placement = self._placement
-        if not placement.empty:
+        if not placement.empty and not placement.no_space:  # nobody waits for a roll until there is room
             if not placement.can_roll:
                 return False
             placement.roll(group, item.reason)
@@ -216,14 +214,16 @@ class Consumer:
         group.after.append(lambda: item.done(number))
         return True
 
-    def _refuse_for_space(self, group: Group) -> bool:
-        """Refuses the appends that wait; those whose VLSNs were told, and all before them, wait for space."""
-        refused = self.queue.take_back()
+    def _refuse_for_space(self, group: Group) -> None:
+        """Refuses the runs and the appends that wait; those whose VLSNs were told, and all before them, wait for
+        space."""
+        runs, appends = self.queue.take_runs(), self.queue.take_back()
 
         def tell() -> None:
-            for pending in refused:
+            for run in runs:
+                run.done(NoSpace(_NO_ROOM))
+            for pending in appends:
                 pending.refused(NoSpace(_NO_ROOM))
 
-        if refused:
+        if runs or appends:
             group.after.append(tell)
-        return bool(refused)

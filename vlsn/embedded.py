@@ -122,6 +122,7 @@ class Log:
         self._readers: list[LogReader] = []
         self._ticker: Ticker | None = None
         self._keeper = keeper
+        self._latch = recovered.latch
         self._writer = seams.threads.worker("vlsnlog-writer")
         self._turn = seams.threads.latch()
         """Held by what stops the sealing: a rollback, the end."""
@@ -315,6 +316,8 @@ class Log:
                 reached.set_result(None)
 
         with self._log.latch:
+            if vlsn > self.range.last:
+                self._log.check_open()
             cancel = self._log.index.wait_for(Vlsn(vlsn), wake)
         try:
             reached.result(timeout_s)
@@ -396,7 +399,8 @@ class Log:
                     self._take_term()
 
     def close(self) -> None:
-        """A clean stop.  Appends and a rollback under way are finished first; harmless when done before."""
+        """A clean stop.  Appends and a rollback under way are finished first; harmless when done before.  Raises
+        ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
         with self._turn:
             done: Future[None] = Future()
             with self._log.latch:
@@ -404,7 +408,7 @@ class Log:
                     return
                 failed = self._log.failure
                 self._log.close(lambda: done.set_result(None))
-            self._wait(done) if failed is None else done.result()
+            done.result()
             if self._ticker is not None:
                 self._ticker.close()
             while self._readers:
@@ -412,6 +416,8 @@ class Log:
             self._writer.close()
             self._keeper.close()
             self._log.node_file.close()
+            if failed is None and self._log.failure is not None:
+                raise self._log.failure
 
     # The log's listener.
 
@@ -433,13 +439,14 @@ class Log:
         _tell(self._waiting, last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
-        waiting = [*self._waiting_for_write, *self._waiting]
-        self._waiting_for_write.clear()
-        self._waiting.clear()
-        for pending in waiting:
-            unknown = OutcomeUnknown(f"the log failed while this was being synced: {error}")
-            unknown.__cause__ = error
-            pending.tell(unknown)
+        with self._latch:  # what is synced meanwhile is told that, once
+            waiting = [*self._waiting_for_write, *self._waiting]
+            self._waiting_for_write.clear()
+            self._waiting.clear()
+            for pending in waiting:
+                unknown = OutcomeUnknown(f"the log failed while this was being synced: {error}")
+                unknown.__cause__ = error
+                pending.tell(unknown)
 
     # Inside.
 

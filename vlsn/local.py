@@ -101,6 +101,7 @@ class LocalLog:
         self.dtvlsn: Vlsn = recovered.dtvlsn
         self.slow_syncs = SlowSyncs()
         self._closing = False
+        self._closers: list[Callable[[], None]] = []
         self._listener = listener
         self._lock = recovered.lock
         self._unsynced_since: float | None = None
@@ -247,7 +248,7 @@ class LocalLog:
         """Queues a submission.  Raises ``NotMaster``, ``QueueFull``, ``NoSpace``, ``LogFailed`` or ``LogClosed``
         with nothing logged; afterwards the listener hears of it, or ``pending.refused`` is called."""
         if self._consumer.term is None or self._closing:
-            self._check_open()
+            self.check_open()
             if self._closing:
                 raise LogClosed("the log is closing")
             raise NotMaster("this log takes no appends: it is not sealing")
@@ -284,7 +285,7 @@ class LocalLog:
     def append_blocks(self, run: BlockRun, done: Callable[[VlsnLogError | None], None]) -> None:
         """Keeps blocks that a master sealed, verbatim; they follow on ``allocated`` exactly and are verified.
         ``done(None)`` once they are synced here, ``done(error)`` when nothing (more) of them was kept."""
-        self._check_open()
+        self.check_open()
         assert self._consumer.term is None
         self._queue.push(ReplicaRun(run, done))
         if self._writing is None:
@@ -294,13 +295,14 @@ class LocalLog:
 
     def append_record(self, kind: FrameKind, payload: Callable[[], bytes], done: Callable[[Lsn], None]) -> None:
         """A local frame, in its turn; ``done`` gets its LSN once it is synced."""
-        self._check_open()
+        self.check_open()
         self._queue.push(LocalRecord(kind, payload, done))
         self._pump()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
-        """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled."""
-        self._check_open()
+        """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
+        while there is no room for another one: ``done`` then gets its own number."""
+        self.check_open()
         self._queue.push(Roll(reason, done))
         self._pump()
 
@@ -313,7 +315,7 @@ class LocalLog:
         """Abandons the blocks after ``matchpoint``, a block's end or 0, once all that was queued is synced (see
         ``overmark``).  Nothing is sealed or handed over from before this call until ``done`` or ``refused`` (then
         nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
-        self._check_open()
+        self.check_open()
         assert self._consumer.term is None
         check_rollback(self, matchpoint)
         self.replacer.follow(on=True)
@@ -364,14 +366,16 @@ class LocalLog:
             self.placement.retry()
             if self._closing:
                 if self.placement.no_space:
-                    self.stop_sealing(NoSpace("the log is closing, and the disk has no room for another segment"))
+                    self._close_without_space()
                 return
             if self._queue.lazy and now - self._queue.lazy_since_s >= self.options.flush_interval_s:
                 self._pump(flush=True)
             if self._unsynced_since is not None and now - self._unsynced_since >= self.options.sync_interval_s:
+                self._unsynced_since = None  # asked for once
                 self.drain(lambda: None)
             period = self.options.roll_period_s
             if period and not self.placement.empty and now - self.placement.taken_s >= period:
+                self.placement.taken_s = now  # asked for once
                 self.rotate("period")
             self.space.look(self._looked)
 
@@ -390,37 +394,45 @@ class LocalLog:
             self.checkpointer.tick(now)
 
     def close(self, done: Callable[[], None]) -> None:
-        """A clean stop: everything queued is synced, then a checkpoint whose end says clean.  ``done`` when the
-        files are closed; the caller then closes the workers."""
-
-        def finish() -> None:
-            self.closed = True
-            self.placement.close()
-            self.index.fail_waiters(LogClosed("the log was closed"))
-            self.keeper.submit(self._close_stores, lambda _: done(), lambda _: done())
+        """A clean stop: everything queued is synced, then a checkpoint whose end says clean.  What waits for space is
+        refused, and a checkpoint that finds none is left out.  ``done`` when the files are closed, also if the log
+        fails before; the caller then closes the workers."""
 
         def stop() -> None:
             self.stop_sealing(LogClosed("the log is closing"))
-            if self.failure is not None:
-                finish()
-            else:
-                self.space.look(end)
+            self.space.look(end)
 
         def end() -> None:
-            if self.failure is not None:
-                finish()
-            elif self.space.cramped:
-                self.drain(finish)  # not a clean stop: the next open reads from the checkpoint before
+            if self.space.cramped:
+                self.drain(self._finish)  # not a clean stop: the next open reads from the checkpoint before
             else:
-                self.checkpointer.run(clean=True, done=lambda _: finish(), failed=lambda _: finish())
+                self.checkpointer.run(clean=True, done=lambda _: self._finish(), failed=lambda _: self._finish())
 
         self._closing = True
+        self._closers.append(done)
         if self.failure is not None or self.closed:
-            finish()
-        elif self.placement.no_space:
-            stop()  # what waits for space is refused
+            self._finish()
         else:
             self.drain(stop)
+
+    def _close_without_space(self) -> None:
+        self.stop_sealing(NoSpace("the log is closing, and the disk has no room for another segment"))
+        self._pump()
+        if self._writing is None and self._queue:  # not even a record has a place: not a clean stop
+            self._queue.items.clear()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Closes the files, and tells who asked for it."""
+        with self.latch:
+            closers, self._closers = self._closers, []
+            if not self.closed:
+                self.closed = True
+                self.placement.close()
+                self.index.fail_waiters(LogClosed("the log was closed"))
+                self.keeper.submit(self._close_stores, lambda _: None, lambda _: None)
+        for done in closers:
+            self.keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
 
     # The consumer.
 
@@ -542,8 +554,11 @@ class LocalLog:
         for pending in refused:
             pending.refused(failure)
         self._listener.failed(failure)
+        if self._closing:
+            self._finish()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ``LogFailed`` or ``LogClosed``."""
         if self.failure is not None:
             raise self.failure
         if self.closed:

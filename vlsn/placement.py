@@ -134,16 +134,17 @@ class Placement:
     def group(self) -> Group:
         return Group([Chunk(self.tail, self.tail.offset)] if self.tail is not None else [])
 
-    def fits(self, group: Group, size: int) -> bool:
-        """Whether frames of ``size`` bytes in all still have a place (rule 1)."""
+    def fits(self, group: Group, size: int, *, several: bool = False) -> bool:
+        """Whether frames of ``size`` bytes in all still have a place (rule 1): one, or ``several``, some of which may
+        go to the tail and some to the standby."""
         tail = self.tail
         in_tail = tail is not None and size <= tail.remaining
         if in_tail and len(group.chunks) == 1:
             return True
         if not in_tail and (not self.can_roll or len(group.chunks) >= CHUNKS_MAX):
             return False
-        unsynced = sum([chunk.tail.carried for chunk in group.chunks if chunk.tail.unsynced])
-        return unsynced + size <= self._capacity
+        carried = sum([chunk.tail.carried for chunk in group.chunks if several or chunk.tail.unsynced])
+        return carried + size <= self._capacity
 
     @property
     def can_roll(self) -> bool:
@@ -230,7 +231,7 @@ class Placement:
             tail = chunk.tail
             tail.set_synced(tail.offset)
             self._ends[tail.number] = tail.offset
-        return abandon(group)
+        return abandon(group, self.last_vlsn)
 
     def rewrite(self, broken: Broken) -> Rewrite:
         """The frames of ``broken`` in the standby, which is the tail from here on.  Raises ``NoSpace``."""

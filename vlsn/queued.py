@@ -131,13 +131,21 @@ class Queue:
         self.lazy -= pending.durability is Durability.NO_SYNC
 
     def take_back(self) -> list[Pending]:
-        """The appends behind the last item that is none of them, or whose VLSNs were told already."""
+        """The appends behind the last item whose VLSNs are not free to be given to others."""
         refused: list[Pending] = []
+        others: list[Item] = []
         items = self.items
-        while items and isinstance(item := items[-1], Pending) and item.durability is not Durability.NO_SYNC:
+        while items:
+            item = items[-1]
+            if isinstance(item, Pending) and item.durability is not Durability.NO_SYNC:
+                self.taken(item)
+                refused.append(item)
+            elif isinstance(item, LocalRecord | Roll | Barrier):
+                others.append(item)
+            else:
+                break
             items.pop()
-            self.taken(item)
-            refused.append(item)
+        items.extend(reversed(others))
         return refused[::-1]
 
     def take_runs(self) -> list[ReplicaRun]:

@@ -11,9 +11,9 @@ written again, verbatim under new frame headers:
 
 Stopped before 3 the old file is as it was, and what lies in the standby is an unsynced tail; after it, what lies
 past the named end is dead: no block is live in two files.  Nobody was told of the unsynced frames yet, so nobody
-hears of the failure either.  What follows the frames of a rolled back life does not bring them back: they leave
-``Tail.frames`` when the rollback begins.  Records of checkpoints that are synced already are not written again:
-a place past a segment's end stands for the first frame of the next one.
+hears of the failure either.  Blocks of a rolled back life are not written again (``Frame.dropped``).  Records of
+checkpoints that are synced already are not either: a place past a segment's end stands for the first frame of the
+next one.
 Source: HBase AbstractFSWAL (``syncFailed``, HBASE-25905, HBASE-22761).
 """
 
@@ -83,8 +83,9 @@ class Rewrite:
         chunk.count_crc([self.header, *buffers])
 
 
-def abandon(group: Group) -> Broken:
-    """What the failed ``group`` leaves to be written again.  Its chunks before the failed one are synced."""
+def abandon(group: Group, last_vlsn: Vlsn) -> Broken:
+    """What the failed ``group`` leaves to be written again.  Its chunks before the failed one are synced;
+    ``last_vlsn`` is of the last block placed."""
     done = group.chunks_done
     failed, *later = group.chunks[done:]
     tail = failed.tail
@@ -97,15 +98,15 @@ def abandon(group: Group) -> Broken:
         return Broken(group, _wanted(frames, tail), *prev, None, [tail, *deleted])
     end = frames[0][1].offset if frames else tail.synced
     firsts = [frame.first for _, frame in frames if frame.first]
-    last = firsts[0] - 1 if firsts else int(tail.last_vlsn)
-    return Broken(group, _wanted(frames, tail), tail.number, end, last or tail.header.prev_last_vlsn, tail, deleted)
+    last = firsts[0] - 1 if firsts else last_vlsn
+    return Broken(group, _wanted(frames, tail), tail.number, end, last, tail, deleted)
 
 
 def _wanted(frames: list[tuple[int, Frame]], tail: Tail) -> list[tuple[int, Frame]]:
     return [
         (number, frame)
         for number, frame in frames
-        if frame.kind not in _CHECKPOINTS or number != tail.number or frame.end > tail.synced
+        if not frame.dropped and (frame.kind not in _CHECKPOINTS or number != tail.number or frame.end > tail.synced)
     ]
 
 

@@ -38,6 +38,8 @@ class Replacer:
     def begin(self, group: Group, error: BaseException) -> None:
         """The write or sync of ``group`` failed."""
         log = self._log
+        if log.failure is not None:
+            return
         if self._broken is not None or not isinstance(error, OSError):
             again = " again" if self._broken is not None else ""
             log.fail(f"a write or sync of the log failed{again}: {error}", error)
@@ -49,7 +51,7 @@ class Replacer:
     def go_on(self) -> None:
         """Writes again what is broken, if there is a segment for it."""
         broken, placement, log = self._broken, self._log.placement, self._log
-        if broken is None or self._rewriting:
+        if broken is None or self._rewriting or log.failure is not None:
             return
         try:
             if placement.no_space:

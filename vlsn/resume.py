@@ -6,14 +6,14 @@ After anything else a new segment is begun: what a crash has left behind the log
 from __future__ import annotations
 
 from vlsn import scan
-from vlsn.block import decode_header
+from vlsn.block import decode_header as decode_block
 from vlsn.directory import SegmentInfo
 from vlsn.examine import Found
-from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind, decode_header
 from vlsn.records import CheckpointEnd
 from vlsn.seams import Disk, File
-from vlsn.segment import SegmentState
-from vlsn.tail import Frame, Tail
+from vlsn.segment import FIRST_FRAME, SegmentState
+from vlsn.tail import PAGE_BYTES, Frame, Tail
 
 
 def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
@@ -27,16 +27,28 @@ def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
         return None
     assert at == found.last_frame
     file = disk.open(segment.path, write=True)
+    frames = _last_page(file, found, header.salt)
+    if frames is None:
+        file.close()
+        return None
     tail = Tail(header, file, offset=found.end, synced=found.end, last_frame=at, crc=None)
-    tail.keep(_last_page(file, found, header.salt))
+    tail.keep(frames)
     return tail
 
 
-def _last_page(file: File, found: Found, salt: int) -> list[Frame]:
-    """The frames that reach into the page where the log goes on."""
+def _last_page(file: File, found: Found, salt: int) -> list[Frame] | None:
+    """The frames that reach into the page where the log goes on, also those before the place from which this open
+    has read; None when one of them is not right."""
     base = found.last_page_from
+    while base > max(found.end - found.end % PAGE_BYTES, FIRST_FRAME):
+        last = decode_header(file.read(base, FRAME_BYTES), 0, offset=base, salt=salt)
+        if last is None or not 0 < last.prev <= base - FIRST_FRAME:
+            return None
+        base -= last.prev
     buf = file.read(base, found.end - base)
     walk = scan.walk(buf, base=base, start=base, end=found.end, salt=salt)
+    if walk.end != found.end or scan.check_crcs(buf, base, walk) is not None:
+        return None
     frames = []
     for offset, header in zip(walk.offsets.tolist(), walk.headers, strict=True):
         begin = offset - base + FRAME_BYTES
@@ -44,7 +56,8 @@ def _last_page(file: File, found: Found, salt: int) -> list[Frame]:
         kind = FrameKind(int(header["kind"]))
         if kind is not FrameKind.BLOCK:
             frames.append(Frame(offset, kind, payload, 0, 0))
-        elif header["flag"] != OVERMARKED:
-            block = decode_header(payload)
-            frames.append(Frame(offset, kind, payload, block.first_vlsn, block.last_vlsn))
+        else:
+            span = decode_block(payload)
+            dropped = bool(header["flag"] == OVERMARKED)
+            frames.append(Frame(offset, kind, payload, span.first_vlsn, span.last_vlsn, dropped))
     return frames

@@ -39,6 +39,8 @@ class Frame(NamedTuple):
     payload: Buffer
     first: int
     last: int
+    dropped: bool = False
+    """Rolled back: not to be written again, though a failed write may take the place where it lies."""
 
     @property
     def end(self) -> int:
@@ -67,7 +69,7 @@ class Tail:
     crc: int | None = 0
     frames: list[Frame] = field(default_factory=list)
     carried: int = 0
-    """Bytes of ``frames``: what a replacement would write again."""
+    """Bytes of those of ``frames`` that a replacement would write again."""
 
     @property
     def number(self) -> int:
@@ -95,12 +97,12 @@ class Tail:
     def forget_after(self, vlsn: Vlsn) -> None:
         """Blocks after ``vlsn`` are being rolled back: a replacement must not bring them back, and the checksum
         counts them, with flag bytes that change."""
-        self.keep([frame for frame in self.frames if frame.last <= vlsn])
+        self.keep([frame._replace(dropped=True) if frame.last > vlsn else frame for frame in self.frames])
         self.crc = None
 
     def keep(self, frames: list[Frame]) -> None:
         self.frames = frames
-        self.carried = sum([frame.bytes for frame in frames])
+        self.carried = sum([frame.bytes for frame in frames if not frame.dropped])
 
 
 @dataclass(slots=True)
