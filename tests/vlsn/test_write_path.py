@@ -156,7 +156,7 @@ def test_a_close_that_fails_says_so_and_ends_the_threads() -> None:
     with pytest.raises(LogFailed):
         log.close()
     assert not log._writer._thread.is_alive()  # type: ignore[attr-defined]
-    assert not embedded.keeper._thread.is_alive()
+    assert not embedded.keeper._thread.is_alive()  # type: ignore[attr-defined]
     log.close()
 
 
@@ -267,13 +267,14 @@ def test_the_header_after_a_failure_names_the_last_vlsn_before_it() -> None:
     opened = Undurable(machine, durable=4)
     opened.log.stop_sealing(LogFailed("a new term"))
     opened.close()
-    opened = Opened(machine, take_term=False)
-    last = opened.log.range.last
+    again = Opened(machine, take_term=False)
+    log = again.log
+    last = log.range.last
     for _ in range(60):  # until the last page holds no block
-        opened.log.checkpointer.run()
+        log.checkpointer.run()
     fail_next(machine, "sync")
-    opened.log.checkpointer.run()
-    assert opened.log.stats.rolls["error"] == 1
+    log.checkpointer.run()
+    assert log.stats.rolls["error"] == 1
     header = survey(machine.disk, DIRECTORY)[-2].header
     assert header is not None
     assert header.prev_last_vlsn == last
