@@ -86,41 +86,45 @@ class Checkpointer:
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
         """``done`` gets the checkpoint once it is the one that the next open starts from, or ``failed`` the error
         that ended the log before that."""
-        if self._ended is not None:
-            failed(self._ended)
-            return
-        self._waiting.append(_Asked(clean, done, failed))
-        if not self._running:
-            self._start()
+        with self._log.latch:
+            if self._ended is None:
+                self._waiting.append(_Asked(clean, done, failed))
+                if not self._running:
+                    self._start()
+                return
+        failed(self._ended)
 
     def give_up(self, error: VlsnLogError) -> None:
         """The log failed: what is under way comes to nothing, and nothing starts any more."""
-        self._ended = error
-        asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
-        self._alone.clear()
+        with self._log.latch:
+            self._ended = error
+            asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
+            self._alone.clear()
         for each in asked:
             each.failed(error)
 
     def hold(self, then: Callable[[], None]) -> None:
         """Calls ``then`` when no checkpoint runs, and starts none until ``release``: a rollback and a checkpoint
         would each write the index under the other's feet."""
-        if self._running:
-            self._alone.append(then)
-        else:
-            self._running = True
-            then()
+        with self._log.latch:
+            if self._running:
+                self._alone.append(then)
+            else:
+                self._running = True
+                then()
 
     def release(self) -> None:
         """The end of a checkpoint or of a hold; what waited for it goes on."""
-        self._running = False
-        self._served = []
-        if self._ended is not None:
-            return
-        if self._alone:
-            self._running = True
-            self._alone.pop(0)()
-        elif self._waiting:
-            self._start()
+        with self._log.latch:
+            self._running = False
+            self._served = []
+            if self._ended is not None:
+                return
+            if self._alone:
+                self._running = True
+                self._alone.pop(0)()
+            elif self._waiting:
+                self._start()
 
     def _abandon(self, error: VlsnLogError) -> None:
         """The one that runs: its wait for the index was ended."""
@@ -204,9 +208,10 @@ class Checkpointer:
             )
 
             def pointed(_: None) -> None:
-                self.last = checkpoint
-                log.cleaner.settled(settled)
-                served, self._served = self._served, []
+                with log.latch:
+                    self.last = checkpoint
+                    log.cleaner.settled(settled)
+                    served, self._served = self._served, []
                 for each in served:
                     each.done(checkpoint)
                 self.release()

@@ -134,6 +134,7 @@ class LocalLog:
             seams.disk,
             self.directory,
             keeper,
+            self.latch,
             free_bytes_min=options.free_bytes_min,
             failed=lambda error: self.fail(f"the disk does not tell its free space: {error}", error),
         )

@@ -69,6 +69,7 @@ class Placement:
             seams.disk,
             self._directory,
             keeper,
+            recovered.latch,
             on_ready=self._standby_changed,
             free_bytes_min=options.free_bytes_min,
         )

@@ -11,6 +11,7 @@ that is written beside them.  With room again, appends go on by themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from vlsn.limits import STATE_FREE_BYTES_MIN
 from vlsn.seams import Disk, Worker
@@ -24,6 +25,7 @@ class Space:
         disk: Disk,
         directory: str,
         keeper: Worker,
+        latch: AbstractContextManager[object],
         *,
         free_bytes_min: int,
         failed: Callable[[BaseException], None],
@@ -33,9 +35,11 @@ class Space:
         self._disk = disk
         self._directory = directory
         self._keeper = keeper
+        self._latch = latch
         self._min = free_bytes_min
         self._failed = failed
         self._waiting: list[Callable[[], None]] = []
+        self._looking = False
 
     @property
     def low(self) -> bool:
@@ -49,13 +53,20 @@ class Space:
         return self.free_bytes is not None and self.free_bytes < STATE_FREE_BYTES_MIN
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
-        """Looks now, then calls ``then``; who asks while a look is under way shares it."""
-        self._waiting.append(then)
-        if len(self._waiting) == 1:
+        """Looks now, then calls ``then``; who asks while a look is under way shares it, and who asks twice is
+        called once."""
+        with self._latch:
+            if then not in self._waiting:
+                self._waiting.append(then)
+            if self._looking:
+                return
+            self._looking = True
             self._keeper.submit(lambda: self._disk.free_bytes(self._directory), self._seen, self._failed)
 
     def _seen(self, free_bytes: int) -> None:
-        self.free_bytes = free_bytes
-        waiting, self._waiting = self._waiting, []
+        with self._latch:
+            self.free_bytes = free_bytes
+            self._looking = False
+            waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from vlsn.limits import FREE_BYTES_MIN, MIB
@@ -35,13 +36,15 @@ class Taken:
 
 
 class Standby:
-    """Makes one segment ahead on the keeper's thread.  Called at home only."""
+    """Makes one segment ahead on the keeper's thread.  Called at home only, under the log latch, which it takes itself
+    for what the keeper answers."""
 
     def __init__(
         self,
         disk: Disk,
         directory: str,
         keeper: Worker,
+        latch: AbstractContextManager[object],
         *,
         on_ready: Callable[[], None],
         free_bytes_min: int = FREE_BYTES_MIN,
@@ -49,6 +52,7 @@ class Standby:
         self._disk = disk
         self._directory = directory
         self._keeper = keeper
+        self._latch = latch
         self._on_ready = on_ready
         self._free_bytes_min = free_bytes_min
         self._header: SegmentHeader | None = None
@@ -165,36 +169,39 @@ class Standby:
         return file
 
     def _created(self, file: File) -> None:
-        self._busy = False
-        if self._closed:
+        with self._latch:
+            self._busy = False
             self._file = file
-            self.close()
-            return
-        self.no_space = False
-        self._file = file
-        self._on_ready()
+            if self._closed:
+                self.close()
+                return
+            self.no_space = False
+            self._on_ready()
 
     def _create_failed(self, error: BaseException) -> None:
-        self._busy = False
-        if self._closed:
-            return
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            self.no_space = True
-        else:
-            self.failed = error
-        self._on_ready()
+        with self._latch:
+            self._busy = False
+            if self._closed:
+                return
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self.no_space = True
+            else:
+                self.failed = error
+            self._on_ready()
 
     def _filled(self, epoch: int, end: int) -> None:
-        if epoch == self._epoch:
-            self._busy = False
-            self._zeroed = end
-            self._on_ready()
+        with self._latch:
+            if epoch == self._epoch:
+                self._busy = False
+                self._zeroed = end
+                self._on_ready()
 
     def _fill_failed(self, epoch: int, error: BaseException) -> None:
-        if epoch == self._epoch:
-            self._busy = False
-            self.failed = error
-            self._on_ready()
+        with self._latch:
+            if epoch == self._epoch:
+                self._busy = False
+                self.failed = error
+                self._on_ready()
 
 
 def _fill(file: File, start: int, end: int) -> None:
