@@ -76,8 +76,10 @@ class AppendBook:
         self._all: deque[Append] = deque()
 
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
+        """Who counts from now on, also for what was noted before."""
         self.electable = tuple(electable)
         self.term_start = term_start
+        self._count()
 
     def sealed(self, appends: list[Pending]) -> None:
         """VLSNs were given to these, above all given before."""
@@ -96,16 +98,19 @@ class AppendBook:
             return
         self.synced[incarnation] = synced
         if synced > self.durable:
-            durable = durable_vlsn(self.synced, self.electable, own=self.own, term_start=self.term_start)
-            if durable > self.durable:
-                self.durable = durable
-                if self._majority:
-                    self._release(self._majority, durable, Acks.MAJORITY)
-                self._on_durable(durable)
+            self._count()
         if incarnation == self.own and self._none:
             self._release(self._none, synced, Acks.NONE)
         if self._all:
             self._release(self._all, synced_by_all(self.synced, self.electable), Acks.ALL)
+
+    def _count(self) -> None:
+        durable = durable_vlsn(self.synced, self.electable, own=self.own, term_start=self.term_start)
+        if durable > self.durable:
+            self.durable = durable
+            if self._majority:
+                self._release(self._majority, durable, Acks.MAJORITY)
+            self._on_durable(durable)
 
     def fail(self, error: Callable[[], VlsnLogError]) -> None:
         """The term is over: every append still waiting is answered with ``error``."""

@@ -79,6 +79,24 @@ def test_kill_of_all_nodes_loses_nothing_that_was_acknowledged() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_groups_of_other_sizes_serve(size: int) -> None:
+    """Alone, too: its first block is durable before anybody appends."""
+
+    async def main() -> None:
+        group = Group(21, size=size)
+        await group.start()
+        await group.serving()
+        status, answer = await group.append(b"value")
+        assert (status, answer["durable"]) == (200, True)
+        assert answer["synced"] >= size // 2 + 1
+        await group.until(lambda: all(node.dtvlsn() >= answer["first"] for node in group.nodes.values()), "everywhere")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_too_few_replicas_is_refused_before_anything_is_logged() -> None:
     async def main() -> None:
         group = Group(5)
