@@ -101,6 +101,7 @@ class LocalLog:
         self.dtvlsn: Vlsn = recovered.dtvlsn
         self.slow_syncs = SlowSyncs()
         self._closing = False
+        self._cleaned = recovered.cleaned
         self._closers: list[Callable[[], None]] = []
         self._listener = listener
         self._lock = recovered.lock
@@ -167,7 +168,7 @@ class LocalLog:
     @property
     def first_segment(self) -> int:
         """The segment that the log begins in since it was cleaned; 0 when it never was."""
-        return min(self.segments(), default=0) if self.trimmed_to else 0
+        return min(self.segments(), default=0) if self._cleaned else 0
 
     @property
     def promised(self) -> Vlsn:
@@ -349,6 +350,7 @@ class LocalLog:
 
     def forget_before(self, number: int) -> None:
         """Segments before ``number`` are no log any more: the index's range begins after them."""
+        self._cleaned = True
         self.placement.forget_before(number)
         self.history.truncate_head(self.range.first)
 

@@ -67,6 +67,8 @@ class Recovered:
     next_number: int
     ends: dict[int, int]
     cuts: int
+    cleaned: bool
+    """Segments before the first one are gone."""
     settled: Vlsn | None
     """The VLSN that the state record is of; None when what entries add up to is not known from the log's first
     VLSN on (``state`` was lost, and the log does not begin at 1): then the node neither stands nor cleans."""
@@ -323,6 +325,7 @@ class _Opening:
             next_number=next_number,
             ends=ends,
             cuts=len(log.cuts),
+            cleaned=any(segment.header is not None and segment.header.prev_number for segment in log.active[:1]),
             settled=settled,
             empty_store=empty_store,
             notes=self._notes,

@@ -451,3 +451,29 @@ def test_who_asks_while_a_pass_is_under_way_shares_the_next() -> None:
     looks = [call for call in machine.disk.calls[begun:] if call.name == "free_bytes"]
     assert len(looks) == 2
     assert [id(report) for report in reports] == [id(reports[0])] * 10
+
+
+def test_a_cleaning_of_segments_without_a_block_does_not_look_like_a_loss() -> None:
+    """Failures left the first segments empty; when the first of them goes, the log begins at VLSN 1 still."""
+    machine = Machine()
+    opened = Opened(machine)
+    held = {}
+    for number in range(3):
+        machine.disk.fail_at(lambda call: call.name == "sync" and opened.log._writing is not None)
+        held[opened.append(f"{number}".encode()).first] = f"{number}".encode()
+    opened.log.checkpointer.run()
+    opened.log.rotate("request")
+    held[opened.append(b"next").first] = b"next"
+    opened.log.checkpointer.run()
+    numbers = list(opened.log.segments())
+    opened.log.options = replace(SMALL, retention_bytes=(len(numbers) + 1) * SEGMENT - 1)
+    opened.log.cleaner.run()
+    assert list(opened.log.segments()) == numbers[1:]
+    assert opened.log.range.first == 1
+    opened.log.checkpointer.run()
+    machine.kill()
+    again = Opened(machine)
+    assert again.entries() == held
+    again.close()
+    report = verify(machine.disk, machine.stores, DIRECTORY)
+    assert report.ok, report.findings
