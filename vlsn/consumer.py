@@ -217,13 +217,13 @@ class Consumer:
     def _refuse_for_space(self, group: Group) -> None:
         """Refuses the runs and the appends that wait; those whose VLSNs were told, and all before them, wait for
         space."""
-        runs, appends = self.queue.take_runs(), self.queue.take_back()
+        for run in self.queue.take_runs():
+            run.done(NoSpace(_NO_ROOM))  # now: nothing may come that follows on it
+        refused = self.queue.take_back()
 
         def tell() -> None:
-            for run in runs:
-                run.done(NoSpace(_NO_ROOM))
-            for pending in appends:
+            for pending in refused:
                 pending.refused(NoSpace(_NO_ROOM))
 
-        if runs or appends:
+        if refused:
             group.after.append(tell)

@@ -25,7 +25,7 @@ from vlsn.block import EntryKind
 from vlsn.checkpoint import Checkpointer
 from vlsn.cleaning import Cleaner
 from vlsn.consumer import Consumer
-from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, VlsnLogError
+from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError
 from vlsn.frame import FrameKind
 from vlsn.history import History
 from vlsn.holds import Holds
@@ -286,9 +286,12 @@ class LocalLog:
 
     def append_blocks(self, run: BlockRun, done: Callable[[VlsnLogError | None], None]) -> None:
         """Keeps blocks that a master sealed, verbatim; they follow on ``allocated`` exactly and are verified.
-        ``done(None)`` once they are synced here, ``done(error)`` when nothing (more) of them was kept."""
+        ``done(None)`` once they are synced here, ``done(error)`` when nothing (more) of them was kept.  Raises
+        ``TooLarge``, with nothing kept, where one does not fit a segment of this log; ``LogFailed``, ``LogClosed``."""
         self.check_open()
         assert self._consumer.term is None
+        if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
+            raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
         self._queue.push(ReplicaRun(run, done))
         if self._writing is None:
             self._pump()

@@ -95,6 +95,11 @@ class Placement:
         return self._capacity - FRAME_OVERHEAD_BYTES
 
     @property
+    def frame_bytes_max(self) -> int:
+        """Bytes of a frame's payload that still fit one segment."""
+        return self._capacity - FRAME_BYTES - 7
+
+    @property
     def block_bytes_max(self) -> int:
         """Merged blocks are at most half a segment."""
         return self._capacity // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,10 +13,11 @@ from tests.fakes.disk import Call, FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, Waiting
+from tests.vlsn.test_checkpoint import run_of
 from tests.vlsn.test_replacement import fail_next, holds, of_log
 from vlsn.directory import survey
 from vlsn.embedded import Log
-from vlsn.errors import LogClosed, LogFailed, NoSpace, VlsnLogError
+from vlsn.errors import LogClosed, LogFailed, NoSpace, TooLarge, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.options import Durability, LogOptions
 from vlsn.recovery import recover
@@ -355,3 +357,79 @@ def test_many_checkpoints_asked_for_on_many_threads_run_one_after_the_other() ->
         thread.join()
     assert not errors, errors[0]
     log.close()
+
+
+# The replica's side.
+
+
+def replica_of(master: Opened, options: LogOptions = SMALL) -> tuple[Machine, Opened]:
+    machine = Machine(1)
+    replica = Opened(machine, options, take_term=False)
+    replica.log.node_file.replace(replace(replica.log.node_file.record, term=1))
+    return machine, replica
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+@pytest.mark.parametrize("skip", range(4))
+def test_a_run_that_takes_several_groups_outlives_a_failure_in_each_of_them(kind: str, skip: int) -> None:
+    master = Opened(Machine(), LogOptions(segment_bytes=1 << 20))
+    held = {pending.first: pending.values[0] for pending in (master.append(bytes(9_000)) for _ in range(20))}
+    machine, replica = replica_of(master)
+    seen = [0]
+
+    def when(call: Call) -> bool:
+        group = replica.log._writing
+        if group is None or call.name != kind or replica.log.replacer.active:
+            return False
+        if call.path not in [f"{DIRECTORY}/{segment_name(chunk.tail.number)}" for chunk in group.chunks]:
+            return False
+        seen[0] += 1
+        return seen[0] > skip
+
+    machine.disk.fail_at(when)
+    told: list[VlsnLogError | None] = []
+    replica.log.append_blocks(run_of(master, 1, 12), told.append)
+    replica.log.append_blocks(run_of(master, 13, 21), told.append)
+    assert told == [None, None]
+    assert replica.log.stats.write_errors == 1
+    assert replica.entries() == held
+    machine.power_cut()
+    again = Opened(machine, take_term=False)
+    assert again.entries() == held
+
+
+def test_runs_that_find_no_room_are_refused_before_another_may_come() -> None:
+    master = Opened(Machine(), LogOptions(segment_bytes=1 << 20))
+    for _ in range(40):
+        master.append(bytes(9_000))
+    machine, replica = replica_of(master)
+    machine.disk.capacity_bytes = 1
+    told: list[VlsnLogError | None] = []
+
+    def arrive(call: Call) -> None:
+        if call.name == "sync" and of_log(call.path) and replica.log._writing is not None:
+            machine.disk.hook = None
+            replica.log.append_blocks(run_of(master, 31, 40), told.append)
+
+    machine.disk.hook = arrive
+    replica.log.append_blocks(run_of(master, 1, 30), told.append)
+    assert [type(error) for error in told] == [NoSpace, NoSpace]
+    kept = replica.log.allocated
+    assert 1 < kept < 30
+    machine.disk.capacity_bytes = None
+    replica.log.tick()
+    replica.log.append_blocks(run_of(master, kept + 1, 41), told.append)
+    assert told[2] is None
+    assert replica.entries() == master.entries()
+
+
+def test_a_block_that_fits_no_segment_is_refused_by_name() -> None:
+    master = Opened(Machine(), LogOptions(segment_bytes=1 << 20))
+    master.append(b"small")
+    master.append(bytes(70_000))
+    _, replica = replica_of(master)
+    told: list[VlsnLogError | None] = []
+    with pytest.raises(TooLarge):
+        replica.log.append_blocks(run_of(master, 1, 3), told.append)
+    replica.log.append_blocks(run_of(master, 1, 2), told.append)
+    assert told == [None]
