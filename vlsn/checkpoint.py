@@ -85,7 +85,8 @@ class Checkpointer:
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
         """``done`` gets the checkpoint once it is the one that the next open starts from, or ``failed`` the error
-        that ended the log before that."""
+        that ended the log before that, or ``NoSpace``: nothing waits for a checkpoint without room, for cleaning,
+        which makes room, would wait for it."""
         with self._log.latch:
             if self._ended is None:
                 self._waiting.append(_Asked(clean, done, failed))
@@ -127,7 +128,7 @@ class Checkpointer:
                 self._start()
 
     def _abandon(self, error: VlsnLogError) -> None:
-        """The one that runs: its wait for the index was ended."""
+        """The one that runs: its wait for the index was ended, or there is no room for its records."""
         served, self._served = self._served, []
         for each in served:
             each.failed(error)
@@ -171,7 +172,9 @@ class Checkpointer:
             def flushed(_: None) -> None:
                 log.index.finish_flush(flush)
                 if self._ended is None:
-                    log.append_record(FrameKind.CHECKPOINT_END, lambda: end(at), lambda lsn: ended(at, lsn))
+                    log.append_record(
+                        FrameKind.CHECKPOINT_END, lambda: end(at), lambda lsn: ended(at, lsn), self._abandon
+                    )
 
             log.keeper.submit(write, flushed, log.store_failed)
 
@@ -219,4 +222,4 @@ class Checkpointer:
 
             log.keeper.submit(lambda: log.state.save(checkpoint=checkpoint, record=record), pointed, log.store_failed)
 
-        log.append_record(FrameKind.CHECKPOINT_START, start, started)
+        log.append_record(FrameKind.CHECKPOINT_START, start, started, self._abandon)

@@ -215,15 +215,15 @@ class Consumer:
         return True
 
     def _refuse_for_space(self, group: Group) -> None:
-        """Refuses the runs and the appends that wait; those whose VLSNs were told, and all before them, wait for
-        space."""
+        """Refuses the runs, checkpoints and appends that wait; appends whose VLSNs were told, and all before them,
+        wait for space."""
         for run in self.queue.take_runs():
             run.done(NoSpace(_NO_ROOM))  # now: nothing may come that follows on it
-        refused = self.queue.take_back()
+        refused = [*self.queue.take_refusable(), *[pending.refused for pending in self.queue.take_back()]]
 
         def tell() -> None:
-            for pending in refused:
-                pending.refused(NoSpace(_NO_ROOM))
+            for each in refused:
+                each(NoSpace(_NO_ROOM))
 
         if refused:
             group.after.append(tell)

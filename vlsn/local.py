@@ -298,10 +298,17 @@ class LocalLog:
 
     # Both sides.
 
-    def append_record(self, kind: FrameKind, payload: Callable[[], bytes], done: Callable[[Lsn], None]) -> None:
-        """A local frame, in its turn; ``done`` gets its LSN once it is synced."""
+    def append_record(
+        self,
+        kind: FrameKind,
+        payload: Callable[[], bytes],
+        done: Callable[[Lsn], None],
+        refused: Callable[[VlsnLogError], None] | None = None,
+    ) -> None:
+        """A local frame, in its turn; ``done`` gets its LSN once it is synced.  Without room for another segment it
+        waits, unless ``refused`` is there to be told."""
         self.check_open()
-        self._queue.push(LocalRecord(kind, payload, done))
+        self._queue.push(LocalRecord(kind, payload, done, refused))
         self._pump()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:

@@ -73,6 +73,8 @@ class LocalRecord:
     kind: FrameKind
     payload: Callable[[], bytes]
     done: Callable[[Lsn], None]
+    refused: Callable[[VlsnLogError], None] | None = None
+    """Of one that need not be there: told when there is no room for it."""
 
 
 @dataclass(slots=True)
@@ -153,6 +155,13 @@ class Queue:
         taken = [item for item in self.items if isinstance(item, ReplicaRun)]
         self._keep([item for item in self.items if not isinstance(item, ReplicaRun)])
         return taken
+
+    def take_refusable(self) -> list[Callable[[VlsnLogError], None]]:
+        """Every local record that may be refused leaves; whom to tell."""
+        taken = [item for item in self.items if isinstance(item, LocalRecord) and item.refused is not None]
+        if taken:
+            self._keep([item for item in self.items if item not in taken])
+        return [item.refused for item in taken if item.refused is not None]
 
     def take_appends(self) -> list[Pending]:
         """Every append, and every entry of the log's own, leaves."""

@@ -433,3 +433,26 @@ def test_a_block_that_fits_no_segment_is_refused_by_name() -> None:
         replica.log.append_blocks(run_of(master, 1, 3), told.append)
     replica.log.append_blocks(run_of(master, 1, 2), told.append)
     assert told == [None]
+
+
+def test_a_checkpoint_without_room_is_refused_and_holds_up_no_cleaning() -> None:
+    held: dict[int, bytes] = {}
+    machine, opened = without_room(held, room=3 << 20)
+    fill(opened, 20, held)
+    errors: list[VlsnLogError] = []
+    for _ in range(3):
+        opened.log.checkpointer.run(failed=errors.append)
+    assert errors
+    assert all(isinstance(error, NoSpace) for error in errors)
+    alone: list[int] = []
+    opened.log.checkpointer.hold(lambda: alone.append(1))
+    assert alone == [1]
+    opened.log.checkpointer.release()
+    assert opened.entries() == held
+    machine.disk.capacity_bytes = None
+    opened.log.tick()
+    over: list[object] = []
+    opened.log.checkpointer.run(done=over.append)
+    assert len(over) == 1
+    machine.kill()
+    holds(machine, held)
