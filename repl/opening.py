@@ -5,7 +5,8 @@ from __future__ import annotations
 from repl.config import NodeConfig
 from repl.http.limits import AppendLimits
 from repl.offload import Offload
-from vlsn.local import LocalLog, LogListener
+from vlsn.cycle import LogListener
+from vlsn.local import LocalLog
 from vlsn.options import LogOptions
 from vlsn.recovery import Recovered, recover
 from vlsn.seams import Seams, Worker

@@ -1,11 +1,10 @@
 """The local log of one node: latch, append, write, sync, roll, checkpoint.
 
-    append ─► queue ─► under the latch: VLSNs, LSN, seal ─► group ─► writer: write, fdatasync ─► synced
-                 │                                                                                 │
-        QueueFull past the limit                        index put, ring, waiters, outside the latch's work
+    append ─► queue ─► cycle: gather, under the latch: VLSNs, LSN, seal ─► writer: write, fdatasync ─► synced
+                 │
+        QueueFull past the limit
 
-1. One group is with the writer at a time; what comes meanwhile gathers, so a quiet log seals small blocks
-   and a busy one large ones, with no timer.
+1. One group is with the writer at a time (``cycle``).
 2. VLSNs are given, and places in the segment, only under the latch and only when the group will fit: a
    sealed block is never unsealed, so nothing may fail between sealing and the writer but the disk itself.
 3. A write or sync that fails costs its segment: what was not synced is written again in the next one, and
@@ -19,20 +18,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from vlsn.block import EntryKind
 from vlsn.checkpoint import Checkpointer
 from vlsn.cleaning import Cleaner
 from vlsn.consumer import Consumer
+from vlsn.cycle import Cycle, LogListener
 from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError
 from vlsn.frame import FrameKind
 from vlsn.history import History
 from vlsn.holds import Holds
-from vlsn.ids import Lsn, Term, Vlsn, lsn
+from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
-from vlsn.limits import FLUSH_BYTES, QUEUE_SHED_FRACTION
+from vlsn.limits import QUEUE_SHED_FRACTION
 from vlsn.options import Durability, LogOptions, LogStats
 from vlsn.overmark import check_rollback, rollback
 from vlsn.placement import Placement
@@ -42,31 +41,12 @@ from vlsn.recovery import Recovered
 from vlsn.replacer import Replacer
 from vlsn.ring import Ring
 from vlsn.seams import Seams, Worker
+from vlsn.shutdown import Shutdown
 from vlsn.slowsync import SlowSyncs
 from vlsn.space import Space
-from vlsn.state import IdleEnd, StateRecord
+from vlsn.state import StateRecord
 from vlsn.stream import BlockRun
-from vlsn.tail import Group
-
-
-class LogListener(Protocol):
-    """What the owner of a log hears, at home."""
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        """These have VLSNs now, in order, and are on their way to the writer."""
-        ...
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        """Everything up to ``last_vlsn`` is written here; not called for what is synced in the same step."""
-        ...
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        """Everything up to ``last_vlsn`` is synced here, indexed and readable."""
-        ...
-
-    def failed(self, error: LogFailed) -> None:
-        """The log has ended; the process must."""
-        ...
+from vlsn.upkeep import Upkeep
 
 
 class LocalLog:
@@ -97,19 +77,11 @@ class LocalLog:
         self.keeper = keeper
         self.writer = writer
         self.failure: LogFailed | None = None
-        self.closed = False
         self.dtvlsn: Vlsn = recovered.dtvlsn
         self.slow_syncs = SlowSyncs()
-        self._closing = False
+        self.lock = recovered.lock
         self._cleaned = recovered.cleaned
-        self._closers: list[Callable[[], None]] = []
         self._listener = listener
-        self._lock = recovered.lock
-        self._unsynced_since: float | None = None
-        self._writing: Group | None = None
-        self._gathering = False
-        self._quiet_since: float | None = None
-        self._idle_stated: tuple[Lsn, Vlsn] | None = None
         self.placement = Placement(
             recovered,
             options,
@@ -130,7 +102,10 @@ class LocalLog:
             sealed=listener.sealed,
         )
         self._queue = self._consumer.queue
-        self.replacer = Replacer(self, self._written)
+        self.cycle = Cycle(self, self._consumer, listener)
+        self.replacer = Replacer(self, self.cycle.written)
+        self._upkeep = Upkeep(self, self._queue)
+        self._shutdown = Shutdown(self, self._queue)
         self.space = Space(
             seams.disk,
             self.directory,
@@ -145,6 +120,15 @@ class LocalLog:
         self.placement.start()
 
     # What is there.
+
+    @property
+    def closing(self) -> bool:
+        """A stop is under way, or has ended."""
+        return self._shutdown.asked
+
+    @property
+    def closed(self) -> bool:
+        return self._shutdown.closed
 
     @property
     def range(self) -> VlsnRange:
@@ -187,12 +171,8 @@ class LocalLog:
     @property
     def overloaded(self) -> bool:
         """The queue is past its shedding mark: refuse new work before reading it."""
-        shed = QUEUE_SHED_FRACTION
-        options = self.options
-        return (
-            self._queue.entries >= options.queue_entries_max * shed
-            or self._queue.bytes >= options.queue_bytes_max * shed
-        )
+        queue, options, shed = self._queue, self.options, QUEUE_SHED_FRACTION
+        return queue.entries >= options.queue_entries_max * shed or queue.bytes >= options.queue_bytes_max * shed
 
     @property
     def no_space(self) -> str:
@@ -249,24 +229,21 @@ class LocalLog:
     def append(self, pending: Pending) -> None:
         """Queues a submission.  Raises ``NotMaster``, ``QueueFull``, ``NoSpace``, ``LogFailed`` or ``LogClosed``
         with nothing logged; afterwards the listener hears of it, or ``pending.refused`` is called."""
-        if self._consumer.term is None or self._closing:
+        if self._consumer.term is None or self.closing:
             self.check_open()
-            if self._closing:
+            if self.closing:
                 raise LogClosed("the log is closing")
             raise NotMaster("this log takes no appends: it is not sealing")
         if self.space.low or (self.placement.no_space and self.placement.is_full_for(pending.cost)):
             raise NoSpace(f"{self.no_space}; free some and appends go on by themselves")
-        queue, options = self._queue, self.options
-        if (
-            queue.entries + pending.count > options.queue_entries_max
-            or queue.bytes + pending.cost > options.queue_bytes_max
-        ):
+        queue, most = self._queue, self.options
+        if queue.entries + pending.count > most.queue_entries_max or queue.bytes + pending.cost > most.queue_bytes_max:
             raise QueueFull(f"{queue.entries} entries ({queue.bytes} bytes) already wait to be logged")
         queue.push_append(pending)
         if pending.durability is Durability.NO_SYNC:
             self._reserve(pending)
-        if self._writing is None:
-            self._pump()
+        if self.cycle.group is None:
+            self.cycle.pump()
 
     def _reserve(self, pending: Pending) -> None:
         """A place in the queue is as good as a VLSN: first in, first out, and nothing leaves it otherwise."""
@@ -280,7 +257,7 @@ class LocalLog:
         """Entries of the log's own, sealed as one block; ``done`` gets their last VLSN once it is synced."""
         assert self._consumer.term is not None
         self._queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
-        self._pump()
+        self.cycle.pump()
 
     # The replica's side.
 
@@ -293,8 +270,8 @@ class LocalLog:
         if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
             raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
         self._queue.push(ReplicaRun(run, done))
-        if self._writing is None:
-            self._pump()
+        if self.cycle.group is None:
+            self.cycle.pump()
 
     # Both sides.
 
@@ -309,19 +286,19 @@ class LocalLog:
         waits, unless ``refused`` is there to be told."""
         self.check_open()
         self._queue.push(LocalRecord(kind, payload, done, refused))
-        self._pump()
+        self.cycle.pump()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
         """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
         while there is no room for another one: ``done`` then gets its own number."""
         self.check_open()
         self._queue.push(Roll(reason, done))
-        self._pump()
+        self.cycle.pump()
 
     def drain(self, done: Callable[[], None]) -> None:
         """``done`` once everything queued before is synced."""
         self._queue.push(Barrier(done))
-        self._pump()
+        self.cycle.pump()
 
     def rollback(self, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]) -> None:
         """Abandons the blocks after ``matchpoint``, a block's end or 0, once all that was queued is synced (see
@@ -370,183 +347,28 @@ class LocalLog:
             self.dtvlsn = vlsn
 
     def tick(self) -> None:
-        """Called a few times a second: the intervals of lazy appends, the idle end, the periods of segments and
-        checkpoints, another try for space."""
+        """Called a few times a second: what is done by the clock, and another try for space."""
         with self.latch:
             if self.failure is not None or self.closed:
                 return
-            now = self.seams.clock.monotonic_s()
             self.placement.retry()
-            if self._closing:
-                if self.placement.no_space:
-                    self._close_without_space()
-                return
-            if self._queue.lazy and now - self._queue.lazy_since_s >= self.options.flush_interval_s:
-                self._pump(flush=True)
-            if self._unsynced_since is not None and now - self._unsynced_since >= self.options.sync_interval_s:
-                self._unsynced_since = None  # asked for once
-                self.drain(lambda: None)
-            period = self.options.roll_period_s
-            if period and not self.placement.empty and now - self.placement.taken_s >= period:
-                self.placement.taken_s = now  # asked for once
-                self.rotate("period")
-            self.space.look(self._looked)
-
-    def _looked(self) -> None:
-        """The part of a tick that needs room on the disk."""
-        with self.latch:
-            if self.failure is not None or self.closed or self._closing or self.space.cramped:
-                return
-            now = self.seams.clock.monotonic_s()
-            if self._writing is not None or self._queue:
-                self._quiet_since = None
-            elif self._quiet_since is None:
-                self._quiet_since = now
-            elif now - self._quiet_since >= self.options.idle_end_s:
-                self._state_idle_end()
-            self.checkpointer.tick(now)
+            if not self.closing:
+                self._upkeep.tick()
+            elif self.placement.no_space:
+                self._shutdown.without_space()
 
     def close(self, done: Callable[[], None]) -> None:
         """A clean stop: everything queued is synced, then a checkpoint whose end says clean.  What waits for space is
         refused, and a checkpoint that finds none is left out.  ``done`` when the files are closed, also if the log
         fails before; the caller then closes the workers."""
+        self._shutdown.begin(done)
 
-        def stop() -> None:
-            self.stop_sealing(LogClosed("the log is closing"))
-            self.space.look(end)
-
-        def end() -> None:
-            if self.space.cramped:
-                self.drain(self._finish)  # not a clean stop: the next open reads from the checkpoint before
-            else:
-                self.checkpointer.run(clean=True, done=lambda _: self._finish(), failed=lambda _: self._finish())
-
-        self._closing = True
-        self._closers.append(done)
-        if self.failure is not None or self.closed:
-            self._finish()
-        else:
-            self.drain(stop)
-
-    def _close_without_space(self) -> None:
-        self.stop_sealing(NoSpace("the log is closing, and the disk has no room for another segment"))
-        self._pump()
-        if self._writing is None and self._queue:  # not even a record has a place: not a clean stop
-            self._queue.items.clear()
-            self._finish()
-
-    def _finish(self) -> None:
-        """Closes the files, and tells who asked for it."""
-        with self.latch:
-            closers, self._closers = self._closers, []
-            if not self.closed:
-                self.closed = True
-                self.placement.close()
-                self.index.fail_waiters(LogClosed("the log was closed"))
-                self.keeper.submit(self._close_stores, lambda _: None, lambda _: None)
-        for done in closers:
-            self.keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
-
-    # The consumer.
-
-    def _pump(self, *, flush: bool = False) -> None:
-        """Hands the next group to the writer, if it is free and anything waits that may not wait longer."""
-        if not self._queue:
-            return
-        with self.latch:
-            if self._writing is not None or self._gathering or self.failure is not None:
-                return
-            if self._queue.only_lazy and not flush and self._queue.bytes < FLUSH_BYTES:
-                return
-            self._gathering = True
-            try:
-                group = self._consumer.gather()
-            finally:
-                self._gathering = False
-            if group is None:
-                return
-            self._writing = group
-            self.stats.unacked += group.entries
-        self.writer.submit(lambda: self._write(group), self._written, self._write_failed)
-
-    # What the workers answer.
-
-    def _write(self, group: Group) -> float:
-        """On the writer's thread: how long it took, in seconds."""
-        began = self.seams.clock.monotonic_s()
-        group.write()
-        return self.seams.clock.monotonic_s() - began
-
-    def _written(self, seconds: float) -> None:
-        with self.latch:
-            group = self._writing
-            assert group is not None
-            self._writing = None
-            synced = group.sync or len(group.chunks) > 1
-            self.placement.written(group)
-            self._count(group, seconds, synced=synced)
-            self._pump()
-            if group.firsts:
-                self.index.put_run(group.firsts, group.lasts, group.lsns)
-            if synced:
-                self._synced()
-            elif group.firsts:
-                self._listener.written(group.last_vlsn)
-            for after in group.after:
-                after()
-            self.checkpointer.wrote(group.bytes)
-
-    def _synced(self) -> None:
-        """A sync has ended, and with it everything that was put into the index is on the medium."""
-        self._unsynced_since = None
-        last = self.index.range.last
-        if last > self.index.range.last_sync:
-            self.index.note_synced(last)
-            self.ring.set_synced(last)
-            self._listener.synced(last)
-
-    def _count(self, group: Group, seconds: float, *, synced: bool) -> None:
-        stats = self.stats
-        stats.unacked -= group.entries
-        stats.groups += 1
-        stats.bytes += group.bytes
-        stats.group_bytes.add(group.bytes)
-        now = self.seams.clock.monotonic_s()
-        if not synced:
-            stats.waiting_for_sync += group.submissions
-            if self._unsynced_since is None:
-                self._unsynced_since = now
-            return
-        stats.sync_seconds.add(seconds)
-        if shared := stats.waiting_for_sync + group.submissions:
-            stats.appends_per_sync.add(shared)
-        stats.waiting_for_sync = 0
-        if self.slow_syncs.should_roll(seconds, now) and not self.placement.empty and not self._closing:
-            self._queue.push(Roll("slow_sync", lambda _: None))
-
-    def _write_failed(self, error: BaseException) -> None:
-        with self.latch:
-            group = self._writing
-            assert group is not None
-            self.replacer.begin(group, error)
+    # What workers answer.
 
     def _placement_changed(self) -> None:
         with self.latch:
             self.replacer.go_on()
-            self._pump()
-
-    def _state_idle_end(self) -> None:
-        tail = self.placement.tail
-        span = self.range
-        if tail is None or not span.last or span.last_sync < span.last:
-            return
-        at = lsn(tail.number, tail.synced)
-        durable = min(self.dtvlsn, span.last_sync)
-        if self._idle_stated == (at, durable):
-            return
-        self._idle_stated = (at, durable)
-        end = IdleEnd(lsn=at, term=self.history.last_term, vlsn=span.last, dtvlsn=durable)
-        self.keeper.submit(lambda: self.state.save(idle_end=end), lambda _: None, self.store_failed)
+            self.cycle.pump()
 
     def store_failed(self, error: BaseException) -> None:
         self.fail(f"an index or state transaction failed: {error}", error)
@@ -567,8 +389,8 @@ class LocalLog:
         for pending in refused:
             pending.refused(failure)
         self._listener.failed(failure)
-        if self._closing:
-            self._finish()
+        if self.closing:
+            self._shutdown.finish()
 
     def check_open(self) -> None:
         """Raises ``LogFailed`` or ``LogClosed``."""
@@ -576,8 +398,3 @@ class LocalLog:
             raise self.failure
         if self.closed:
             raise LogClosed("the log is closed")
-
-    def _close_stores(self) -> None:
-        self.index.close()
-        self.state.close()
-        self._lock.release()

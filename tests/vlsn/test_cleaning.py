@@ -459,7 +459,7 @@ def test_a_cleaning_of_segments_without_a_block_does_not_look_like_a_loss() -> N
     opened = Opened(machine)
     held = {}
     for number in range(3):
-        machine.disk.fail_at(lambda call: call.name == "sync" and opened.log._writing is not None)
+        machine.disk.fail_at(lambda call: call.name == "sync" and opened.log.cycle.group is not None)
         held[opened.append(f"{number}".encode()).first] = f"{number}".encode()
     opened.log.checkpointer.run()
     opened.log.rotate("request")

@@ -378,7 +378,7 @@ def test_a_run_that_takes_several_groups_outlives_a_failure_in_each_of_them(kind
     seen = [0]
 
     def when(call: Call) -> bool:
-        group = replica.log._writing
+        group = replica.log.cycle.group
         if group is None or call.name != kind or replica.log.replacer.active:
             return False
         if call.path not in [f"{DIRECTORY}/{segment_name(chunk.tail.number)}" for chunk in group.chunks]:
@@ -407,7 +407,7 @@ def test_runs_that_find_no_room_are_refused_before_another_may_come() -> None:
     told: list[VlsnLogError | None] = []
 
     def arrive(call: Call) -> None:
-        if call.name == "sync" and of_log(call.path) and replica.log._writing is not None:
+        if call.name == "sync" and of_log(call.path) and replica.log.cycle.group is not None:
             machine.disk.hook = None
             replica.log.append_blocks(run_of(master, 31, 40), told.append)
 

@@ -110,7 +110,7 @@ class World:
         log = self.opened.log
 
         def when(call: Call) -> bool:
-            group = log._writing
+            group = log.cycle.group
             if group is None or log.replacer.active or call.name != kind:
                 return False
             if call.path not in [f"{DIRECTORY}/{segment_name(chunk.tail.number)}" for chunk in group.chunks]:

@@ -30,7 +30,7 @@ def fail_one(opened: Opened, rng: Random) -> None:
     seen = [0]
 
     def when(call: Call) -> bool:
-        group = opened.log._writing
+        group = opened.log.cycle.group
         if group is None or opened.log.replacer.active or call.name != kind:
             return False
         names = [f"{DIRECTORY}/{segment_name(chunk.tail.number)}" for chunk in group.chunks]

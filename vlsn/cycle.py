@@ -1,0 +1,142 @@
+"""The write cycle: one group at a time goes to the writer, and what comes meanwhile is the next one.
+
+    queue ─► gather, under the latch ─► writer: write, fdatasync ─► index put, ring, who waits
+      ▲                                                                     │
+      └─────────────────────── the next group ──────────────────────────────┘
+
+A quiet log seals small blocks and a busy one large ones, with no timer.  At home, under the log latch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from vlsn.consumer import Consumer
+from vlsn.errors import LogFailed
+from vlsn.ids import Vlsn
+from vlsn.limits import FLUSH_BYTES
+from vlsn.queued import Pending, Roll
+from vlsn.tail import Group
+
+if TYPE_CHECKING:
+    from vlsn.local import LocalLog
+
+
+class LogListener(Protocol):
+    """What the owner of a log hears, at home."""
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        """These have VLSNs now, in order, and are on their way to the writer."""
+        ...
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        """Everything up to ``last_vlsn`` is written here; not called for what is synced in the same step."""
+        ...
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        """Everything up to ``last_vlsn`` is synced here, indexed and readable."""
+        ...
+
+    def failed(self, error: LogFailed) -> None:
+        """The log has ended; the process must."""
+        ...
+
+
+class Cycle:
+    """Gathers, has it written, tells what became of it."""
+
+    def __init__(self, log: LocalLog, consumer: Consumer, listener: LogListener) -> None:
+        self.group: Group | None = None
+        """What is with the writer."""
+        self.unsynced_since: float | None = None
+        """When the oldest group that was written without a sync was; None where there is none, or its sync was
+        asked for."""
+        self._log = log
+        self._consumer = consumer
+        self._listener = listener
+        self._gathering = False
+
+    def pump(self, *, flush: bool = False) -> None:
+        """Hands the next group to the writer, if it is free and anything waits that may not wait longer."""
+        log, queue = self._log, self._consumer.queue
+        if not queue:
+            return
+        with log.latch:
+            if self.group is not None or self._gathering or log.failure is not None:
+                return
+            if queue.only_lazy and not flush and queue.bytes < FLUSH_BYTES:
+                return
+            self._gathering = True
+            try:
+                group = self._consumer.gather()
+            finally:
+                self._gathering = False
+            if group is None:
+                return
+            self.group = group
+            log.stats.unacked += group.entries
+        log.writer.submit(lambda: self._write(group), self.written, self._write_failed)
+
+    def _write(self, group: Group) -> float:
+        """On the writer's thread: how long it took, in seconds."""
+        clock = self._log.seams.clock
+        began = clock.monotonic_s()
+        group.write()
+        return clock.monotonic_s() - began
+
+    def written(self, seconds: float) -> None:
+        """The writer, or the replacer in its place, is done with ``group``."""
+        log = self._log
+        with log.latch:
+            group = self.group
+            assert group is not None
+            self.group = None
+            synced = group.sync or len(group.chunks) > 1
+            log.placement.written(group)
+            self._count(group, seconds, synced=synced)
+            self.pump()
+            if group.firsts:
+                log.index.put_run(group.firsts, group.lasts, group.lsns)
+            if synced:
+                self._synced()
+            elif group.firsts:
+                self._listener.written(group.last_vlsn)
+            for after in group.after:
+                after()
+            log.checkpointer.wrote(group.bytes)
+
+    def _synced(self) -> None:
+        """A sync has ended, and with it everything that was put into the index is on the medium."""
+        log = self._log
+        self.unsynced_since = None
+        last = log.index.range.last
+        if last > log.index.range.last_sync:
+            log.index.note_synced(last)
+            log.ring.set_synced(last)
+            self._listener.synced(last)
+
+    def _count(self, group: Group, seconds: float, *, synced: bool) -> None:
+        log = self._log
+        stats = log.stats
+        stats.unacked -= group.entries
+        stats.groups += 1
+        stats.bytes += group.bytes
+        stats.group_bytes.add(group.bytes)
+        now = log.seams.clock.monotonic_s()
+        if not synced:
+            stats.waiting_for_sync += group.submissions
+            if self.unsynced_since is None:
+                self.unsynced_since = now
+            return
+        stats.sync_seconds.add(seconds)
+        if shared := stats.waiting_for_sync + group.submissions:
+            stats.appends_per_sync.add(shared)
+        stats.waiting_for_sync = 0
+        if log.slow_syncs.should_roll(seconds, now) and not log.placement.empty and not log.closing:
+            self._consumer.queue.push(Roll("slow_sync", lambda _: None))
+
+    def _write_failed(self, error: BaseException) -> None:
+        with self._log.latch:
+            group = self.group
+            assert group is not None
+            self._log.replacer.begin(group, error)

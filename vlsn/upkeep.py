@@ -1,0 +1,71 @@
+"""Upkeep: what a log does by the clock, a few times a second.
+
+    lazy appends     flushed within ``flush_interval_s``, synced within ``sync_interval_s``
+    segments         rolled after ``roll_period_s``
+    the idle end     stated after ``idle_end_s`` of quiet: how far the log is surely whole without a sync after it
+    checkpoints      by period; free space is looked at before each of these last two
+
+At home, under the log latch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vlsn.ids import Lsn, Vlsn, lsn
+from vlsn.queued import Queue
+from vlsn.state import IdleEnd
+
+if TYPE_CHECKING:
+    from vlsn.local import LocalLog
+
+
+class Upkeep:
+    def __init__(self, log: LocalLog, queue: Queue) -> None:
+        self._log = log
+        self._queue = queue
+        self._quiet_since: float | None = None
+        self._idle_stated: tuple[Lsn, Vlsn] | None = None
+
+    def tick(self) -> None:
+        log, cycle, queue, placement = self._log, self._log.cycle, self._queue, self._log.placement
+        now = log.seams.clock.monotonic_s()
+        if queue.lazy and now - queue.lazy_since_s >= log.options.flush_interval_s:
+            cycle.pump(flush=True)
+        if cycle.unsynced_since is not None and now - cycle.unsynced_since >= log.options.sync_interval_s:
+            cycle.unsynced_since = None  # asked for once
+            log.drain(lambda: None)
+        period = log.options.roll_period_s
+        if period and not placement.empty and now - placement.taken_s >= period:
+            placement.taken_s = now  # asked for once
+            log.rotate("period")
+        log.space.look(self._looked)
+
+    def _looked(self) -> None:
+        """The part of a tick that needs room on the disk."""
+        log = self._log
+        with log.latch:
+            if log.failure is not None or log.closed or log.closing or log.space.cramped:
+                return
+            now = log.seams.clock.monotonic_s()
+            if log.cycle.group is not None or self._queue:
+                self._quiet_since = None
+            elif self._quiet_since is None:
+                self._quiet_since = now
+            elif now - self._quiet_since >= log.options.idle_end_s:
+                self.state_idle_end()
+            log.checkpointer.tick(now)
+
+    def state_idle_end(self) -> None:
+        """Says in the state where the log ends, once for each end."""
+        log = self._log
+        tail, span = log.placement.tail, log.range
+        if tail is None or not span.last or span.last_sync < span.last:
+            return
+        at = lsn(tail.number, tail.synced)
+        durable = min(log.dtvlsn, span.last_sync)
+        if self._idle_stated == (at, durable):
+            return
+        self._idle_stated = (at, durable)
+        end = IdleEnd(lsn=at, term=log.history.last_term, vlsn=span.last, dtvlsn=durable)
+        log.keeper.submit(lambda: log.state.save(idle_end=end), lambda _: None, log.store_failed)
