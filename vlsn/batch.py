@@ -4,8 +4,9 @@
     |VLB1|version|flags|0|count|key_bytes|value_bytes|body_bytes|body_crc|header_crc| key_offsets | value_offsets | …
 
 The body is laid out exactly as a block's (``columns.py``) with no kinds and no transactions, which a client
-never sets by hand.  Both headers are multiples of 8 bytes, so the body's bytes and its crc are a block's.
-``header_crc`` is over bytes 0–27.  An empty key is no key.
+never sets by hand.  A producer's batch begins with the producer columns of its one submission.  Both headers are
+multiples of 8 bytes, so the body's bytes and its crc are a block's.  ``header_crc`` is over bytes 0–27.  An empty
+key is no key.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from struct import Struct
 
 from msgspec import Struct as Record
 
+from vlsn import produced
 from vlsn.checksum import crc
-from vlsn.columns import BODY_AT, KEYS, Layout, body_parts, check_columns, columns_of, cut, layout
+from vlsn.columns import BODY_AT, KEYS, PRODUCERS, Layout, body_parts, check_columns, columns_of, cut, layout
 from vlsn.errors import BadBody, TooLarge
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 from vlsn.seams import Buffer
@@ -44,42 +46,69 @@ class Batch(Record, frozen=True, gc=False):
     value_bytes: int
     body_crc: int
     body: memoryview
+    producer: int = 0
+    """0: none; and then no sequence."""
+    sequence: int = 0
 
     @property
     def bytes(self) -> int:
         """What it takes at most of a block and of the queue."""
-        return self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.count
+        size = self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.count
+        return size + produced.PRODUCER_BYTES if self.producer else size
 
     @property
     def keyed(self) -> bool:
-        return self.flags != 0
+        return self.flags & KEYS != 0
 
     @property
     def layout(self) -> Layout:
         """Its columns, counted from 64 bytes before ``body``, as in a block."""
-        return layout(self.flags, self.count, self.key_bytes, self.value_bytes)
+        return layout(self.flags, self.count, self.key_bytes, self.value_bytes, 1)
 
 
-def encode(values: Sequence[bytes], keys: Sequence[bytes | None] | None = None) -> bytes:
-    """One batch.  Raises ``BadBody`` for no values, or keys of another number, ``TooLarge`` past the limits
-    on its count and size; the limits on one entry and one key are its receiver's."""
-    return b"".join(encode_parts(values, keys))
+def encode(
+    values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
+) -> bytes:
+    """One batch; ``producer``: its id, from 1, and this submission's sequence.  Raises ``BadBody`` for no values, or
+    keys of another number, ``TooLarge`` past the limits on its count and size; the limits on one entry and one key
+    are its receiver's."""
+    return b"".join(encode_parts(values, keys, producer=producer))
 
 
-def encode_parts(values: Sequence[bytes], keys: Sequence[bytes | None] | None = None) -> list[Buffer]:
+def encode_parts(
+    values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
+) -> list[Buffer]:
     """The same in pieces, for a sender that gathers them itself."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"a batch of {len(values)} values and {len(keys or ())} keys")
     columns = columns_of(values, key_column(keys))
-    body = body_parts(columns)
+    lengths = columns.flags, columns.count, len(columns.keys), len(columns.values)
+    return _with_header(body_parts(columns), *lengths, producer)
+
+
+def of_producer(parts: Sequence[Buffer], producer: tuple[int, int]) -> list[Buffer]:
+    """The batch in ``parts`` (header first, nothing of a producer in it), as that producer's submission: what follows
+    the header is as it was."""
+    _, _, flags, _, count, key_bytes, value_bytes, _, _, _ = BATCH.unpack_from(parts[0])
+    assert not flags & PRODUCERS
+    body = [memoryview(parts[0])[BATCH_BYTES:], *parts[1:]]
+    return _with_header(body, flags, count, key_bytes, value_bytes, producer)
+
+
+def _with_header(
+    body: Sequence[Buffer], flags: int, count: int, key_bytes: int, value_bytes: int, producer: tuple[int, int] | None
+) -> list[Buffer]:
+    if producer is not None:
+        assert producer[0] and 0 <= producer[1] <= produced.SEQUENCE_MAX
+        body = [produced.columns(*([each] for each in (*producer, count))), *body]
+        flags |= PRODUCERS
     size, total = 0, 0
     for part in body:
         size += len(part)
         total = crc(part, total)
-    if columns.count > BATCH_ENTRIES_MAX or size > BODY_BYTES_MAX:
-        raise TooLarge(f"{columns.count} entries, {size} bytes; at most {BATCH_ENTRIES_MAX}, {BODY_BYTES_MAX}")
-    key_bytes, value_bytes = len(columns.keys), len(columns.values)
-    head = _HEAD.pack(MAGIC, VERSION, columns.flags, 0, columns.count, key_bytes, value_bytes, size, total)
+    if count > BATCH_ENTRIES_MAX or size > BODY_BYTES_MAX:
+        raise TooLarge(f"{count} entries, {size} bytes; at most {BATCH_ENTRIES_MAX}, {BODY_BYTES_MAX}")
+    head = _HEAD.pack(MAGIC, VERSION, flags, 0, count, key_bytes, value_bytes, size, total)
     return [head + crc(head).to_bytes(4, "little"), *body]
 
 
@@ -108,20 +137,21 @@ def decode(
         raise BadBody(f"not a batch of version {VERSION}")
     if crc(data[:_COVERED]) != header_crc:
         raise BadBody("batch header crc")
-    if zero or flags & ~KEYS or bool(flags) != bool(key_bytes):
+    if zero or flags & ~(KEYS | PRODUCERS) or bool(flags & KEYS) != bool(key_bytes):
         raise BadBody(f"batch flags {flags:#x} with {key_bytes} bytes of keys")
     if count > entries_max or body_bytes > body_bytes_max:
         raise TooLarge(f"a batch of {count} entries, {body_bytes} bytes; at most {entries_max}, {body_bytes_max}")
-    lay = layout(flags, count, key_bytes, value_bytes)
+    lay = layout(flags, count, key_bytes, value_bytes, 1)
     if not count or body_bytes != len(data) - BATCH_BYTES or body_bytes != lay.end - BODY_AT:
         raise BadBody(f"batch of {count} entries, body {body_bytes} bytes of {len(data) - BATCH_BYTES}")
     body = memoryview(data)[BATCH_BYTES:]
     if crc(body) != body_crc:
         raise BadBody("batch body crc")
+    producer = produced.one(body, 0, count) if flags & PRODUCERS else (0, 0)
     longest_key, longest_value = check_columns(body, _in_body(lay), count, key_bytes, value_bytes)
     if longest_key > key_bytes_max or longest_value > entry_bytes_max:
         raise TooLarge(f"key {longest_key}, value {longest_value} bytes; at most {key_bytes_max}, {entry_bytes_max}")
-    return Batch(count, flags, key_bytes, value_bytes, body_crc, body)
+    return Batch(count, flags, key_bytes, value_bytes, body_crc, body, *producer)
 
 
 def _in_body(lay: Layout) -> Layout:

@@ -6,8 +6,8 @@
     |submissions|key_bytes|value_bytes|body_bytes|body_crc|header_crc| body …
 
 Then the body, the columns of ``columns.py``; a column of kinds is there if and only if ``kind`` is 255.
-``header_crc`` is over bytes 0–59, ``body_crc`` over the body.  PRODUCERS is a flag kept for later and refused.  One
-content has one encoding: a column that says nothing is refused.
+``header_crc`` is over bytes 0–59, ``body_crc`` over the body.  One content has one encoding: a column that says
+nothing is refused.
 
 A block is named by (term, first_vlsn), and no two blocks ever have one name.  Three entries ``a``, ``bc``, ``""``
 from VLSN 7 on: offsets 0 1 3 3 at 64, values at 80, body_bytes 19, last_vlsn 9.
@@ -22,8 +22,22 @@ from struct import Struct
 import numpy as np
 from msgspec import Struct as Record
 
+from vlsn import produced
 from vlsn.checksum import crc
-from vlsn.columns import BODY_AT, KEYS, KINDS, TXNS, Layout, body_parts, check_columns, check_zero, cut, fitting, layout
+from vlsn.columns import (
+    BODY_AT,
+    KEYS,
+    KINDS,
+    PRODUCERS,
+    TXNS,
+    Layout,
+    body_parts,
+    check_columns,
+    check_zero,
+    cut,
+    fitting,
+    layout,
+)
 from vlsn.columns import BlockFlag as BlockFlag
 from vlsn.columns import Columns as Columns
 from vlsn.columns import columns_of as columns_of
@@ -68,7 +82,7 @@ class EntryKind(IntEnum):
     ABORT = 4
 
 
-_SUPPORTED = KINDS | TXNS | KEYS
+SUPPORTED = KINDS | TXNS | PRODUCERS | KEYS
 _ALL_KINDS = bytes(EntryKind)
 _COVERED = BLOCK_BYTES - 4
 _PAIR = Struct("<ii")
@@ -104,6 +118,11 @@ class BlockHeader(Record, frozen=True, gc=False):
     @property
     def name(self) -> tuple[Term, Vlsn]:
         return self.term, self.first_vlsn
+
+    @property
+    def layout(self) -> Layout:
+        """Where its columns lie, from the block's start."""
+        return layout(self.flags, self.count, self.key_bytes, self.value_bytes, self.submissions)
 
 
 class Entry(Record, frozen=True, gc=False):
@@ -141,17 +160,19 @@ def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
         raise BadBody(f"block version {version}, not {VERSION}")
     if crc(buf[at : at + _COVERED]) != header_crc:
         raise BadBody("block header crc")
-    if zero or flags & ~_SUPPORTED:
+    if zero or flags & ~SUPPORTED:
         raise BadBody(f"block flags {flags:#x} are not supported")
     if (kind == KIND_COLUMN) != bool(flags & KINDS) or (kind != KIND_COLUMN and kind >= len(EntryKind)):
         raise BadBody(f"block kind {kind} with flags {flags:#x}")
-    if not 1 <= count <= BATCH_ENTRIES_MAX or submissions > count:
+    if not 1 <= count <= BATCH_ENTRIES_MAX or submissions > count or (flags & PRODUCERS and not submissions):
         raise BadBody(f"block of {count} entries from {submissions} submissions")
     if not (1 <= term <= NUMBER_MAX and dtvlsn < first_vlsn <= NUMBER_MAX - count and clock_us <= NUMBER_MAX):
         raise BadBody(f"block of term {term} from VLSN {first_vlsn} with DTVLSN {dtvlsn} at {clock_us}")
     if bool(flags & KEYS) != bool(key_bytes):
         raise BadBody(f"block with {key_bytes} bytes of keys and flags {flags:#x}")
-    if body_bytes > BODY_BYTES_MAX or BLOCK_BYTES + body_bytes != layout(flags, count, key_bytes, value_bytes).end:
+    if body_bytes > BODY_BYTES_MAX or (
+        BLOCK_BYTES + body_bytes != layout(flags, count, key_bytes, value_bytes, submissions).end
+    ):
         raise BadBody(f"block body of {body_bytes} bytes for {count} entries of {key_bytes} + {value_bytes}")
     return BlockHeader(
         version,
@@ -179,10 +200,12 @@ def check_body(block: Buffer, header: BlockHeader) -> None:
         raise BadBody(f"a block of {end} bytes in {len(block)}")
     if crc(memoryview(block)[BLOCK_BYTES:end]) != header.body_crc:
         raise BadBody("block body crc")
-    lay = layout(header.flags, header.count, header.key_bytes, header.value_bytes)
+    lay = header.layout
     check_columns(block, lay, header.count, header.key_bytes, header.value_bytes)
     if header.flags & (KINDS | TXNS):
         _check_kinds_and_txns(block, lay, header.count)
+    if lay.producers >= 0:
+        produced.check(block, lay.producers, header.submissions, header.count)
 
 
 def _check_kinds_and_txns(block: Buffer, lay: Layout, count: int) -> None:
@@ -198,7 +221,20 @@ def _check_kinds_and_txns(block: Buffer, lay: Layout, count: int) -> None:
 
 
 def _after_kinds(lay: Layout) -> int:
-    return lay.key_offsets if lay.key_offsets >= 0 else lay.value_offsets
+    return min(at for at in (lay.producers, lay.key_offsets, lay.value_offsets) if at >= 0)
+
+
+def check_producers(block: Buffer, header: BlockHeader) -> None:
+    """That the producer columns of this block, which has them, can be read.  Raises ``BadBody``."""
+    produced.check(block, header.layout.producers, header.submissions, header.count)
+
+
+def producers(block: Buffer, header: BlockHeader) -> list[produced.Produced]:
+    """The submissions of a checked block that have a producer, in order."""
+    if not header.flags & PRODUCERS:
+        return []
+    at = header.layout.producers
+    return produced.produced(block, at, header.submissions, header.first_vlsn, header.term)
 
 
 def entries(
@@ -208,7 +244,7 @@ def entries(
     skip = max(from_vlsn - header.first_vlsn, 0)
     if skip >= header.count or _unwanted(header, kinds):
         return []
-    lay = layout(header.flags, header.count, header.key_bytes, header.value_bytes)
+    lay = header.layout
     return _entries(block, header, lay, skip, header.count - skip, kinds)
 
 
@@ -222,7 +258,7 @@ def take(
     assert 0 <= skip < header.count and limit > 0
     if _unwanted(header, kinds):
         return [], Vlsn(header.last_vlsn + 1), 0
-    lay = layout(header.flags, header.count, header.key_bytes, header.value_bytes)
+    lay = header.layout
     count, size = header.count, header.key_bytes + header.value_bytes
     if skip or count > limit or (count > 1 and size > bytes_max):
         count, size = fitting(block, lay, skip, min(limit, count - skip), bytes_max)
@@ -238,7 +274,7 @@ def _entries(
 ) -> list[Entry]:
     term, time, first = header.term, header.clock_us, header.first_vlsn + skip
     values = cut(block, lay.value_offsets, lay.values, count, skip)
-    if not header.flags:
+    if not header.flags & ~PRODUCERS:
         kind = header.kind
         return [Entry(vlsn, term, time, kind, 0, None, value) for vlsn, value in enumerate(values, first)]  # type: ignore[arg-type]
     keys: Sequence[bytes | None] = [None] * count
@@ -257,7 +293,7 @@ def _entries(
 def entry(block: Buffer, header: BlockHeader, vlsn: Vlsn) -> Entry:
     """One entry of a checked block, which holds ``vlsn``."""
     number = vlsn - header.first_vlsn
-    lay = layout(header.flags, header.count, header.key_bytes, header.value_bytes)
+    lay = header.layout
     kind, txn, key = header.kind, 0, None
     if lay.kinds >= 0:
         kind = block[lay.kinds + number]

@@ -4,6 +4,7 @@ In this order, each at a multiple of 8 from the block's start, zeros between, no
 
     kinds         u8[count]       with KINDS: when entries are of more than one kind
     txns          u64[count]      with TXNS: when any is not 0 (auto-commit)
+    producers     20 B a submission, padded to 8    with PRODUCERS: when any submission has one (``produced.py``)
     key_offsets   i32[count+1]    with KEYS: when any entry has a key
     value_offsets i32[count+1]
     keys | values
@@ -47,9 +48,9 @@ class BlockFlag(IntFlag):
     KEYS = 8
 
 
-KINDS, TXNS, KEYS = 1, 2, 8  # plain ints: an IntFlag operation costs a microsecond
+KINDS, TXNS, PRODUCERS, KEYS = 1, 2, 4, 8  # plain ints: an IntFlag operation costs a microsecond
 
-assert (BlockFlag.KINDS, BlockFlag.TXNS, BlockFlag.KEYS) == (KINDS, TXNS, KEYS)
+assert tuple(BlockFlag) == (KINDS, TXNS, PRODUCERS, KEYS)
 
 
 class Layout(NamedTuple):
@@ -57,6 +58,7 @@ class Layout(NamedTuple):
 
     kinds: int
     txns: int
+    producers: int
     key_offsets: int
     value_offsets: int
     keys: int
@@ -73,22 +75,35 @@ class Columns(Record, frozen=True, gc=False):
     key_offsets: Buffer = b""
     keys: Buffer = b""
     txns: Buffer = b""
+    producers: Buffer = b""
+    """Padded."""
 
     @property
     def flags(self) -> int:
-        return (KEYS if self.key_offsets else 0) | (TXNS if self.txns else 0)
+        flags = KEYS if self.key_offsets else 0
+        if self.txns:
+            flags |= TXNS
+        return flags | PRODUCERS if self.producers else flags
 
 
-def layout(flags: int, count: int, key_bytes: int, value_bytes: int) -> Layout:
-    """Where everything lies, by arithmetic alone."""
+def producer_bytes(submissions: int) -> int:
+    """What the producer columns take."""
+    return (20 * submissions + 7) & ~7
+
+
+def layout(flags: int, count: int, key_bytes: int, value_bytes: int, submissions: int = 0) -> Layout:
+    """Where everything lies, by arithmetic alone; ``submissions`` matter with PRODUCERS."""
     at = BODY_AT
-    kinds = txns = key_offsets = keys = -1
+    kinds = txns = producers = key_offsets = keys = -1
     if flags & KINDS:
         kinds = at
         at = (at + count + 7) & ~7
     if flags & TXNS:
         txns = at
         at += 8 * count
+    if flags & PRODUCERS:
+        producers = at
+        at += producer_bytes(submissions)
     if flags & KEYS:
         key_offsets = at
         at = (at + 4 * count + 11) & ~7
@@ -97,7 +112,7 @@ def layout(flags: int, count: int, key_bytes: int, value_bytes: int) -> Layout:
     if flags & KEYS:
         keys = at
         at = (at + key_bytes + 7) & ~7
-    return Layout(kinds, txns, key_offsets, value_offsets, keys, at, at + value_bytes)
+    return Layout(kinds, txns, producers, key_offsets, value_offsets, keys, at, at + value_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +121,7 @@ class Layouts:
 
     kinds: I64
     txns: I64
+    producers: I64
     key_offsets: I64
     value_offsets: I64
     keys: I64
@@ -119,14 +135,17 @@ def layouts(headers: npt.NDArray[np.void]) -> Layouts:
     at = np.full(len(headers), BODY_AT, np.int64)
     if not flags.any():
         values = at + _aligned(4 * count + 4)
-        return Layouts(at, at, at, at, values, values, values + headers["value_bytes"])
-    has_kinds, has_txns, has_keys = ((flags & np.uint8(flag) != 0).astype(np.int64) for flag in (KINDS, TXNS, KEYS))
+        return Layouts(at, at, at, at, at, values, values, values + headers["value_bytes"])
+    has_kinds, has_txns, has_producers, has_keys = (
+        (flags & np.uint8(flag) != 0).astype(np.int64) for flag in (KINDS, TXNS, PRODUCERS, KEYS)
+    )
     txns = _aligned(at + count * has_kinds)
-    key_offsets = txns + 8 * count * has_txns
+    producers = txns + 8 * count * has_txns
+    key_offsets = _aligned(producers + 20 * headers["submissions"].astype(np.int64) * has_producers)
     value_offsets = _aligned(key_offsets + 4 * (count + 1) * has_keys)
     keys = _aligned(value_offsets + 4 * (count + 1))
     values = _aligned(keys + headers["key_bytes"].astype(np.int64) * has_keys)
-    return Layouts(at, txns, key_offsets, value_offsets, keys, values, values + headers["value_bytes"])
+    return Layouts(at, txns, producers, key_offsets, value_offsets, keys, values, values + headers["value_bytes"])
 
 
 def _aligned(at: I64) -> I64:
@@ -210,6 +229,8 @@ def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
         parts += (kinds, bytes(-len(kinds) & 7))
     if columns.txns:
         parts.append(columns.txns)
+    if columns.producers:
+        parts.append(columns.producers)
     odd = (columns.count & 1) == 0  # count + 1 offsets of 4 bytes: even counts leave half a word
     if columns.key_offsets:
         parts.append(columns.key_offsets)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from vlsn import block as block_format
 from vlsn import scan
-from vlsn.block import BLOCK_BYTES, KIND_COLUMN, BlockFlag, EntryKind
+from vlsn.block import BLOCK_BYTES, KIND_COLUMN, SUPPORTED, BlockFlag, EntryKind
 from vlsn.errors import BadBody
 from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
 from vlsn.limits import BATCH_ENTRIES_MAX
@@ -38,7 +38,6 @@ Bytes = bytes | bytearray
 
 _RUN_BLOCKS = 8192
 """Headers that are looked at together: as many as the processor's cache holds."""
-_SUPPORTED = int(BlockFlag.KINDS | BlockFlag.TXNS | BlockFlag.KEYS)
 
 
 class Rule(StrEnum):
@@ -221,7 +220,7 @@ def heads_good(heads: Headers, lengths: Offsets) -> Mask:
     counts = heads["count"].astype(np.int64)
     keyed = (flags & BlockFlag.KEYS) != 0
     good: Mask = (
-        (heads["version"] == block_format.VERSION) & (heads["zero"] == 0) & ((flags & ~np.uint8(_SUPPORTED)) == 0)
+        (heads["version"] == block_format.VERSION) & (heads["zero"] == 0) & ((flags & ~np.uint8(SUPPORTED)) == 0)
     )
     good &= (kinds == KIND_COLUMN) == ((flags & BlockFlag.KINDS) != 0)
     good &= (kinds == KIND_COLUMN) | (kinds <= max(EntryKind))
@@ -232,6 +231,10 @@ def heads_good(heads: Headers, lengths: Offsets) -> Mask:
     if flags.any():
         ends += np.where(flags & BlockFlag.KINDS, (counts + 7) & ~7, 0)
         ends += np.where(flags & BlockFlag.TXNS, 8 * counts, 0)
+        submissions = heads["submissions"].astype(np.int64)
+        with_producers = (flags & BlockFlag.PRODUCERS) != 0
+        good &= ~with_producers | (submissions > 0)
+        ends += np.where(with_producers, (20 * submissions + 7) & ~7, 0)
         ends += np.where(keyed, ((4 * counts + 11) & ~7) + ((heads["key_bytes"].astype(np.int64) + 7) & ~7), 0)
     ends += ((4 * counts + 11) & ~7) + heads["value_bytes"]
     good &= (ends == lengths) & (ends == BLOCK_BYTES + heads["body_bytes"].astype(np.int64))

@@ -2,7 +2,8 @@
 
 Small submissions are merged greedily while the block stays within ``block_bytes_max`` and 65 536 entries; one of
 32 KiB or more is a block of its own, for copying it costs more than a block does.  None is ever split.  A batch
-alone in its block keeps its body bytes and their crc; only the 64 bytes before them are new.
+alone in its block keeps its body bytes and their crc; only the 64 bytes before them are new.  A block in which any
+submission has a producer has the producer columns, and in them a row for each submission.
 
     [Values(2), Values(1), Batch(3)] from VLSN 10  ->  one block, 10 … 15, submissions 3
 """
@@ -16,10 +17,11 @@ from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct as Record
+from msgspec.structs import replace
 
 from vlsn.batch import ENTRY_OVERHEAD_BYTES, Batch, key_column
 from vlsn.block import BLOCK_BYTES, EntryKind, build, seal_body
-from vlsn.columns import KEYS, SMALL_COLUMN, Columns, columns_of, i32, layout
+from vlsn.columns import KEYS, PRODUCERS, SMALL_COLUMN, Columns, columns_of, i32, layout, producer_bytes
 from vlsn.errors import BadBody, TooLarge
 from vlsn.ids import Vlsn
 from vlsn.limits import (
@@ -30,6 +32,8 @@ from vlsn.limits import (
     KEY_BYTES_MAX,
     KIB,
 )
+from vlsn.produced import PRODUCER_BYTES
+from vlsn.produced import columns as producer_columns
 from vlsn.seams import Buffer
 
 ALONE_BYTES = 32 * KIB
@@ -41,11 +45,17 @@ _PADDING_BYTES_MAX = BLOCK_BYTES + 4 * 8
 
 
 class Values:
-    """A submission of plain values; ``keys`` (empty: none) is as long as ``values``, or None for no key at all."""
+    """A submission of plain values; ``keys`` (empty: none) is as long as ``values``, or None for no key at all;
+    ``producer`` is an id and this submission's sequence."""
 
-    __slots__ = ("bytes", "count", "keys", "values")
+    __slots__ = ("bytes", "count", "keys", "plain", "producer", "sequence", "values")
 
-    def __init__(self, values: list[bytes], keys: Sequence[bytes | None] | None = None) -> None:
+    def __init__(
+        self,
+        values: list[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        producer: tuple[int, int] = (0, 0),
+    ) -> None:
         assert values and (keys is None or len(keys) == len(values))
         self.values = values
         self.keys = None if keys is None else key_column(keys)
@@ -54,6 +64,11 @@ class Values:
         """What it takes at most of a block and of the queue."""
         if self.keys is not None:
             self.bytes += sum(map(len, self.keys))
+        self.producer, self.sequence = producer
+        self.plain = self.keys is None and not self.producer
+        """Nothing but values."""
+        if self.producer:
+            self.bytes += PRODUCER_BYTES
 
     @property
     def keyed(self) -> bool:
@@ -105,6 +120,7 @@ def check_values(
 def values_of(
     values: list[bytes],
     keys: Sequence[bytes | None] | None = None,
+    producer: tuple[int, int] = (0, 0),
     *,
     entry_bytes_max: int = ENTRY_BYTES_MAX,
     key_bytes_max: int = KEY_BYTES_MAX,
@@ -114,7 +130,7 @@ def values_of(
     check_values(
         values, keys, entry_bytes_max=entry_bytes_max, key_bytes_max=key_bytes_max, body_bytes_max=body_bytes_max
     )
-    return Values(values, keys)
+    return Values(values, keys, producer)
 
 
 def seal(
@@ -162,23 +178,36 @@ def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None
     if len(submissions) == 1 and isinstance(submissions[0], Batch):
         return None
     values: list[Buffer] = []
-    keyed = False
+    plain = True
     for one in submissions:
         if isinstance(one, Values):
             values += one.values
-            if one.keys is not None:
-                keyed = True
+            if not one.plain:
+                plain = False
         elif one.count == 1 and not one.flags:
             values.append(one.body[8:])  # past its two offsets
+        elif one.count == 1 and one.flags == PRODUCERS:
+            values.append(one.body[PRODUCER_BYTES + 8 :])
+            plain = False
         else:
             return None
         if one.bytes >= ALONE_BYTES:
             return None
     if not values or len(values) > BATCH_ENTRIES_MAX:
         return None
+    keyed = not plain and any(one.keyed for one in submissions)
     columns = columns_of(values, _keys_of(submissions) if keyed else None)
-    size = len(columns.values) + len(columns.keys) + ENTRY_OVERHEAD_BYTES * columns.count
+    if not plain:
+        columns = _with_producers(columns, submissions)
+    size = len(columns.values) + len(columns.keys) + len(columns.producers) + ENTRY_OVERHEAD_BYTES * columns.count
     return columns if size <= bytes_max else None
+
+
+def _with_producers(columns: Columns, submissions: Sequence[Submission]) -> Columns:
+    if not any(one.producer for one in submissions):
+        return columns
+    rows = zip(*[(one.producer, one.sequence, one.count) for one in submissions], strict=True)
+    return replace(columns, producers=producer_columns(*rows))
 
 
 def _keys_of(submissions: Sequence[Submission]) -> list[bytes]:
@@ -190,14 +219,15 @@ def _keys_of(submissions: Sequence[Submission]) -> list[bytes]:
 
 def _runs(submissions: Sequence[Submission], bytes_max: int) -> Iterator[Sequence[Submission]]:
     """Cuts the submissions into the runs that make one block each."""
+    row = producer_bytes(1) if any(one.producer for one in submissions) else 0
     start, size, count = 0, 0, 0
     for at, one in enumerate(submissions):
-        size += one.bytes
+        size += one.bytes + row
         count += one.count
         alone = one.bytes >= ALONE_BYTES
         if at > start and (alone or size > bytes_max or count > BATCH_ENTRIES_MAX):
             yield submissions[start:at]
-            start, size, count = at, one.bytes, one.count
+            start, size, count = at, one.bytes + row, one.count
         if alone:
             yield submissions[at : at + 1]
             start, size, count = at + 1, 0, 0
@@ -208,7 +238,8 @@ def _runs(submissions: Sequence[Submission], bytes_max: int) -> Iterator[Sequenc
 def _seal_run(run: Sequence[Submission], term: int, first_vlsn: int, dtvlsn: int, clock_us: int) -> Sealed:
     if len(run) == 1 and isinstance(run[0], Batch):
         return _seal_alone(run[0], term, first_vlsn, dtvlsn, clock_us)
-    return _seal_columns(_merge(run), len(run), term, first_vlsn, dtvlsn, clock_us)
+    columns = _with_producers(_merge(run), run)
+    return _seal_columns(columns, len(run), term, first_vlsn, dtvlsn, clock_us)
 
 
 def _seal_columns(columns: Columns, submissions: int, term: int, first_vlsn: int, dtvlsn: int, clock_us: int) -> Sealed:
@@ -253,16 +284,15 @@ def _merge(run: Sequence[Submission]) -> Columns:
             values.add_pieces(one.values)
             if keyed:
                 keys.add_pieces(one.keys if one.keys is not None else [b""] * one.count)
-        elif not one.flags:
-            values.add_column(one.body, 0, len(one.body) - one.value_bytes, one.count, one.value_bytes)
-            if keyed:
-                keys.add_pieces([b""] * one.count)
         else:
             lay, body = one.layout, one.body
             values.add_column(
                 body, lay.value_offsets - BLOCK_BYTES, lay.values - BLOCK_BYTES, one.count, one.value_bytes
             )
-            keys.add_column(body, lay.key_offsets - BLOCK_BYTES, lay.keys - BLOCK_BYTES, one.count, one.key_bytes)
+            if lay.keys >= 0:
+                keys.add_column(body, lay.key_offsets - BLOCK_BYTES, lay.keys - BLOCK_BYTES, one.count, one.key_bytes)
+            elif keyed:
+                keys.add_pieces([b""] * one.count)
     if not keyed:
         return Columns(count, values.offsets(), values.data())
     return Columns(count, values.offsets(), values.data(), keys.offsets(), keys.data())

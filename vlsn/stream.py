@@ -35,7 +35,19 @@ import numpy as np
 from crc32c import crc32c
 from msgspec import Meta
 
-from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE, KIND_COLUMN, BlockHeader, EntryKind, decode, decode_header, entries
+from vlsn.block import (
+    BLOCK_BYTES,
+    BLOCK_DTYPE,
+    KIND_COLUMN,
+    SUPPORTED,
+    BlockHeader,
+    EntryKind,
+    check_producers,
+    decode,
+    decode_header,
+    entries,
+)
+from vlsn.columns import PRODUCERS
 from vlsn.errors import BadBody
 from vlsn.ids import NUMBER_MAX, U32_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, MIB
@@ -155,6 +167,8 @@ class BlockRun:
     terms: list[int]
     kinds: list[int]
     bytes: int
+    produced: list[int]
+    """Which of the blocks have producer columns, ascending."""
 
     @property
     def first_vlsn(self) -> int:
@@ -269,6 +283,7 @@ def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max
             [header.term for header in headers],
             [header.kind for header in headers],
             sum(sizes),
+            [index for index, header in enumerate(headers) if header.flags & PRODUCERS],
         )
     else:
         run = _check_many(message, blocks, starts, sum(sizes))
@@ -284,6 +299,8 @@ def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max
         raise BadBody(
             f"blocks of terms {run.terms[0]} to {run.terms[-1]} on a feed of term {term_max}, after {term_min}"
         )
+    for index in run.produced:
+        check_producers(run.blocks[index], decode_header(run.blocks[index]))
     if any(run.kinds):
         for block, kind in zip(run.blocks, run.kinds, strict=True):
             if kind != EntryKind.DATA:
@@ -345,7 +362,8 @@ def _check_many(message: bytes, blocks: Sequence[memoryview], starts: list[int],
     good = (headers["body_crc"] == np.array(body_crcs, dtype=np.uint32)) & (
         headers["header_crc"] == np.array(header_crcs, dtype=np.uint32)
     )
-    good &= (headers["version"] == 1) & (headers["zero"] == 0)
+    flags = headers["flags"]
+    good &= (headers["version"] == 1) & (headers["zero"] == 0) & (flags & ~np.uint8(SUPPORTED) == 0)
     good &= (counts >= 1) & (counts <= BATCH_ENTRIES_MAX) & (terms >= 1) & (firsts >= 1)
     good &= headers["dtvlsn"] < headers["first_vlsn"]
     good &= headers["body_bytes"] == _body_bytes(headers, counts)
@@ -354,7 +372,8 @@ def _check_many(message: bytes, blocks: Sequence[memoryview], starts: list[int],
         bad = int(good.argmin())
         decode(blocks[bad])  # names what is wrong when it is wrong by itself
         raise BadBody(f"block {bad} of {len(blocks)} (VLSN {int(firsts[bad])}) does not follow, or is damaged")
-    return BlockRun(blocks, firsts.tolist(), lasts.tolist(), terms.tolist(), headers["kind"].tolist(), size)
+    produced = np.flatnonzero(flags & PRODUCERS).tolist()
+    return BlockRun(blocks, firsts.tolist(), lasts.tolist(), terms.tolist(), headers["kind"].tolist(), size, produced)
 
 
 def _body_bytes(headers: Any, counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -363,5 +382,7 @@ def _body_bytes(headers: Any, counts: np.ndarray[Any, Any]) -> np.ndarray[Any, A
     column = (counts * 4 + 11) & ~7
     size = np.where(headers["kind"] == KIND_COLUMN, (counts + 7) & ~7, 0) + np.where(flags & 2, counts * 8, 0) + column
     keyed = column + ((headers["key_bytes"].astype(np.int64) + 7) & ~7)
+    submitted = (headers["submissions"].astype(np.int64) * 20 + 7) & ~7
+    size += np.where(flags & PRODUCERS, submitted, 0)
     total: np.ndarray[Any, Any] = size + np.where(flags & 8, keyed, 0) + headers["value_bytes"]
     return total

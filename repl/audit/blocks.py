@@ -7,7 +7,6 @@ bodies are held to their crc.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,13 @@ from numpy.typing import NDArray
 from repl.audit.digest import U64, block_digests
 from repl.audit.frames import Bools, Frames
 from vlsn import scan
-from vlsn.block import BLOCK_BYTES, KIND_COLUMN, NUMBER_MAX, VERSION, BlockFlag, EntryKind
+from vlsn.block import BLOCK_BYTES, KIND_COLUMN, NUMBER_MAX, SUPPORTED, VERSION, BlockFlag, EntryKind
 from vlsn.columns import layouts
 from vlsn.frame import OVERMARKED, FrameKind
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.seams import Buffer
 
 I64 = NDArray[np.int64]
-_SUPPORTED: Final = int(BlockFlag.KINDS | BlockFlag.TXNS | BlockFlag.KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,11 @@ def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
 def sound(headers: scan.Headers) -> Bools:
     """Fields that can be together, and lengths that add up."""
     flags, kind, count = headers["flags"], headers["kind"], headers["count"]
-    right: Bools = (headers["version"] == VERSION) & (headers["zero"] == 0) & (flags & ~np.uint8(_SUPPORTED) == 0)
+    right: Bools = (headers["version"] == VERSION) & (headers["zero"] == 0) & (flags & ~np.uint8(SUPPORTED) == 0)
     right &= (kind == KIND_COLUMN) == (flags & np.uint8(BlockFlag.KINDS) != 0)
     right &= (kind == KIND_COLUMN) | (kind < len(EntryKind))
     right &= (count >= 1) & (count <= BATCH_ENTRIES_MAX) & (headers["submissions"] <= count)
+    right &= (flags & np.uint8(BlockFlag.PRODUCERS) == 0) | (headers["submissions"] > 0)
     right &= (headers["term"] >= 1) & (headers["term"] <= NUMBER_MAX) & (headers["clock_us"] <= NUMBER_MAX)
     right &= (headers["dtvlsn"] < headers["first_vlsn"]) & (headers["first_vlsn"] <= NUMBER_MAX - BATCH_ENTRIES_MAX)
     right &= (flags & np.uint8(BlockFlag.KEYS) != 0) == (headers["key_bytes"] != 0)

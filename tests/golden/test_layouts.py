@@ -17,6 +17,7 @@ from vlsn.index.range import VlsnRange
 
 CLOCK_US = 1_700_000_000_000_000
 SALT = 0xDEADBEEF
+PRODUCER = 0x8123456789ABCDEF
 SEGMENT = segment.SegmentHeader(
     group="demo",
     node="n1",
@@ -112,6 +113,28 @@ def test_block_of_every_column_is_its_golden_bytes() -> None:
     assert two == block.Entry(Vlsn(11), Term(3), CLOCK_US + 1, EntryKind.COMMIT, 10, None, b"value")
 
 
+def test_block_with_producers_is_its_golden_bytes() -> None:
+    submissions: list[seal.Submission] = [
+        seal.Values([b"a"], None, (PRODUCER, 4)),
+        seal.Values([b"b"]),
+        batch.decode(golden("batch_producer.hex")),
+    ]
+    [sealed] = seal.seal(submissions, term=2, first_vlsn=10, dtvlsn=9, clock_us=CLOCK_US)
+    assert sealed.data == golden("block_producers.hex")
+    header = block.decode(sealed.data)
+    assert [entry.value for entry in block.entries(sealed.data, header)] == [b"a", b"b", b"cd", b""]
+    assert block.producers(sealed.data, header) == [(PRODUCER, 4, 10, 10, 2), (PRODUCER, 5, 12, 13, 2)]
+
+
+def test_producers_batch_is_its_golden_bytes() -> None:
+    data = golden("batch_producer.hex")
+    assert batch.encode([b"cd", b""], producer=(PRODUCER, 5)) == data
+    assert b"".join(batch.of_producer(batch.encode_parts([b"cd", b""]), (PRODUCER, 5))) == data
+    read = batch.decode(data)
+    assert (read.producer, read.sequence, read.keyed) == (PRODUCER, 5, False)
+    assert batch.decode_entries(read) == [(None, b"cd"), (None, b"")]
+
+
 def test_batch_is_its_golden_bytes() -> None:
     data = golden("batch.hex")
     assert batch.encode([b"hi", b"the"], [None, b"k"]) == data
@@ -164,5 +187,5 @@ def test_index_record_is_its_golden_bytes() -> None:
 
 def test_every_golden_file_is_compared() -> None:
     compared = {"block_plain.hex", "block_columns.hex", "batch.hex", "frame.hex", "frame_overmarked.hex", "sidecar.hex"}
-    compared |= {"index_bucket.hex", "index_record.hex"}
+    compared |= {"index_bucket.hex", "index_record.hex", "block_producers.hex", "batch_producer.hex"}
     assert {path.name for path in GOLDEN.iterdir() if path.suffix in {".hex", ".json"}} == compared | set(FIXED)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from vlsn import block, seal
 from vlsn.batch import BATCH, Batch, decode, encode
 from vlsn.block import BLOCK, EntryKind
 from vlsn.checksum import crc
-from vlsn.columns import Columns, columns_of, cut
+from vlsn.columns import Columns, columns_of, cut, producer_bytes
+from vlsn.produced import SEQUENCE_MAX
+from vlsn.produced import columns as producer_columns
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,32}", fullmatch=True)
 u32 = st.integers(0, 2**32 - 1)
@@ -18,6 +21,8 @@ u64 = st.integers(0, 2**64 - 1)
 positive = st.integers(1, 2**40)
 keys = st.none() | st.binary(min_size=1, max_size=20)
 values = st.binary(max_size=40)
+producers = st.none() | st.none() | st.tuples(st.integers(1, 2**64 - 1), st.integers(0, SEQUENCE_MAX))
+"""Id and sequence of a submission, where it has them."""
 few_pairs = st.lists(st.tuples(keys, values), min_size=1, max_size=6)
 # Column lengths on both sides of where NumPy takes over, and of every padding; the long ones are the few repeated.
 pairs = few_pairs | st.tuples(few_pairs, st.integers(62, 67)).map(lambda drawn: (drawn[0] * 67)[: drawn[1]])
@@ -35,9 +40,10 @@ def entry_lists(draw: st.DrawFn) -> tuple[list[bytes], list[bytes | None] | None
 @st.composite
 def submissions(draw: st.DrawFn) -> seal.Submission:
     some_values, some_keys = draw(entry_lists())
+    producer = draw(producers)
     if draw(st.booleans()):
-        return seal.Values(some_values, some_keys)
-    return decode(encode(some_values, some_keys))
+        return seal.Values(some_values, some_keys, producer or (0, 0))
+    return decode(encode(some_values, some_keys, producer=producer))
 
 
 def content(submission: seal.Submission) -> list[tuple[bytes | None, bytes]]:
@@ -66,6 +72,14 @@ def blocks(draw: st.DrawFn) -> bytes:
         columns = Columns(
             columns.count, columns.value_offsets, columns.values, columns.key_offsets, columns.keys, column
         )
+    submitted = draw(st.integers(0, count))
+    rows = draw(st.lists(producers, min_size=submitted, max_size=submitted))
+    if any(rows):
+        names = [row or (0, 0) for row in rows]
+        counts = [1] * (submitted - 1) + [count - submitted + 1]
+        columns = replace(
+            columns, producers=producer_columns([row[0] for row in names], [row[1] for row in names], counts)
+        )
     kinds = st.sampled_from(list(EntryKind))
     return block.build(
         term=draw(positive),
@@ -74,7 +88,7 @@ def blocks(draw: st.DrawFn) -> bytes:
         clock_us=draw(st.integers(0, 2**63 - 1)),
         kind=(draw(st.lists(kinds, min_size=1, max_size=5)) * count)[:count] if draw(st.booleans()) else draw(kinds),
         columns=columns,
-        submissions=draw(st.integers(0, count)),
+        submissions=submitted,
     )
 
 
@@ -95,6 +109,7 @@ def rebuilt(data: bytes) -> bytes:
     some_keys = [entry.key or b"" for entry in entries]
     columns = columns_of([entry.value for entry in entries], some_keys if any(some_keys) else None)
     txns = b"".join(entry.txn.to_bytes(8, "little") for entry in entries)
+    at, size = header.layout.producers, producer_bytes(header.submissions)
     return block.build(
         term=header.term,
         first_vlsn=header.first_vlsn,
@@ -108,6 +123,7 @@ def rebuilt(data: bytes) -> bytes:
             columns.key_offsets,
             columns.keys,
             txns if any(txns) else b"",
+            data[at : at + size] if at >= 0 else b"",
         ),
         submissions=header.submissions,
     )

@@ -17,6 +17,7 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
 PLAIN = batch.encode([b"value"])
 KEYED = batch.encode([b"v", b"w"], [b"key", None])
 MANY = batch.encode([b"v"] * 100)
+PRODUCED = batch.encode([b"v", b"w"], producer=(7, 3))
 
 
 @given(entry_lists())
@@ -44,9 +45,10 @@ def test_body_is_a_blocks_body(drawn: tuple[list[bytes], list[bytes | None] | No
 
 
 def test_any_flipped_bit_is_found() -> None:
-    for data in flips(KEYED):
-        with pytest.raises(BadBody):
-            batch.decode(data)
+    for whole in (KEYED, PRODUCED):
+        for data in flips(whole):
+            with pytest.raises(BadBody):
+                batch.decode(data)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,9 @@ def test_a_byte_after_the_end_is_refused() -> None:
         (PLAIN, {"version": 0}),
         (PLAIN, {"version": 2}),
         (PLAIN, {"flags": 8}),
+        (PLAIN, {"flags": 4}),
+        (PRODUCED, {"flags": 0}),
+        (PRODUCED, {"count": 3}),
         (PLAIN, {"flags": 1}),
         (PLAIN, {"zero": 1}),
         (PLAIN, {"count": 0}),
@@ -118,6 +123,11 @@ def test_a_header_out_of_its_rules_is_refused(data: bytes, fields: dict[str, int
         (MANY, 40, (2,)),
         (MANY, 0, (0, 2**31 - 1, -(2**31), -1)),
         (MANY, 404, (1,)),
+        (PRODUCED, 0, (0,)),
+        (PRODUCED, 12, (-1,)),
+        (PRODUCED, 16, (1,)),
+        (PRODUCED, 16, (3,)),
+        (PRODUCED, 20, (1,)),
     ],
 )
 def test_a_body_out_of_its_rules_is_refused(data: bytes, at: int, values: tuple[int, ...]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.golden.hex import golden
 from tests.vlsn.strategies import blocks, flips, rebuilt, with_block_header
@@ -17,6 +18,7 @@ from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE, KIND_COLUMN, BlockFlag, EntryKi
 from vlsn.columns import Columns, columns_of, layout
 from vlsn.errors import BadBody
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
+from vlsn.produced import columns as producer_columns
 
 
 def build(values: list[bytes], keys: list[bytes] | None = None, **fields: int) -> bytes:
@@ -57,7 +59,7 @@ def test_dtype_reads_what_the_struct_wrote(data: bytes) -> None:
         assert field == "zero" or row[field] == getattr(header, field)
 
 
-@pytest.mark.parametrize("name", ["block_plain.hex", "block_columns.hex"])
+@pytest.mark.parametrize("name", ["block_plain.hex", "block_columns.hex", "block_producers.hex"])
 def test_any_flipped_bit_is_found(name: str) -> None:
     for data in flips(golden(name)):
         with pytest.raises(BadBody):
@@ -80,14 +82,15 @@ def test_name_and_last_vlsn() -> None:
 @pytest.mark.parametrize(
     ("flags", "count", "key_bytes", "expected"),
     [
-        (0, 1, 0, (-1, -1, -1, 64, -1, 72, 74)),
-        (0, 2, 0, (-1, -1, -1, 64, -1, 80, 82)),
-        (8, 2, 3, (-1, -1, 64, 80, 96, 104, 106)),
-        (1 | 2 | 8, 3, 8, (64, 72, 96, 112, 128, 136, 138)),
+        (0, 1, 0, (-1, -1, -1, -1, 64, -1, 72, 74)),
+        (0, 2, 0, (-1, -1, -1, -1, 64, -1, 80, 82)),
+        (8, 2, 3, (-1, -1, -1, 64, 80, 96, 104, 106)),
+        (1 | 2 | 8, 3, 8, (64, 72, -1, 96, 112, 128, 136, 138)),
+        (1 | 2 | 4 | 8, 3, 8, (64, 72, 96, 160, 176, 192, 200, 202)),
     ],
 )
 def test_layout(flags: int, count: int, key_bytes: int, expected: tuple[int, ...]) -> None:
-    assert layout(flags, count, key_bytes, 2) == expected
+    assert layout(flags, count, key_bytes, 2, 3) == expected
 
 
 ONE = build([b"value"])
@@ -102,6 +105,7 @@ MANY = build([b"v"] * 100)
         {"version": 2},
         {"zero": 1},
         {"flags": BlockFlag.PRODUCERS},
+        {"flags": BlockFlag.PRODUCERS, "submissions": 0},
         {"flags": 16},
         {"flags": BlockFlag.KINDS},
         {"flags": BlockFlag.KEYS},
@@ -217,6 +221,54 @@ def test_kinds_and_transactions_out_of_their_rules_are_refused(change: Callable[
     assert [(entry.kind, entry.txn) for entry in block.entries(good, block.decode(good))] == [(0, 7), (2, 0)]
     with pytest.raises(BadBody):
         block.decode(resealed(good, change))
+
+
+PRODUCED = golden("block_producers.hex")
+MANY_PRODUCED = block.build(
+    term=1,
+    first_vlsn=1,
+    dtvlsn=0,
+    clock_us=0,
+    kind=0,
+    columns=replace(columns_of([b""] * 71), producers=producer_columns([3, 0] * 35 + [3], [0] * 71, [1] * 71)),
+    submissions=71,
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "field"),
+    [
+        (PRODUCED, BLOCK_BYTES, bytes(24)),
+        (PRODUCED, BLOCK_BYTES + 32, b"\1"),
+        (PRODUCED, BLOCK_BYTES + 31, b"\x80"),
+        (PRODUCED, BLOCK_BYTES + 24, b"\xff" * 7 + b"\x7f"),
+        (PRODUCED, BLOCK_BYTES + 48, b"\2"),
+        (PRODUCED, BLOCK_BYTES + 48, b"\0\0\0\0\2"),
+        (PRODUCED, BLOCK_BYTES + 60, b"\1"),
+        (MANY_PRODUCED, BLOCK_BYTES + 71 * 8 + 8, b"\1"),
+        (MANY_PRODUCED, BLOCK_BYTES + 71 * 16, b"\2"),
+        (MANY_PRODUCED, BLOCK_BYTES + 71 * 20 + 1, b"\1"),
+    ],
+    ids=[
+        "nobody",
+        "a sequence of nobody's",
+        "past 63 bits",
+        "the last number",
+        "counts too many",
+        "a count of 0",
+        "padding",
+        "of many: a sequence of nobody's",
+        "of many: counts too many",
+        "of many: padding",
+    ],
+)
+def test_producers_out_of_their_rules_are_refused(data: bytes, at: int, field: bytes) -> None:
+    def change(body: bytearray) -> None:
+        body[at : at + len(field)] = field
+
+    block.decode(data)
+    with pytest.raises(BadBody):
+        block.decode(resealed(data, change))
 
 
 def test_one_kind_for_all_is_no_column() -> None:

@@ -69,6 +69,7 @@ def run_of(source: Opened, first: int, last: int) -> BlockRun:
         [header.term for header in headers],
         [header.kind for header in headers],
         sum(map(len, blocks)),
+        [],
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.vlsn.strategies import content, submissions
 from vlsn import batch, block, seal
 from vlsn.block import BLOCK_BYTES, EntryKind
+from vlsn.columns import producer_bytes
 from vlsn.errors import BadBody, TooLarge
 from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX
 from vlsn.seal import ALONE_BYTES, Sealed, Submission, Values
@@ -47,13 +48,27 @@ def test_every_submission_is_sealed_whole_and_in_order(given: list[Submission], 
     assert taken == len(given)
 
 
+@given(st.lists(submissions(), min_size=1, max_size=6), st.sampled_from([300, 2000, BLOCK_BYTES_MAX]))
+def test_every_producer_and_sequence_stands_at_its_vlsns(given: list[Submission], block_bytes_max: int) -> None:
+    expected, first = [], FIRST
+    for one in given:
+        if one.producer:
+            expected.append((one.producer, one.sequence, first, first + one.count - 1, 3))
+        first += one.count
+    sealed = sealed_from(given, block_bytes_max)
+    read_back(sealed)
+    assert [row for each in sealed for row in block.producers(each.data, block.decode(each.data))] == expected
+
+
 @given(st.lists(submissions(), min_size=1, max_size=6))
 def test_merged_bytes_do_not_depend_on_how_they_came(given: list[Submission]) -> None:
     """Values, batches, and any mixture of them with the same content make the same body."""
     pairs = [pair for one in given for pair in content(one)]
     at_once = Values([value for _, value in pairs], [key for key, _ in pairs])
     [merged], [single] = sealed_from(given), sealed_from([at_once])
-    assert merged.data[BLOCK_BYTES:] == single.data[BLOCK_BYTES:]
+    header = block.decode(merged.data)
+    named = producer_bytes(header.submissions) if any(one.producer for one in given) else 0
+    assert merged.data[BLOCK_BYTES + named :] == single.data[BLOCK_BYTES:]
 
 
 @given(submissions())
@@ -76,7 +91,9 @@ def test_a_lone_batch_is_sealed_untouched(values: list[bytes]) -> None:
         block.decode(damaged.data)
 
 
-@pytest.mark.parametrize("kind", ["values", "keyed values", "batches", "keyed batches", "batches of three"])
+@pytest.mark.parametrize(
+    "kind", ["values", "keyed values", "batches", "keyed batches", "batches of three", "producers", "one producer"]
+)
 def test_sixty_four_submissions_make_one_block(kind: str) -> None:
     def one(number: int) -> Submission:
         value, key = b"value %d" % number, b"key %d" % number
@@ -87,6 +104,10 @@ def test_sixty_four_submissions_make_one_block(kind: str) -> None:
                 return Values([value], [key if number % 2 else None])
             case "batches":
                 return batch.decode(batch.encode([value]))
+            case "producers":
+                return batch.decode(batch.encode([value], producer=(number + 1, 7)))
+            case "one producer" if number == 40:
+                return Values([value], None, (1, 0))
             case "keyed batches":
                 return batch.decode(batch.encode([value], [key]))
         return batch.decode(batch.encode([value, b"", b"third"]))
@@ -94,6 +115,8 @@ def test_sixty_four_submissions_make_one_block(kind: str) -> None:
     given = [one(number) for number in range(64)]
     sealed = sealed_from(given)
     assert [part.submissions for part in sealed] == [64]
+    named = {row.producer for row in block.producers(sealed[0].data, block.decode(sealed[0].data))}
+    assert named == {"producers": set(range(1, 65)), "one producer": {1}}.get(kind, set())
     assert read_back(sealed) == [pair for submission in given for pair in content(submission)]
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.vlsn.strategies import with_block_header
 from vlsn.block import EntryKind
 from vlsn.errors import BadBody
 from vlsn.records import GroupEntry, Member, TermEntry
@@ -56,6 +57,31 @@ def test_blocks_come_out_as_they_went_in(first: int, counts: list[int]) -> None:
     assert run.kinds == [0] * len(counts)
     assert run.bytes == sum(map(len, blocks))
     assert decode_position(message) == POSITION
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 5))
+def test_blocks_with_producers_are_named(named: list[bool], submissions: int) -> None:
+    blocks, first = [], 1
+    for number, has in enumerate(named):
+        given = [Values([b"v"], None, (7, number) if has else (0, 0)) for _ in range(submissions)]
+        blocks.append(seal(given, term=3, first_vlsn=first, dtvlsn=0, clock_us=1)[0].data)
+        first += submissions
+    run = split_blocks(blocks_message(POSITION, blocks), expected_first=1, term_min=1, term_max=3)
+    assert run.produced == [number for number, has in enumerate(named) if has]
+
+
+@pytest.mark.parametrize("others", [0, 30])
+def test_producers_are_readable_before_their_block_gets_a_place(others: int) -> None:
+    [sealed] = seal([Values([b"v"], None, (7, 1))], term=3, first_vlsn=1, dtvlsn=0, clock_us=1)
+    broken = bytearray(sealed.data)
+    broken[64:72] = bytes(8)
+    for block, good in ((sealed.data, True), (with_block_header(bytes(broken)), False)):
+        message = blocks_message(POSITION, [block, *blocks_from(2, [1] * others)])
+        if good:
+            assert split_blocks(message, expected_first=1, term_min=1, term_max=3).produced == [0]
+        else:
+            with pytest.raises(BadBody, match="producer"):
+                split_blocks(message, expected_first=1, term_min=1, term_max=3)
 
 
 @pytest.mark.parametrize("count", [2, 30])

@@ -132,7 +132,7 @@ def block_runs(
             first_vlsn += entries
             total += len(block)
         lasts = [first + entries - 1 for first in firsts]
-        yield BlockRun(blocks, firsts, lasts, [term] * len(blocks), [0] * len(blocks), total)
+        yield BlockRun(blocks, firsts, lasts, [term] * len(blocks), [0] * len(blocks), total, [])
 
 
 def main(directory: str, megabytes: int, entries: int, size: int) -> None:

@@ -1,0 +1,106 @@
+"""The producer columns: whose each submission of a block is, and which of its producer's.
+
+    0                  8 s                16 s              20 s, padded to 8
+    | id u64[s]         | sequence u64[s]  | count u32[s]    |                   s = submissions
+
+Their place is after ``txns`` (``columns.py``); they are there if and only if some submission has a producer.  One that
+has none is told by id 0 and sequence 0; counts are of entries, add up to the block's, and none is 0.  A producer's
+sequences begin at 0 and rise by one with each of its submissions.
+
+    ids 7 0 7, sequences 4 0 5, counts 1 3 2, from VLSN 10 on:  7/4 is VLSN 10, 7/5 is 14 and 15
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.columns import SMALL_COLUMN, check_zero, producer_bytes
+from vlsn.errors import BadBody
+from vlsn.ids import NUMBER_MAX
+from vlsn.seams import Buffer
+
+PRODUCER_MAX = (1 << 64) - 1
+SEQUENCE_MAX = NUMBER_MAX - 1
+PRODUCER_BYTES = 24
+"""What the columns take of a block with one submission, padding included; of any more, each takes less."""
+_ONE = Struct("<QQII")
+
+assert _ONE.size == PRODUCER_BYTES == producer_bytes(1)
+
+
+class Produced(NamedTuple):
+    """One submission of a producer as it lies in the log; VLSNs inclusive."""
+
+    producer: int
+    sequence: int
+    first: int
+    last: int
+    term: int
+
+
+def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:
+    """The three columns of a block, or of a batch, whose only submission is its own."""
+    submissions = len(counts)
+    assert submissions and any(producers), "columns that say nothing"
+    if submissions == 1:
+        return _ONE.pack(producers[0], sequences[0], counts[0], 0)
+    if submissions <= SMALL_COLUMN:
+        return _small(submissions).pack(*producers, *sequences, *counts)
+    parts = (np.array(producers, "<u8"), np.array(sequences, "<u8"), np.array(counts, "<u4"))
+    return b"".join(part.tobytes() for part in parts) + bytes(-4 * submissions & 7)
+
+
+def one(buf: Buffer, at: int, count: int) -> tuple[int, int]:
+    """Producer and sequence of a batch of ``count`` entries whose columns are at ``at``.  Raises ``BadBody``."""
+    producer, sequence, entries, zero = _ONE.unpack_from(buf, at)
+    if not producer or sequence > SEQUENCE_MAX or entries != count or zero:
+        raise BadBody(f"a batch of {count} entries, sequence {sequence} of producer {producer:#x}, counts {entries}")
+    return producer, sequence
+
+
+def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
+    """Raises ``BadBody`` for columns that a block of ``count`` entries cannot have."""
+    producers, sequences, counts = (np.array(column) for column in _read(buf, at, submissions))
+    if int(counts.astype(np.int64).sum()) != count or not counts.all():
+        raise BadBody(f"producer columns whose counts are not {count} in all, or 0")
+    if not producers.any() or int(sequences.max()) > SEQUENCE_MAX or sequences[producers == 0].any():
+        raise BadBody("producer columns that name nobody, or a sequence of nobody's")
+    check_zero(buf, at + 20 * submissions, at + producer_bytes(submissions))
+
+
+def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int) -> list[Produced]:
+    """The submissions with a producer of a checked block from ``first_vlsn`` on, in order."""
+    producers, sequences, counts = _read(buf, at, submissions)
+    if submissions == 1:
+        return [Produced(producers[0], sequences[0], first_vlsn, first_vlsn + counts[0] - 1, term)]
+    ends = accumulate(counts, initial=first_vlsn)
+    return _rows(producers, sequences, list(ends), term)
+
+
+def _rows(producers: Iterable[int], sequences: Iterable[int], ends: list[int], term: int) -> list[Produced]:
+    return [
+        Produced(producer, sequence, first, after - 1, term)
+        for producer, sequence, first, after in zip(producers, sequences, ends, ends[1:], strict=False)
+        if producer
+    ]
+
+
+def _read(buf: Buffer, at: int, submissions: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    if submissions <= SMALL_COLUMN:
+        words: tuple[int, ...] = _small(submissions).unpack_from(buf, at)
+        return words[:submissions], words[submissions : 2 * submissions], words[2 * submissions :]
+    names: npt.NDArray[np.uint64] = np.frombuffer(buf, "<u8", 2 * submissions, at)
+    counts: npt.NDArray[np.uint32] = np.frombuffer(buf, "<u4", submissions, at + 16 * submissions)
+    return names[:submissions].tolist(), names[submissions:].tolist(), counts.tolist()
+
+
+@lru_cache(maxsize=SMALL_COLUMN + 1)
+def _small(submissions: int) -> Struct:
+    return Struct(f"<{2 * submissions}Q{submissions}I{-4 * submissions & 7}x")
