@@ -111,10 +111,18 @@ class Consumer:
         return True
 
     def _gather_appends(self, group: Group) -> bool:
+        taken = self._take_appends(group, self._options.group_bytes_max - group.bytes)
+        if taken:
+            self._seal(group, taken)
+        return bool(taken)
+
+    def _take_appends(self, group: Group, limit: int) -> list[Pending]:
+        """The appends that come next, as far as they fit; one at least where that fits, whatever the ``limit``."""
         queue, placement = self.queue, self._placement
+        if queue.only_appends and queue.bytes <= limit and placement.fits(group, queue.bytes, several=True):
+            return queue.take_all()
         taken: list[Pending] = []
         total = 0
-        limit = self._options.group_bytes_max - group.bytes
         while queue.items:
             item = queue.items[0]
             if not isinstance(item, Pending) or (taken and total + item.cost > limit):
@@ -124,12 +132,11 @@ class Consumer:
             total += item.cost
             taken.append(item)
             queue.items.popleft()
-        if taken:
-            self._seal(group, taken)
-        return bool(taken)
+            queue.taken(item)
+        return taken
 
     def _seal(self, group: Group, pendings: list[Pending]) -> None:
-        term, queue = self.term, self.queue
+        term = self.term
         assert term is not None
         first = self.next_vlsn
         sealed = seal(
@@ -147,7 +154,6 @@ class Consumer:
                 group.sync = True
             elif pending.durability is Durability.NO_SYNC:
                 assert pending.first == next_vlsn, (pending.first, next_vlsn)
-            queue.taken(pending)
             pending.first = next_vlsn
             next_vlsn += pending.count
             pending.last = next_vlsn - 1

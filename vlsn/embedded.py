@@ -46,7 +46,7 @@ from vlsn.recovery import Recovered, recover
 from vlsn.seal import Values, values_of
 from vlsn.seams import Seams, Worker
 from vlsn.state import Checkpoint
-from vlsn.threads import CallerThreads, LoopShot, OneShot, Ticker
+from vlsn.threads import CallerThreads, LoopShot, OneShot, Relay, Ticker
 
 GROUP_NAME = "embedded"
 NODE_NAME = "log"
@@ -75,6 +75,14 @@ class _Waiting(Pending):
         if not self._told:
             self._told = True
             self.shot.give(error)
+
+    def tell_by_relay(self) -> OneShot | None:
+        """As ``tell``, but whose thread waits for it is left to the caller to give."""
+        if self._told or not isinstance(self.shot, OneShot):
+            self.tell()
+            return None
+        self._told = True
+        return self.shot
 
     def refused(self, error: VlsnLogError) -> None:
         self.tell(error)
@@ -119,6 +127,7 @@ class Log:
         self._seams = seams
         self._waiting: deque[_Waiting] = deque()
         self._waiting_for_write: deque[_Waiting] = deque()
+        self._relay = Relay(())
         self._readers: list[LogReader] = []
         self._ticker: Ticker | None = None
         self._keeper = keeper
@@ -430,16 +439,17 @@ class Log:
                 self._waiting_for_write.append(pending)
 
     def written(self, last_vlsn: Vlsn) -> None:
-        _tell(self._waiting_for_write, last_vlsn)
+        self._tell(self._waiting_for_write, last_vlsn)
 
     def synced(self, last_vlsn: Vlsn) -> None:
         if self._log.options.durable_when_synced:
             self._log.raise_dtvlsn(last_vlsn)
-        _tell(self._waiting_for_write, last_vlsn)
-        _tell(self._waiting, last_vlsn)
+        self._tell(self._waiting_for_write, last_vlsn)
+        self._tell(self._waiting, last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
         with self._latch:  # what is synced meanwhile is told that, once
+            self._relay.finish()
             waiting = [*self._waiting_for_write, *self._waiting]
             self._waiting_for_write.clear()
             self._waiting.clear()
@@ -500,7 +510,18 @@ class Log:
         if self._log.failure is not None:
             raise self._log.failure
 
-
-def _tell(waiting: deque[_Waiting], last_vlsn: Vlsn) -> None:
-    while waiting and waiting[0].last <= last_vlsn:
-        waiting.popleft().tell()
+    def _tell(self, waiting: deque[_Waiting], last_vlsn: Vlsn) -> None:
+        """Tells all up to ``last_vlsn``: by a relay while another group waits for this thread to write it, and then
+        whom that has not come to by now at once."""
+        if not waiting or waiting[0].last > last_vlsn:
+            return
+        self._relay.finish()
+        told = []
+        while waiting and waiting[0].last <= last_vlsn:
+            if (shot := waiting.popleft().tell_by_relay()) is not None:
+                told.append(shot)
+        self._relay = Relay(told)
+        if self._log.cycle.group is not None:
+            self._relay.pass_on()
+        else:
+            self._relay.finish()

@@ -94,10 +94,11 @@ Item = Pending | LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier
 class Queue:
     """First in, first out.  Appends are counted in entries and bytes; under the log latch."""
 
-    __slots__ = ("bytes", "entries", "items", "lazy", "lazy_since_s", "vlsns")
+    __slots__ = ("appends", "bytes", "entries", "items", "lazy", "lazy_since_s", "vlsns")
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
+        self.appends = 0
         self.entries = 0
         self.bytes = 0
         self.vlsns = 0
@@ -120,6 +121,7 @@ class Queue:
 
     def push_append(self, pending: Pending) -> None:
         self.items.append(pending)
+        self.appends += 1
         self.entries += pending.count
         self.bytes += pending.cost
         self.vlsns += pending.count
@@ -127,10 +129,23 @@ class Queue:
 
     def taken(self, pending: Pending) -> None:
         """``pending`` is no longer in ``items``."""
+        self.appends -= 1
         self.entries -= pending.count
         self.bytes -= pending.cost
         self.vlsns -= pending.count
         self.lazy -= pending.durability is Durability.NO_SYNC
+
+    @property
+    def only_appends(self) -> bool:
+        return self.appends == len(self.items)
+
+    def take_all(self) -> list[Pending]:
+        """Everything, which is appends only."""
+        assert self.only_appends
+        taken: list[Pending] = list(self.items)  # type: ignore[arg-type]
+        self.items.clear()
+        self.appends = self.entries = self.bytes = self.vlsns = self.lazy = 0
+        return taken
 
     def take_back(self) -> list[Pending]:
         """The appends behind the last item whose VLSNs are not free to be given to others."""
@@ -167,7 +182,7 @@ class Queue:
         """Every append, and every entry of the log's own, leaves."""
         taken = [item for item in self.items if isinstance(item, Pending)]
         self._keep([item for item in self.items if not isinstance(item, Pending | LocalEntries)])
-        self.entries = self.bytes = self.vlsns = self.lazy = 0
+        self.appends = self.entries = self.bytes = self.vlsns = self.lazy = 0
         return taken
 
     def _keep(self, items: list[Item]) -> None:

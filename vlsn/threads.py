@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -128,12 +128,15 @@ class LoopWorker(CallerWorker):
 class OneShot:
     """What one thread waits for and another gives, once: a lock, at a fraction of what a future costs."""
 
-    __slots__ = ("_error", "_lock")
+    __slots__ = ("_error", "_lock", "left", "relay")
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
+        self.relay: Relay | None = None
+        self.left = False
+        """Its thread was interrupted, and passes nothing on."""
 
     def give(self, error: BaseException | None = None) -> None:
         self._error = error
@@ -141,9 +144,49 @@ class OneShot:
 
     def wait(self) -> None:
         """Returns when it was given; raises what was given."""
-        self._lock.acquire()
+        try:
+            self._lock.acquire()
+        except BaseException:  # of a signal's handler
+            self.left = True
+            raise
+        finally:
+            if self.relay is not None:
+                self.relay.pass_on()
         if self._error is not None:
             raise self._error
+
+
+class Relay:
+    """Many shots given by those who wait for them: each thread that is woken wakes the next one.
+
+    Waking a thread costs its waker 5 to 10 µs, and all who are awake want the interpreter's lock at once, the waker
+    with them.  So the thread that has the next sync to start wakes one, and the others are woken while it runs.
+    A thread that was interrupted, before or after the relay came to be, does not hold it up.
+    """
+
+    __slots__ = ("_shots",)
+
+    def __init__(self, shots: Iterable[OneShot]) -> None:
+        self._shots = deque(shots)
+        for shot in self._shots:
+            shot.relay = self
+
+    def pass_on(self) -> None:
+        """Gives the next one.  From any thread."""
+        shots = self._shots
+        while True:
+            try:
+                shot = shots.popleft()
+            except IndexError:
+                return
+            shot.give()
+            if not shot.left:
+                return
+
+    def finish(self) -> None:
+        """Gives all that are left."""
+        while self._shots:
+            self.pass_on()
 
 
 class LoopShot:
