@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vlsn.block import FLAGS_AT
+from vlsn.columns import PRODUCERS
 from vlsn.errors import NoSpace
 from vlsn.frame import FRAME_BYTES
 from vlsn.history import History
@@ -182,6 +184,8 @@ class Consumer:
     def _place(self, group: Group, term: Term, sealed: list[Sealed]) -> None:
         for each in sealed:
             self._placement.block(group, each.data, each.first_vlsn, each.last_vlsn)
+            if each.data[FLAGS_AT] & PRODUCERS:
+                self._history.note_producers(each.data)
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
         self.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, KIND_COLUMN, VERSION, EntryKind, decode_header
+from vlsn.columns import PRODUCERS
 from vlsn.directory import SegmentInfo
 from vlsn.errors import BadBody, Damaged
 from vlsn.floor import BlockName
@@ -48,6 +49,8 @@ class Found:
     dtvlsns: Offsets
     marked: npt.NDArray[np.bool_]
     """Which of them are overmarked."""
+    produced: npt.NDArray[np.bool_]
+    """Which of them have producers."""
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """Offset, kind and payload of the local records."""
     others: dict[int, bytes] = field(default_factory=dict)
@@ -177,6 +180,7 @@ def _columns(buf: bytes, base: int, number: int, walk: scan.Walk) -> Found:
         terms=blocks["term"].astype(np.int64),
         dtvlsns=blocks["dtvlsn"].astype(np.int64),
         marked=walk.headers["flag"][is_block] == OVERMARKED,
+        produced=blocks["flags"] & np.uint8(PRODUCERS) != 0,
     )
 
     def payload(index: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What the log's own entries say: its term runs and its group, as of any VLSN that is still needed.
+"""What a log's entries add up to: its term runs, its group and its producers, as of any VLSN that is still needed.
 
 Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a
 rollback.  A GROUP entry counts from the moment it is in the log, and no longer once it is rolled back, so
@@ -6,6 +6,7 @@ the ones that may still be rolled back are kept beside the durable one.
 
     term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
     groups      [(2, GROUP at VLSN 2)]
+    producers   which submissions of whom it holds (``producers.py``)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from bisect import bisect_right
 from vlsn import block as block_format
 from vlsn.block import EntryKind
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
+from vlsn.producers import Producers
 from vlsn.records import GroupEntry
 from vlsn.seams import Buffer
 from vlsn.state import StateRecord
@@ -22,11 +24,12 @@ from vlsn.stream import BlockRun, TermRun
 
 
 class History:
-    """Term runs and groups of one log's visible blocks, from the log's first VLSN on."""
+    """Term runs, groups and producers of one log's visible blocks, from the log's first VLSN on."""
 
     def __init__(self, record: StateRecord | None = None) -> None:
         self.term_runs: list[TermRun] = []
         self.groups: list[tuple[Vlsn, GroupEntry]] = []
+        self.producers = Producers(record.producers if record is not None else None)
         if record is not None:
             self.term_runs = [TermRun(*run) for run in record.term_runs]
             if record.group is not None:
@@ -74,6 +77,10 @@ class History:
         for entry in block_format.entries(data, header, kinds=frozenset((EntryKind.GROUP,))):
             self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
 
+    def note_producers(self, data: Buffer) -> None:
+        """Reads the producers of a block that has some; it follows on those read before."""
+        self.producers.note(block_format.producers(data, block_format.decode_header(data)))
+
     def note_run(self, run: BlockRun, start: int, end: int) -> None:
         """Blocks ``start`` to ``end`` (exclusive) of a replica's run were placed."""
         terms = run.terms
@@ -86,14 +93,20 @@ class History:
             for index in range(start, end):
                 if run.kinds[index]:
                     self.note_block(run.blocks[index])
+        for index in run.produced:
+            if start <= index < end:
+                self.note_producers(run.blocks[index])
 
     def settle(self, dtvlsn: Vlsn) -> None:
-        """Everything up to ``dtvlsn`` stays for ever: groups before the durable one are let go."""
+        """Everything up to ``dtvlsn`` stays for ever: groups before the durable one are let go, and what would take
+        producers back behind it."""
+        self.producers.settle(dtvlsn)
         while len(self.groups) > 1 and self.groups[1][0] <= dtvlsn:
             del self.groups[0]
 
     def truncate(self, last: Vlsn) -> None:
         """Forgets what came after ``last``."""
+        self.producers.truncate(last)
         while self.term_runs and self.term_runs[-1].first > last:
             self.term_runs.pop()
         if self.term_runs and self.term_runs[-1].last > last:
@@ -121,6 +134,7 @@ class History:
             group=group,
             group_vlsn=group_vlsn,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
+            producers=self.producers.record(vlsn),
             trimmed_to=trimmed_to,
             first_segment=first_segment,
         )

@@ -48,6 +48,13 @@ FREE_BYTES_MIN = 16 * MIB
 """With less free, appends are refused (``NoSpace``); the next segment is made only where so much is left."""
 HOLD_BYTES_MAX = 16 << 30
 """A hold that keeps back what retention wants gone, and lies further behind than this, is dropped."""
+PRODUCERS_MAX = 4_096
+"""Producers that a log knows; of more, whoever was heard of longest ago is forgotten.  These three are the same on
+every node, or nodes would not agree: another number is another format."""
+PRODUCER_REMEMBERED_MAX = 256
+"""Of each producer so many last submissions are remembered: what it may send again."""
+PRODUCER_SILENT_VLSNS = 100_000_000
+"""Whoever was silent for more VLSNs is forgotten."""
 CLEANING_PERIOD_S = 5.0
 CLOCK_DIFFERENCE_MAX_S = 60.0
 """While members' clocks differ by more, nothing goes for its age."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.columns import SMALL_COLUMN, check_zero, producer_bytes
+from vlsn.columns import SMALL_COLUMN, check_zero, layouts, producer_bytes
 from vlsn.errors import BadBody
 from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Buffer
@@ -82,6 +82,26 @@ def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int)
         return [Produced(producers[0], sequences[0], first_vlsn, first_vlsn + counts[0] - 1, term)]
     ends = accumulate(counts, initial=first_vlsn)
     return _rows(producers, sequences, list(ends), term)
+
+
+def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> list[Produced]:
+    """The same of many blocks, all with producers, which lie at ``at`` (multiples of 8, ascending) of ``buf``;
+    ``headers`` are theirs (``BLOCK_DTYPE``)."""
+    submissions = headers["submissions"].astype(np.int64)
+    begins = np.cumsum(submissions) - submissions
+    number = np.arange(int(submissions.sum())) - np.repeat(begins, submissions)
+    columns_at = at + layouts(headers).producers
+    longs = np.frombuffer(buf, "<u8", len(buf) // 8)
+    producers = longs[np.repeat(columns_at >> 3, submissions) + number]
+    sequences = longs[np.repeat((columns_at >> 3) + submissions, submissions) + number]
+    ints = np.frombuffer(buf, "<u4", len(buf) // 4)
+    counts = ints[np.repeat((columns_at + 16 * submissions) >> 2, submissions) + number].astype(np.int64)
+    before = np.cumsum(counts) - counts
+    firsts = before + np.repeat(headers["first_vlsn"].astype(np.int64) - before[begins], submissions)
+    terms = np.repeat(headers["term"], submissions)
+    named = producers != 0
+    rows = (column[named].tolist() for column in (producers, sequences, firsts, firsts + counts - 1, terms))
+    return list(map(Produced, *rows))
 
 
 def _rows(producers: Iterable[int], sequences: Iterable[int], ends: list[int], term: int) -> list[Produced]:

@@ -1,4 +1,4 @@
-"""What entries add up to, made again from the blocks that an open has read: term runs, groups, the DTVLSN.
+"""What entries add up to, made again from the blocks that an open has read: term runs, groups, producers, the DTVLSN.
 
 The log wins over the state record.  Where that does not go on into what was read, it is a ``Misfit``: ``state`` is of
 another log or of another time, and the whole log is read instead.  The index has its own rules: ``reindex``.
@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from vlsn.errors import VlsnLogError
+from vlsn import scan
+from vlsn.errors import Damaged, VlsnLogError
+from vlsn.frame import FRAME_BYTES
 from vlsn.history import History
-from vlsn.ids import Vlsn
+from vlsn.ids import U32_MAX, Vlsn
+from vlsn.produced import produced_of
+from vlsn.reader import SegmentFile
+from vlsn.retrack import WINDOW_BYTES
+from vlsn.seams import Disk
 from vlsn.state import StateRecord
-from vlsn.visible import Blocks
+from vlsn.visible import Blocks, Column
 
 
 class Misfit(VlsnLogError):
@@ -20,7 +26,8 @@ class Misfit(VlsnLogError):
 
 
 def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int) -> History:
-    """Term runs and groups: the state record's, then those of what was read.  Raises ``Misfit``."""
+    """Term runs and groups: the state record's, then those of what was read; producers as of the record yet (see
+    ``note_producers``).  Raises ``Misfit``."""
     history = History(record)
     known = int(record.vlsn) if record is not None else 0
     if known > last_visible:
@@ -40,6 +47,35 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
         if at in blocks.others:
             history.note_block(blocks.others[at])
     return history
+
+
+def note_producers(disk: Disk, directory: str, record: StateRecord | None, blocks: Blocks, history: History) -> None:
+    """The producers of what was read, which is read again where there are any: by windows, so that memory does not
+    grow with the log.  Raises ``Damaged``."""
+    known = int(record.vlsn) if record is not None else 0
+    visible = blocks.visible & (blocks.lasts > known)
+    if not known and visible.any():
+        history.producers.forget_before(Vlsn(int(blocks.firsts[visible][0])))
+    wanted = blocks.lsns[visible & blocks.produced]
+    for number in np.unique(wanted >> 32).tolist():
+        segment = SegmentFile(disk, directory, number)
+        try:
+            _note_segment(segment, wanted[wanted >> 32 == number] & U32_MAX, history)
+        finally:
+            segment.close()
+
+
+def _note_segment(segment: SegmentFile, offsets: Column, history: History) -> None:
+    done = 0
+    while done < len(offsets):
+        at = int(offsets[done])
+        buf, found = segment.window(at, segment.header.size, WINDOW_BYTES)
+        chosen = found.only(np.isin(found.offsets, offsets))
+        if not len(chosen):
+            raise Damaged(f"{segment.name}: a block at {at} is not there any more", file=segment.name, offset=at)
+        heads = scan.block_headers(buf, at, chosen.offsets)
+        history.producers.note(produced_of(buf, chosen.offsets - at + FRAME_BYTES, heads))
+        done += len(chosen)
 
 
 def durable_end(blocks: Blocks, *, stated: int, last_visible: int) -> Vlsn:

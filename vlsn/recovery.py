@@ -35,7 +35,7 @@ from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.nodefile import NodeFile
 from vlsn.overmark import finish_rollback
 from vlsn.reading import LogRead, check_owner, read_log
-from vlsn.rebuild import Misfit, derive_history, durable_end
+from vlsn.rebuild import Misfit, derive_history, durable_end, note_producers
 from vlsn.reindex import Reread, StoredIndex
 from vlsn.resume import resumed
 from vlsn.seams import DirectoryLock, Disk, Seams
@@ -219,6 +219,7 @@ class _Opening:
                 self._scan_from = NULL_LSN
                 self._read()
             self._history = derive_history(None, self._log.blocks, self._blocks.last)
+        note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
 
     # What this open changes.
 

@@ -16,6 +16,7 @@ import msgspec
 
 from vlsn.errors import Damaged
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
+from vlsn.producers import ProducersRecord
 from vlsn.records import GroupEntry
 from vlsn.seams import KeyValue
 
@@ -50,6 +51,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """(term, first, last), ascending, over visible blocks."""
     trimmed_to: Vlsn = NULL_VLSN
     """The last VLSN that was cleaned away here."""
+    producers: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
     first_segment: int = 0
     """The segment that the log begins in since; what lies before it is no log any more.  0: nothing was cleaned."""
 
@@ -75,7 +77,13 @@ class StateStore:
         return self._read(CHECKPOINT_KEY, Checkpoint)
 
     def record(self) -> StateRecord | None:
-        return self._read(RECORD_KEY, StateRecord)
+        record = self._read(RECORD_KEY, StateRecord)
+        if record is not None:
+            try:
+                record.producers.check()
+            except ValueError as fault:
+                raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
+        return record
 
     def idle_end(self) -> IdleEnd | None:
         return self._read(IDLE_END_KEY, IdleEnd)

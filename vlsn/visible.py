@@ -39,6 +39,8 @@ class Blocks:
     terms: Column
     dtvlsns: Column
     lsns: Column
+    produced: Mask
+    """With producers."""
     marked: Mask
     """Overmarked on the medium."""
     abandoned: Mask
@@ -87,6 +89,7 @@ def gather(found: Sequence[Found]) -> Blocks:
 
     lsns = [(np.int64(each.number) << np.int64(32)) | each.offsets for each in found]
     marks = [each.marked for each in found]
+    produced = [each.produced for each in found]
     firsts = column([each.firsts for each in found])
     blocks = Blocks(
         firsts=firsts,
@@ -94,6 +97,7 @@ def gather(found: Sequence[Found]) -> Blocks:
         terms=column([each.terms for each in found]),
         dtvlsns=column([each.dtvlsns for each in found]),
         lsns=np.concatenate(lsns) if lsns else np.zeros(0, dtype=np.int64),
+        produced=np.concatenate(produced) if produced else np.zeros(0, dtype=np.bool_),
         marked=np.concatenate(marks) if marks else np.zeros(0, dtype=np.bool_),
         abandoned=np.zeros(len(firsts), dtype=np.bool_),
         rollbacks=[],

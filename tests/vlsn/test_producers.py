@@ -1,0 +1,216 @@
+"""Producers: what the table knows is a function of the log, whatever happened to it on the way."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.vlsn import strategies
+from vlsn import block
+from vlsn.block import BLOCK_DTYPE
+from vlsn.ids import Vlsn
+from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_MAX
+from vlsn.produced import Produced, produced_of
+from vlsn.producers import ProducerLimits, Producers, ProducersRecord
+
+LIMITS = ProducerLimits(producers=3, remembered=2, silent=12)
+IDS = range(1, 6)
+
+
+def model(rows: list[Produced]) -> tuple[dict[int, list[Produced]], int]:
+    """Of each producer known the submissions without a hole, and up to where others were put out for room."""
+    known: dict[int, list[Produced]] = {}
+    evicted_to = 0
+    for row in rows:
+        life = known.get(row.producer)
+        if life is None or life[-1].sequence + 1 != row.sequence or life[-1].last + LIMITS.silent < row.first:
+            known.pop(row.producer, None)
+            if len(known) == LIMITS.producers:
+                oldest = min(known, key=lambda each: known[each][-1].last)
+                evicted_to = max(evicted_to, known.pop(oldest)[-1].last)
+            known[row.producer] = []
+        known[row.producer].append(row)
+    return known, evicted_to
+
+
+class Table(RuleBasedStateMachine):
+    """A log that grows, becomes durable, is rolled back, and is opened again from a checkpoint's record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[Produced] = []
+        self.last = 0
+        self.settled = 0
+        self.table = Producers(limits=LIMITS)
+
+    @rule(
+        producers=st.lists(st.sampled_from([1, 1, 1, 1, 2, 2, 3, 4, 5]), min_size=1, max_size=8),
+        wrong=st.sampled_from([None, None, None, None, 0, 7]),
+        others=st.sampled_from([0, 0, 0, 1, 5, 14]),
+        count=st.integers(1, 3),
+    )
+    def append(self, producers: list[int], wrong: int | None, others: int, count: int) -> None:
+        """The first with ``others`` before it, and perhaps a sequence out of order."""
+        for producer in producers:
+            self._append(producer, wrong, others, count)
+            wrong, others = None, 0
+
+    def _append(self, producer: int, wrong: int | None, others: int, count: int) -> None:
+        mine = [row.sequence for row in self.rows if row.producer == producer]
+        sequence = wrong if wrong is not None else (mine[-1] + 1 if mine else 0)
+        first = self.last + others + 1
+        self.last = first + count - 1
+        row = Produced(producer, sequence, first, self.last, 1 + len(self.rows) // 5)
+        self.rows.append(row)
+        self.table.note([row])
+
+    @rule(share=st.floats(0, 1))
+    def settle(self, share: float) -> None:
+        self.settled = self._between(share)
+        self.table.settle(Vlsn(self.settled))
+
+    @rule(share=st.floats(0, 1))
+    def roll_back(self, share: float) -> None:
+        self.last = self._between(share)
+        self.table.truncate(Vlsn(self.last))
+        self.rows = [row for row in self.rows if row.last <= self.last]
+
+    @rule(share=st.floats(0, 1))
+    def open_again(self, share: float) -> None:
+        self.settled = self._between(share)
+        self.table = Producers(self.table.record(Vlsn(self.settled)), LIMITS)
+        self.table.note([row for row in self.rows if row.last > self.settled])
+
+    def _between(self, share: float) -> int:
+        """A VLSN from what is settled to the end at which no submission is cut in two."""
+        ends = {self.settled, self.last, *(row.first - 1 for row in self.rows), *(row.last for row in self.rows)}
+        fit = sorted(end for end in ends if self.settled <= end <= self.last)
+        return fit[int(share * (len(fit) - 1))]
+
+    @invariant()
+    def it_knows_what_the_log_says(self) -> None:
+        known, evicted_to = model(self.rows)
+        at = self.last + 1
+        assert len(self.table) == len(known)
+        assert self.table.forgotten_to(at=at) == max(evicted_to, at - LIMITS.silent - 1, 0)
+        for producer in IDS:
+            life = self.table.find(producer, at=at)
+            mine = known.get(producer)
+            if mine is None or mine[-1].last + LIMITS.silent < at:
+                assert life is None
+                continue
+            assert life is not None
+            assert life.next == mine[-1].sequence + 1
+            places = {row.sequence: (row.first, row.last, row.term) for row in mine[-LIMITS.remembered :]}
+            for sequence in range(life.next + 2):
+                assert self.table.place(life, sequence) == places.get(sequence)
+
+    @invariant()
+    def who_is_unknown_and_was_born_after_all_forgotten_was_never_logged(self) -> None:
+        at = self.last + 1
+        forgotten_to = self.table.forgotten_to(at=at)
+        for producer in IDS:
+            if self.table.find(producer, at=at) is None:
+                assert all(row.last <= forgotten_to for row in self.rows if row.producer == producer)
+
+    @precondition(lambda self: self.rows)
+    @invariant()
+    def its_record_is_that_of_a_log_read_at_once(self) -> None:
+        fresh = Producers(limits=LIMITS)
+        fresh.note(self.rows)
+        assert self.table.record(Vlsn(self.last)) == fresh.record(Vlsn(self.last))
+
+
+TestTable = Table.TestCase
+
+
+def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
+    table = Producers(limits=LIMITS)
+    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(9))
+    table.settle(Vlsn(4))
+    table.truncate(Vlsn(5))
+    life = table.find(1, at=6)
+    assert life is not None
+    assert [table.place(life, sequence) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
+
+
+def test_below_what_is_settled_nobody_unknown_passes_for_new() -> None:
+    """An operator's truncation goes where a rollback may not: the table then says how far it cannot know."""
+    table = Producers(limits=LIMITS)
+    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(10))
+    table.settle(Vlsn(10))
+    record = table.record(Vlsn(4))
+    table.truncate(Vlsn(4))
+    assert table.find(1, at=5) is None
+    assert table.forgotten_to(at=5) == record.forgotten_to == 4
+
+
+def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
+    table = Producers()
+    table.forget_before(Vlsn(301))
+    assert table.forgotten_to(at=400) == 300
+
+
+def test_memory_is_bounded_by_the_limits() -> None:
+    table = Producers()
+    for round_ in range(3):
+        first = 1 + round_ * 3000 * 40
+        table.note(
+            Produced(1 + number % 3000 + 2000 * round_, number // 3000, first + number, first + number, 1)
+            for number in range(3000 * 40)
+        )
+        table.settle(Vlsn(first + 3000 * 40 - 1))
+    assert len(table) == PRODUCERS_MAX
+    table.note(Produced(5, number, 10**6 + number, 10**6 + number, 1) for number in range(3 * PRODUCER_REMEMBERED_MAX))
+    table.settle(Vlsn(2 * 10**6))
+    life = table.find(5, at=2 * 10**6)
+    assert life is not None
+    assert len(life) == PRODUCER_REMEMBERED_MAX
+
+
+def lives(*words: int) -> bytes:
+    return array("Q", words).tobytes()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lives(1)[:-1],
+        lives(1, 0),
+        lives(1, 0, 0),
+        lives(0, 0, 1, 5, 5, 1),
+        lives(1, 0, 1, 5, 5),
+        lives(1, 0, 2**63, 5, 5, 1),
+        lives(1, 2**63 - 1, 1, 5, 5, 1),
+        lives(1, 0, 1, 0, 5, 1),
+        lives(1, 0, 1, 6, 5, 1),
+        lives(1, 0, 1, 5, 2**63, 1),
+        lives(1, 0, 2, 5, 6, 6, 7, 1, 1),
+        lives(1, 0, 1, 5, 5, 1, 1, 1, 1, 6, 6, 1),
+        lives(1, 0, 1, 5, 5, 1, 2, 0, 1, 5, 5, 1),
+    ],
+)
+def test_a_record_that_can_be_no_log_is_refused(bad: bytes) -> None:
+    ProducersRecord(0, lives(1, 0, 2, 5, 6, 5, 7, 1, 1, 2, 3, 1, 8, 8, 1)).check()
+    with pytest.raises(ValueError, match=r"producers|bytes"):
+        ProducersRecord(0, bad).check()
+
+
+@given(st.lists(strategies.blocks(), min_size=1, max_size=6))
+def test_many_blocks_are_read_as_each_of_them_alone(blocks: list[bytes]) -> None:
+    buf, at, headers, expected = bytearray(8), [], [], []
+    for data in blocks:
+        header = block.decode(data)
+        if header.layout.producers >= 0:
+            at.append(len(buf))
+            headers.append(data[: block.BLOCK_BYTES])
+            expected += block.producers(data, header)
+        buf += data + bytes(-len(data) % 8)
+    if at:
+        rows = np.frombuffer(b"".join(headers), BLOCK_DTYPE)
+        assert produced_of(bytes(buf), np.array(at, np.int64), rows) == expected
