@@ -9,13 +9,18 @@ SOURCES := vlsn feeder replica repl jepsen-like tests
 SEEDS ?= 100
 FIRST_SEED ?= 1
 ROUNDS ?= 20
+NEMESIS ?= kill,pause,partition
+NODES ?= 3
+TIME ?= 30
+SEED ?= 7
+WORKLOADS ?= append tail
 WRITERS ?= 64
 BENCH_SECONDS ?= 10
 PEER_SECONDS ?= 5
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers mutants sim kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers mutants sim jepsen kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -47,6 +52,11 @@ mutants: $(STAMP) ## each defence taken away makes a named test fail: MUTANTS="N
 
 sim: $(STAMP) ## whole clusters under faults in virtual time: SEEDS=100 FIRST_SEED=1
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+jepsen: $(STAMP) ## real nodes under faults, each workload: NEMESIS=kill,pause,partition NODES=3 TIME=30 SEED=7 WORKLOADS="append tail"
+	@for workload in $(WORKLOADS); do \
+	  $(BIN)/python jepsen-like run --workload $$workload --nemesis $(NEMESIS) --nodes $(NODES) --time $(TIME) --seed $(SEED) || exit $$?; \
+	done
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)

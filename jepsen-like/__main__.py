@@ -1,4 +1,4 @@
-"""The fault tests' command: ``python jepsen-like kill-all | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | failover | kill-all | syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -11,9 +11,12 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from harness.cluster import NODES, ClusterFailed
+from harness.command import add_options, check_command, run_command
 from harness.kill_all import kill_all
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
@@ -22,18 +25,24 @@ from repl.cluster import free_base_port
 
 def main() -> int:
     options = _parser().parse_args()
+    try:
+        status: int = options.run(options)
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: argparse.Namespace) -> int:
     directory = Path(options.dir or tempfile.mkdtemp(prefix="vlsnlog-faults-")).resolve()
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         print(f"{directory} is not empty: give --dir an empty or a new directory", file=sys.stderr)
         return 2
     try:
-        status: int = options.run(options, directory)
+        status = fault(options, directory)
     except ClusterFailed as error:
         print(f"no verdict: {error}", file=sys.stderr)
         status = 2
-    except KeyboardInterrupt:
-        return 130
     if options.dir is None and status == 0:
         shutil.rmtree(directory)
     else:
@@ -43,16 +52,22 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    faults = parser.add_subparsers(required=True, metavar="kill-all | syscalls")
+    faults = parser.add_subparsers(required=True, metavar="run | check | failover | kill-all | syscalls")
+    running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
+    add_options(running)
+    running.set_defaults(run=run_command)
+    checking = faults.add_parser("check", help="judge the history of a run again")
+    checking.add_argument("history", type=Path, help="a run's directory, or its history.jsonl")
+    checking.set_defaults(run=check_command)
     killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
     killing.add_argument("--rounds", type=int, default=20)
     killing.add_argument("--writers", type=int, default=64)
     killing.add_argument("--seed", type=int, help="draws the moments of the kills; printed when not given")
-    killing.set_defaults(run=_kill_all)
+    killing.set_defaults(run=partial(_in_directory, _kill_all))
     tracing = faults.add_parser("syscalls", help="each append's completed sync on a majority, by strace")
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
-    tracing.set_defaults(run=_syscalls)
+    tracing.set_defaults(run=partial(_in_directory, _syscalls))
     for each in (killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")

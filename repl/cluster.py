@@ -47,12 +47,13 @@ class NodeEnded(VlsnLogError):
 
 
 class Node:
-    """One child process."""
+    """One child process.  ``environment``: what it gets beside this process's own."""
 
-    def __init__(self, name: str, directory: Path, url: str) -> None:
+    def __init__(self, name: str, directory: Path, url: str, *, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.directory = directory
         self.url = url
+        self.environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -79,7 +80,12 @@ class Node:
         command = [sys.executable, "-P", "-m", "repl.cli.main", "node", "--config", str(self.config_path)]
         with open(self.directory / LOG_FILE, "ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), process_group=0
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment() | self.environment,
+                process_group=0,
             )
         write_pid(self.directory, self._process.pid)
 

@@ -1,0 +1,56 @@
+"""What a history must not show.  Pure: a history in, anomalies out.
+
+The rules of Jepsen's kafka workload, a VLSN being an offset, and ours, which are stricter: VLSNs have no gap, copies
+are equal entry by entry, order holds in real time.
+
+| rule | what it means |
+|---|---|
+| aborted-read | a value is there whose append failed for good |
+| inconsistent-offset | two values, or terms, at one VLSN, in whatever was told or read by anybody |
+| lost-write | an acknowledged value that nobody ever reads, at or below the highest VLSN that anybody read |
+| unseen | an acknowledged value above all that was read; a reader that does not get to the end |
+| duplicate | one value at two VLSNs |
+| poll-skip | a reader's next entry is not the next VLSN |
+| nonmonotonic-poll | a reader's next entry is not past its last one |
+| nonmonotonic-send | an append acknowledged before another began has the higher VLSN |
+| torn-append | some values of one append are there, not all, or not side by side |
+| phantom-read | a value that nobody sent; broken-value: bytes that nobody sent |
+| lost-read | what a reader was shown is not in the logs in the end |
+| log-gap, term-falls | in a node's log in the end |
+| missing | an acknowledged value is not at its VLSN on that node |
+| logs-differ | two nodes' logs are not the same |
+| two-masters | two nodes lead in one term |
+| status-falls | a node's term falls, or its durable end within one life of its process |
+| node-ended | a process ended by itself, no fault of its disk being about; node-halted: a node that needs a person |
+
+An append whose end is unknown may be there or not, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+
+from harness.checks import group, logs, polls, sends
+from harness.checks.view import Anomaly, Found, View
+from harness.ops import Op
+
+Check = Callable[[View], Iterable[Anomaly]]
+CHECKS: Sequence[Check] = (*sends.CHECKS, *polls.CHECKS, *logs.CHECKS, *group.CHECKS)
+
+
+def check(history: Sequence[Op]) -> Found:
+    """Every anomaly of ``history``, counted by rule."""
+    view = View.of(history)
+    found = Found()
+    for anomaly in chain.from_iterable(_each(view)):
+        found.add(anomaly)
+    return found
+
+
+def _each(view: View) -> Iterator[Iterable[Anomaly]]:
+    for one in CHECKS:
+        yield one(view)
+
+
+__all__ = ["Anomaly", "Found", "View", "check"]

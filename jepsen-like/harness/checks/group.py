@@ -1,0 +1,57 @@
+"""What nodes said of themselves, and processes that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.checks.view import Anomaly, View
+
+
+def one_master_a_term(view: View) -> Iterator[Anomaly]:
+    leaders: dict[int, str] = {}
+    told: set[tuple[int, str]] = set()
+    for op in view.statuses:
+        if op.value.get("state") == "MASTER":
+            term, node = op.value["term"], op.value["node"]
+            first = leaders.setdefault(term, node)
+            if first != node and (term, node) not in told:
+                told.add((term, node))
+                yield Anomaly("two-masters", node, f"leads in term {term}, as {first} did", 0, 0, op.seconds)
+
+
+def nothing_falls(view: View) -> Iterator[Anomaly]:
+    """Terms of an incarnation, the durable end of a process."""
+    terms: dict[tuple[str, str], int] = {}
+    durable: dict[tuple[str, str], int] = {}
+    for op in view.statuses:
+        value = op.value
+        if not value.get("process") or not int(value.get("incarnation") or "0", 16):
+            continue
+        life, self_ = (value["node"], value["process"]), (value["node"], value["incarnation"])
+        if value["term"] < terms.get(self_, 0):
+            detail = f"term {value['term']} after term {terms[self_]}"
+            yield Anomaly("status-falls", value["node"], detail, 0, 0, op.seconds)
+        if value["dtvlsn"] < durable.get(life, 0):
+            detail = f"durable up to {value['dtvlsn']} after {durable[life]}"
+            yield Anomaly("status-falls", value["node"], detail, value["dtvlsn"], 0, op.seconds)
+        terms[self_] = max(terms.get(self_, 0), value["term"])
+        durable[life] = max(durable.get(life, 0), value["dtvlsn"])
+
+
+def nobody_gives_up(view: View) -> Iterator[Anomaly]:
+    """Without a fault of its disk no node ends by itself, is damaged, or halts."""
+    hurt = {node for op in view.others if op.f == "disk" for node in op.value.get("nodes", ())}
+    for op in view.others:
+        if op.f == "ended" and op.value["node"] not in hurt:
+            yield Anomaly("node-ended", op.value["node"], f"status {op.value['status']}: {op.error}", 0, 0, op.seconds)
+    stuck: dict[str, str] = {}
+    for op in view.statuses:
+        node, state = op.value["node"], op.value["state"]
+        bad = state in ("HALTED", "DAMAGED")
+        if bad and node not in hurt and stuck.get(node) != state:
+            detail = f"{state}: {op.value.get('reason', '')}"
+            yield Anomaly("node-halted", node, detail, 0, 0, op.seconds)
+        stuck[node] = state
+
+
+CHECKS = (one_master_a_term, nothing_falls, nobody_gives_up)

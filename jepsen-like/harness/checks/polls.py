@@ -1,0 +1,50 @@
+"""Readers: each stream goes up by one, and what it showed stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.checks.view import Anomaly, View
+
+
+def poll_order(view: View) -> Iterator[Anomaly]:
+    """From a seek on: the next entry is at the next VLSN, within a page and from page to page."""
+    for stream in view.streams:
+        due = stream.start
+        for page in stream.pages:
+            for at, vlsn in enumerate(page.vlsns):
+                if vlsn != due:
+                    rule = "poll-skip" if vlsn > due else "nonmonotonic-poll"
+                    where = "within a page" if at else "at the beginning of a page"
+                    detail = f"{where}: VLSN {due} was due"
+                    yield Anomaly(rule, stream.process, detail, vlsn, 0, page.time / 1e9)
+                due = vlsn + 1
+
+
+def lost_reads(view: View) -> Iterator[Anomaly]:
+    """What was shown was durable: it is in every log in the end."""
+    for final in view.finals:
+        kept = dict(zip(final.page.vlsns, final.page.numbers, strict=True))
+        told: set[int] = set()
+        for stream in view.streams:
+            for page in stream.pages:
+                for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
+                    if vlsn <= final.to and kept.get(vlsn) != number and vlsn not in told:
+                        told.add(vlsn)
+                        detail = f"was shown this; in the log of {final.node} it is {kept.get(vlsn, 'nothing')}"
+                        yield Anomaly("lost-read", stream.process, detail, vlsn, number, page.time / 1e9)
+
+
+def readers_at_the_end(view: View) -> Iterator[Anomaly]:
+    """Every reader gets to the end of what is read in the end."""
+    end = min((final.to for final in view.finals), default=0)
+    reached: dict[str, int] = {}
+    for stream in view.streams:
+        last = max((max(page.vlsns) for page in stream.pages if page.vlsns), default=0)
+        reached[stream.process] = max(reached.get(stream.process, 0), last)
+    for process, last in reached.items():
+        if last < end:
+            yield Anomaly("unseen", process, f"read up to {last} only, the logs go on to {end}", last)
+
+
+CHECKS = (poll_order, lost_reads, readers_at_the_end)

@@ -1,0 +1,189 @@
+"""A history arranged for judging: appends with their ends, readers' streams, final reads, what nodes said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any, Final
+
+from harness.ops import Op
+from harness.values import OWN
+
+EXAMPLES_MAX: Final = 10
+NEVER: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """What must not be, where it showed."""
+
+    rule: str
+    where: str
+    """A process or node."""
+    detail: str
+    vlsn: int = 0
+    number: int = 0
+    seconds: float = 0.0
+    """Into the run; 0 where it has no moment."""
+
+    def __str__(self) -> str:
+        place = f" at VLSN {self.vlsn}" if self.vlsn else ""
+        value = f", value {self.number}" if self.number else ""
+        when = f", {self.seconds:.3f} s into the run" if self.seconds else ""
+        return f"{self.rule} ({self.where}{place}{value}{when}): {self.detail}"
+
+
+@dataclass(slots=True)
+class Found:
+    """Anomalies: how many of each rule, and the first few."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[Anomaly]] = field(default_factory=dict)
+
+    def add(self, anomaly: Anomaly) -> None:
+        self.counts[anomaly.rule] += 1
+        examples = self.examples.setdefault(anomaly.rule, [])
+        if len(examples) < EXAMPLES_MAX:
+            examples.append(anomaly)
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+    def all(self) -> Iterator[Anomaly]:
+        """The examples."""
+        return chain.from_iterable(self.examples.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One append.  Without an end its ``end`` is ``info`` at ``NEVER``; ``first`` is 0 unless it is ``ok``."""
+
+    process: str
+    numbers: list[int]
+    began: int
+    ended: int
+    end: str
+    first: int = 0
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """(number, VLSN) of an acknowledged one."""
+        return zip(self.numbers, range(self.first, self.first + len(self.numbers)), strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Entries in the order in which they were shown, as columns."""
+
+    time: int
+    vlsns: list[int]
+    terms: list[int]
+    numbers: list[int]
+
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        """(VLSN, term, number)."""
+        return zip(self.vlsns, self.terms, self.numbers, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What one reader was shown from one seek on."""
+
+    process: str
+    start: int
+    pages: list[Page] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRead:
+    """A node's log in the end, read up to ``to``."""
+
+    node: str
+    to: int
+    page: Page
+
+
+@dataclass
+class View:
+    """A whole history."""
+
+    sends: list[Send] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    finals: list[FinalRead] = field(default_factory=list)
+    statuses: list[Op] = field(default_factory=list)
+    others: list[Op] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, history: Sequence[Op]) -> View:
+        view = cls()
+        open_sends: dict[str, Op] = {}
+        streams: dict[str, Stream] = {}
+        for op in history:
+            match op.f, op.type:
+                case "append", "invoke":
+                    if op.process in open_sends:
+                        view.sends.append(_send(open_sends[op.process], None))
+                    open_sends[op.process] = op
+                case "append", _:
+                    view.sends.append(_send(open_sends.pop(op.process), op))
+                case "seek", "ok":
+                    streams[op.process] = Stream(op.process, op.value["from"])
+                    view.streams.append(streams[op.process])
+                case "poll", "ok":
+                    streams[op.process].pages.append(_page(op))
+                case "final", "ok":
+                    view.finals.append(FinalRead(op.value["node"], op.value["to"], _page(op)))
+                case "status", _:
+                    view.statuses.append(op)
+                case _:
+                    view.others.append(op)
+        view.sends += [_send(op, None) for op in open_sends.values()]
+        return view
+
+    @cached_property
+    def acknowledged(self) -> dict[int, int]:
+        """VLSNs by number."""
+        return {number: vlsn for send in self.sends if send.end == "ok" for number, vlsn in send.places()}
+
+    @cached_property
+    def failed(self) -> set[int]:
+        """Numbers whose append failed for good."""
+        return {number for send in self.sends if send.end == "fail" for number in send.numbers}
+
+    @cached_property
+    def sent(self) -> set[int]:
+        return {number for send in self.sends for number in send.numbers}
+
+    @cached_property
+    def pages(self) -> list[tuple[str, Page]]:
+        """All that anybody was shown, with who: polls, then final reads."""
+        polled = [(stream.process, page) for stream in self.streams for page in stream.pages]
+        return polled + [(f"final read of {final.node}", final.page) for final in self.finals]
+
+    @cached_property
+    def seen(self) -> dict[int, int]:
+        """Numbers by VLSN, as first shown; entries of the log's own apart."""
+        seen: dict[int, int] = {}
+        for _, page in self.pages:
+            for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
+                if number != OWN:
+                    seen.setdefault(vlsn, number)
+        return seen
+
+    @cached_property
+    def highest_read(self) -> int:
+        return max((max(page.vlsns) for _, page in self.pages if page.vlsns), default=0)
+
+
+def _send(invoke: Op, end: Op | None) -> Send:
+    numbers: list[int] = invoke.value["numbers"]
+    if end is None:
+        return Send(invoke.process, numbers, invoke.time, NEVER, "info")
+    return Send(invoke.process, numbers, invoke.time, end.time, end.type, end.value.get("first", 0))
+
+
+def _page(op: Op) -> Page:
+    value: dict[str, Any] = op.value
+    return Page(op.time, value["vlsns"], value["terms"], value["numbers"])

@@ -1,0 +1,121 @@
+"""``python jepsen-like run``: its options, and what it says."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import traceback
+from pathlib import Path
+
+import uvloop
+
+from harness.checks import check
+from harness.nemesis.plan import KINDS, WAYS
+from harness.ops import read_history
+from harness.report.progress import Progress
+from harness.report.results import command, new_directory, table, write_results
+from harness.report.timeline import write_timeline
+from harness.run import Options, check_options, run
+from harness.workloads.work import NAMES
+from repl.cluster import NodeEnded
+from vlsn.errors import BadArgument
+
+TIME_S_MIN = 2.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workload", choices=NAMES, default="append")
+    parser.add_argument("--nemesis", default="kill,pause,partition", help=f"of {','.join(KINDS)}, or none")
+    parser.add_argument("--nodes", type=int, choices=(3, 5), default=3)
+    parser.add_argument("--time", type=float, default=60.0, help="seconds of clients and faults")
+    parser.add_argument("--seed", type=int, help="draws the faults and what the clients do; printed when not given")
+    parser.add_argument("--rate", type=float, default=200.0, help="appends a second at most, over all writers")
+    parser.add_argument("--writers", type=int, default=8)
+    parser.add_argument("--disk", default=",".join(WAYS["disk"]), help="what the nemesis disk does")
+    parser.add_argument("--no-audit", dest="audit", action="store_false", help="leave out the Spark audit")
+    parser.add_argument("--store", type=Path, help="where runs are kept; default: jepsen-like/store")
+    parser.add_argument("--keep", action="store_true", help="keep the nodes' data of a valid run, too")
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """The exit status."""
+    try:
+        asked = _asked(options)
+        check_options(asked)
+    except BadArgument as error:
+        print(f"unknown: {error}")
+        return 2
+    directory = new_directory(asked, options.store) if options.store else new_directory(asked)
+    progress = Progress()
+    progress.say(command(asked))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            outcome = runner.run(run(asked, directory, progress=progress))
+    except (NodeEnded, BadArgument, TimeoutError, OSError) as error:
+        progress.say(f"unknown: {type(error).__name__} {error}; see {directory}")
+        traceback.print_exc(file=(directory / "fault.txt").open("w"))
+        return 2
+    write_results(outcome, directory)
+    write_timeline(outcome, read_history(directory / "history.jsonl"), directory / "timeline.html")
+    for line in table(outcome):
+        progress.say(line)
+    progress.say(f"kept: {directory}")
+    if outcome.valid is True and not options.keep:
+        _forget_data(directory / "nodes")
+    return outcome.exit_status
+
+
+def check_command(options: argparse.Namespace) -> int:
+    """Judges a history that is there; the exit status is 0 where nothing is wrong in it."""
+    path: Path = options.history
+    if path.is_dir():
+        path /= "history.jsonl"
+    history = read_history(path)
+    found = check(history)
+    for rule, count in sorted(found.counts.items()):
+        print(f"{rule}: {count:,}")
+        for each in found.examples[rule]:
+            print(f"  {each}")
+    acknowledged = sum(op.f == "append" and op.type == "ok" for op in history)
+    print(
+        f"{len(history):,} operations, {acknowledged:,} acknowledged appends, {sum(found.counts.values()):,} anomalies"
+    )
+    return 1 if found else 0
+
+
+def _asked(options: argparse.Namespace) -> Options:
+    """Raises ``BadArgument``."""
+    kinds = () if options.nemesis == "none" else tuple(dict.fromkeys(options.nemesis.split(",")))
+    ways = tuple(dict.fromkeys(options.disk.split(",")))
+    for name, given, known in (("--nemesis", kinds, KINDS), ("--disk", ways, WAYS["disk"])):
+        if unknown := [each for each in given if each not in known]:
+            raise BadArgument(f"{name}: {', '.join(unknown)} is not one of {', '.join(known)}")
+    if not options.time >= TIME_S_MIN or options.rate <= 0 or options.writers < 1:
+        raise BadArgument(f"--time at least {TIME_S_MIN:g}, --rate above 0, --writers at least 1")
+    return Options(
+        workload=options.workload,
+        kinds=kinds,
+        nodes=options.nodes,
+        seconds=options.time,
+        seed=options.seed if options.seed is not None else random.randrange(1 << 32),
+        rate=options.rate,
+        writers=options.writers,
+        disk_ways=ways,
+        audit=options.audit,
+    )
+
+
+def _forget_data(nodes: Path) -> None:
+    """Leaves what nodes were told and what they said."""
+    for each in nodes.glob("n*/*"):
+        if each.suffix in (".toml", ".log"):
+            continue
+        if each.is_dir():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+
+
+__all__ = ["add_options", "check_command", "run_command"]

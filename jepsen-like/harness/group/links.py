@@ -1,0 +1,156 @@
+"""The links between nodes: every connection that a node makes to another goes through here.
+
+Each node listens on a port that only the harness knows; the URL that the members know of it is a listener of this
+module.  Who calls is asked of the kernel (``callers``), so that all nodes have the same member URLs, as a group must,
+and yet each of the n·(n-1) directed pairs can be cut by itself:
+
+    n1 ──► links, n2's public port ──► n2         bytes n1→n2 pass (n1, n2), bytes n2→n1 of the same connection (n2, n1)
+
+A directed pair that is blocked either *holds*: what is sent on it, ends of connections too, goes on when it is
+healed, as TCP does after lost packets; or *cuts*: connections of the pair are reset, and new ones too.
+The harness's own connections always pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.group.callers import owner_of
+
+Pair = tuple[str, str]
+How = Literal["hold", "cut"]
+READ_BYTES = 1 << 16
+_RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(eq=False, slots=True)
+class _Link:
+    """One connection between two nodes, both halves."""
+
+    source: str
+    target: str
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    def reset(self) -> None:
+        for writer in self.writers:
+            opened = writer.get_extra_info("socket")
+            if opened is not None:
+                try:
+                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                except OSError:
+                    pass  # it is gone already
+            writer.transport.abort()
+
+
+class Links:
+    """All of one group, on one event loop.  ``pids`` gives the running nodes' process ids by name."""
+
+    def __init__(self, pids: Callable[[], dict[str, int]], *, harness_pid: int) -> None:
+        self._pids = pids
+        self._harness_pid = harness_pid
+        self._servers: list[asyncio.Server] = []
+        self._links: set[_Link] = set()
+        self._blocked: dict[Pair, How] = {}
+        self._healed = asyncio.Event()
+        self.met: dict[Pair, int] = {}
+        """How often a blocked pair kept something back, or cut it, since it was blocked last."""
+
+    async def open(self, name: str, public_port: int, port: int) -> None:
+        """Listens for calls to ``name``, which itself listens on ``port``.  Raises ``OSError``."""
+
+        async def called(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await self._called(name, public_port, port, reader, writer)
+            except OSError:
+                writer.transport.abort()
+
+        self._servers.append(await asyncio.start_server(called, "127.0.0.1", public_port))
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for link in list(self._links):
+            link.reset()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def block(self, pairs: Iterable[Pair], how: How) -> None:
+        """Nothing passes these directed pairs from now on."""
+        for pair in pairs:
+            self._blocked[pair] = how
+            self.met[pair] = 0
+        if how == "cut":
+            for link in list(self._links):
+                self._cut(link)
+
+    def heal(self, pairs: Iterable[Pair], *, cut: bool = False) -> None:
+        """These pass again; with ``cut`` the connections that were held are reset instead of going on."""
+        pairs = set(pairs)
+        for pair in pairs:
+            self._blocked.pop(pair, None)
+        if cut:
+            for link in list(self._links):
+                if (link.source, link.target) in pairs or (link.target, link.source) in pairs:
+                    link.reset()
+        self._healed.set()
+        self._healed = asyncio.Event()
+
+    def _cut(self, link: _Link) -> bool:
+        for pair in ((link.source, link.target), (link.target, link.source)):
+            if self._blocked.get(pair) == "cut":
+                self.met[pair] += 1
+                link.reset()
+                return True
+        return False
+
+    async def _called(
+        self, target: str, public_port: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        source = self._source(writer.get_extra_info("peername")[1], public_port)
+        link = _Link(source or "", target, [writer])
+        if source is None or self._cut(link):
+            link.reset()
+            return
+        self._links.add(link)
+        try:
+            await self._pass((source, target))
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+            link.writers.append(far_writer)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._pump((source, target), reader, far_writer))
+                tasks.create_task(self._pump((target, source), far_reader, writer))
+        except* OSError:
+            link.reset()
+        finally:
+            self._links.discard(link)
+            for each in link.writers:
+                each.close()
+
+    def _source(self, peer_port: int, own_port: int) -> str | None:
+        """The calling node; "" for the harness itself; None for nobody we know, such as one that was just killed."""
+        names = {pid: name for name, pid in self._pids().items()}
+        names.setdefault(self._harness_pid, "")
+        owner = owner_of(peer_port, own_port, names)
+        return None if owner is None else names[owner]
+
+    async def _pump(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(READ_BYTES):
+            await self._pass(pair)
+            if writer.is_closing():
+                raise ConnectionResetError("the other half was reset")
+            writer.write(data)
+            await writer.drain()
+        await self._pass(pair)
+        if not writer.is_closing():
+            writer.write_eof()
+
+    async def _pass(self, pair: Pair) -> None:
+        """Returns once ``pair`` is not blocked."""
+        while pair in self._blocked:
+            self.met[pair] += 1
+            await self._healed.wait()

@@ -1,0 +1,93 @@
+"""What happens to a disk: gone, bits flipped, calls that fail.
+
+All of a run's disk faults meet one minority of the nodes, drawn from the seed: what a majority has on its disks stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from random import Random
+
+from repl.cluster import CONFIG_FILE, LOG_FILE
+
+KEPT = (CONFIG_FILE, LOG_FILE, "faketime.rc")
+HEADER_BYTES = 4096
+WAIT_S = 10.0
+
+
+def minority(names: list[str], chance: Random) -> list[str]:
+    """The nodes whose disks may be hurt."""
+    return chance.sample(names, (len(names) - 1) // 2)
+
+
+def wipe(directory: Path) -> bool:
+    """Removes what a stopped node has written; whether there was anything of its log."""
+    segments = list(directory.glob("*.vlog"))
+    for each in directory.iterdir():
+        if each.name in KEPT:
+            continue
+        if each.is_dir():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+    return bool(segments)
+
+
+def flip_bit(directory: Path, chance: Random) -> str:
+    """Flips one bit of what is written in one segment; where, or "" when there is nothing written."""
+    segments = sorted(directory.glob("*.vlog"))
+    for path in chance.sample(segments, len(segments)):
+        with path.open("r+b") as file:
+            written = len(file.read().rstrip(b"\0"))
+            if written <= HEADER_BYTES:
+                continue
+            at = chance.randrange(HEADER_BYTES, written)
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+            return f"{path.name} byte {at}"
+    return ""
+
+
+class FailingCalls:
+    """EIO from a running node's ``fdatasync``, by strace.  Raises ``OSError`` where strace is missing."""
+
+    def __init__(self, pid: int, trace: Path, when: str) -> None:
+        self._pid = pid
+        self._trace = trace
+        self._when = when
+        self._tracer: asyncio.subprocess.Process | None = None
+
+    async def begin(self) -> None:
+        inject = f"inject=fdatasync:error=EIO:when={self._when}"
+        command = ["strace", "-f", "-o", str(self._trace), "-e", "trace=fdatasync", "-e", inject, "-p", str(self._pid)]
+        self._tracer = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        )
+
+    async def end(self) -> int:
+        """Calls that failed."""
+        tracer = self._tracer
+        if tracer is not None and tracer.returncode is None:
+            tracer.send_signal(signal.SIGINT)
+            try:
+                await asyncio.wait_for(tracer.wait(), WAIT_S)
+            except TimeoutError:
+                tracer.kill()
+                await tracer.wait()
+        try:
+            return self._trace.read_text(errors="replace").count("(INJECTED)")
+        except FileNotFoundError:
+            return 0
+
+
+def may_trace() -> bool:
+    """Whether strace is here and allowed to trace."""
+    if shutil.which("strace") is None:
+        return False
+    return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,150 @@
+"""Strikes faults as planned, notes each beginning and end in the history, and counts those that struck.
+
+A fault *struck* when it met what it is about: a kill or pause a running process, a partition something that it kept
+back or cut, a clock a process that reads it, a disk data or a call.  Only those count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from harness.group.nodes import Group
+from harness.group.watch import Watch
+from harness.nemesis import clock, disk
+from harness.nemesis.plan import Strike
+from harness.nemesis.targets import nodes_hit, pairs_hit
+from harness.ops import Recorder
+
+
+class Nemesis:
+    """The faults of one run."""
+
+    def __init__(self, group: Group, watch: Watch, recorder: Recorder, *, fragile: Sequence[str]) -> None:
+        self.struck: Counter[str] = Counter()
+        self.ways: Counter[str] = Counter()
+        """Struck, by kind and way: ``kill master``."""
+        self.now: dict[int, str] = {}
+        """What is under way, in a few words."""
+        self._group = group
+        self._watch = watch
+        self._recorder = recorder
+        self._fragile = list(fragile)
+        self._number = 0
+
+    async def run(self, strikes: Sequence[Strike]) -> None:
+        """Returns when the last of them has ended.  A cancel leaves what is under way to ``Group.release``."""
+        began = self._recorder.now_s()
+        async with asyncio.TaskGroup() as tasks:
+            for strike in strikes:
+                await asyncio.sleep(began + strike.at_s - self._recorder.now_s())
+                tasks.create_task(self._strike(strike))
+
+    async def _strike(self, strike: Strike) -> None:
+        self._number += 1
+        number = self._number
+        chance = Random(strike.draw)
+        match strike.kind:
+            case "kill" | "pause" | "clock":
+                nodes = nodes_hit(strike.way, self._group.names, self._watch.master, chance)
+            case "disk":
+                nodes = [chance.choice(self._fragile)]
+            case _:
+                nodes = []
+        strikes = {"kill": self._kill, "pause": self._pause, "partition": self._partition}
+        strikes |= {"clock": self._clock, "disk": self._disk}
+        struck = await strikes[strike.kind](strike, number, nodes, chance)
+        self.now.pop(number, None)
+        if struck:
+            self.struck[strike.kind] += 1
+            self.ways[f"{strike.kind} {strike.way}"] += 1
+
+    def _begins(self, strike: Strike, number: int, nodes: Sequence[str], **more: Any) -> None:
+        self.now[number] = f"{strike.kind} {' '.join(nodes)}"
+        value = {"id": number, "phase": "begin", "way": strike.way, "nodes": list(nodes), **more}
+        self._recorder.record("nemesis", "info", strike.kind, value)
+
+    def _ends(self, strike: Strike, number: int, struck: bool, **more: Any) -> bool:
+        value = {"id": number, "phase": "end", "struck": struck, **more}
+        self._recorder.record("nemesis", "info", strike.kind, value)
+        return struck
+
+    async def _kill(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        hit = self._group.stop(nodes, f"kill {number}")
+        self._begins(strike, number, nodes)
+        await asyncio.sleep(strike.lasts_s)
+        self._group.start_again(nodes, f"kill {number}")
+        return self._ends(strike, number, bool(hit))
+
+    async def _pause(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        hit = self._group.pause(nodes, f"pause {number}")
+        self._begins(strike, number, nodes)
+        await asyncio.sleep(strike.lasts_s)
+        self._group.go_on(nodes, f"pause {number}")
+        return self._ends(strike, number, bool(hit))
+
+    async def _partition(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        links = self._group.links
+        pairs = pairs_hit(strike.way, self._group.names, self._watch.master, chance)
+        how = chance.choice(("hold", "hold", "cut"))
+        cut_after = chance.random() < 0.5
+        links.block(pairs, "cut" if how == "cut" else "hold")
+        self._begins(strike, number, _sides(pairs), pairs=pairs, how=how)
+        await asyncio.sleep(strike.lasts_s)
+        met = sum(links.met.get(pair, 0) for pair in pairs)
+        links.heal(pairs, cut=cut_after)
+        return self._ends(strike, number, met > 0, met=met)
+
+    async def _clock(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        offsets = {name: clock.draw_offset(chance) for name in nodes}
+        for name, offset in offsets.items():
+            clock.set_offset(self._group.directory(name), offset)
+        self._begins(strike, number, nodes, offsets=offsets)
+        await asyncio.sleep(strike.lasts_s)
+        pids = self._group.pids()
+        struck = any(clock.moved(pids.get(name)) for name in nodes)
+        if chance.random() < 0.7:  # else it stays wrong
+            for name in nodes:
+                clock.set_offset(self._group.directory(name), 0.0)
+        return self._ends(strike, number, struck)
+
+    async def _disk(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        (name,) = nodes
+        self._begins(strike, number, nodes)
+        self._group.may_end.add(name)
+        match strike.way:
+            case "eio" | "eio-for-good":
+                return await self._failing_calls(strike, number, name, chance)
+            case "wipe":
+                self._group.stop(nodes, f"disk {number}")
+                struck, where = disk.wipe(self._group.directory(name)), "all"
+            case _:
+                if stopped := chance.random() < 0.5:
+                    self._group.stop(nodes, f"disk {number}")
+                where = disk.flip_bit(self._group.directory(name), chance)
+                struck = bool(where)
+                where += " of a stopped node" if stopped else " of a running node"
+        await asyncio.sleep(strike.lasts_s)
+        self._group.start_again(nodes, f"disk {number}")
+        return self._ends(strike, number, struck, where=where)
+
+    async def _failing_calls(self, strike: Strike, number: int, name: str, chance: Random) -> bool:
+        pid = self._group.pids().get(name)
+        if pid is None:
+            return self._ends(strike, number, False)
+        when = str(chance.randrange(1, 8)) if strike.way == "eio" else f"{chance.randrange(1, 20)}+"
+        calls = disk.FailingCalls(pid, self._group.directory(name) / f"eio-{number}.trace", when)
+        await calls.begin()
+        await asyncio.sleep(strike.lasts_s)
+        failed = await calls.end()
+        return self._ends(strike, number, failed > 0, failed=failed)
+
+
+def _sides(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Whom a partition is about: those that lose most; both, where none does."""
+    lost = Counter(name for pair in pairs for name in pair)
+    most = max(lost.values())
+    return sorted(name for name, count in lost.items() if count == most)

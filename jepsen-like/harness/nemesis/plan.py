@@ -1,0 +1,55 @@
+"""The plan of a run's faults, from a seed.
+
+Each asked kind strikes again and again on its own, so that kinds overlap; the first time within the first third of the
+run.  Whom a fault meets is drawn from its own number when it strikes, since that depends on who leads then.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+INTERVAL_S: Final = 10.0
+"""On average between two strikes of one kind, in runs that are long enough."""
+SHORT_PARTS: Final = 3
+"""A shorter run is divided by this."""
+LASTS_S_MIN: Final = 0.4
+
+WAYS: Final[Mapping[str, Sequence[str]]] = {
+    "kill": ("master", "master", "one", "minority", "majority", "all"),
+    "pause": ("master", "master", "one", "minority", "all"),
+    "partition": ("master", "master", "one", "halves", "ring", "one-way", "master-deaf", "master-mute"),
+    "clock": ("one", "master", "minority", "all"),
+    "disk": ("wipe", "flip", "eio", "eio-for-good"),
+}
+KINDS: Final = tuple(WAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault: from ``at_s`` for ``lasts_s``; ``way`` is what it does of its kind, ``draw`` its own chance."""
+
+    at_s: float
+    lasts_s: float
+    kind: str
+    way: str
+    draw: int
+
+
+def plan(seed: int, kinds: Sequence[str], *, seconds: float, ways: Mapping[str, Sequence[str]] = WAYS) -> list[Strike]:
+    """Strikes in the order of their beginnings; all end before ``seconds``."""
+    strikes = []
+    interval = min(INTERVAL_S, seconds / SHORT_PARTS)
+    for kind in kinds:
+        chance = Random(f"{seed} {kind}")
+        at = chance.uniform(0.1, 0.9) * interval
+        left: list[str] = []
+        while at + LASTS_S_MIN < seconds:
+            lasts = max(LASTS_S_MIN, interval * chance.uniform(0.1, 0.7))
+            if not left:  # every way once before any comes again
+                left = chance.sample(list(ways[kind]), len(ways[kind]))
+            strikes.append(Strike(at, min(lasts, seconds - at), kind, left.pop(), chance.getrandbits(32)))
+            at += lasts + interval * chance.uniform(0.2, 1.0)
+    return sorted(strikes, key=lambda strike: strike.at_s)

@@ -1,0 +1,96 @@
+"""The history of a run: operations as JSON lines, written while it runs.
+
+    {"index":7,"time":1203345678,"process":"w2","type":"invoke","f":"append","value":{"numbers":[41,42]}}
+    {"index":9,"time":1206001234,"process":"w2","type":"ok","f":"append","value":{"numbers":[41,42],"first":57}}
+
+``time``: ns since the run began, monotonic.  An operation of a process that was invoked ends in one of three ways:
+
+    ok    it happened                       fail    it did not happen, and never will
+    info  it may have happened, or may yet
+
+| f | process | value |
+|---|---|---|
+| append | a writer | ``numbers``: the values, one atomic append; ok: ``first`` VLSN |
+| seek | a reader | ``from`` VLSN, ``nodes`` that it may ask: what it polls next begins there |
+| poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page, entries of the log's own with number 0 |
+| final | ``final`` | the same of ``node``, from the first VLSN on, after everything was healed |
+| status | ``watch`` | info: what a node said of itself, when it changed |
+| kill, pause … | ``nemesis`` | info: a fault begins or ends; ``struck`` when it met what it was to meet |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+Type = Literal["invoke", "ok", "fail", "info"]
+
+
+class Op(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the history."""
+
+    index: int
+    time: int
+    process: str
+    type: Type
+    f: str
+    value: dict[str, Any] = {}
+    error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.time / 1e9
+
+
+class Recorder:
+    """Writes a history.  All on one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.ops: list[Op] = []
+        self.counts = {"ok": 0, "fail": 0, "info": 0}
+        """Ends of appends."""
+        self._number = 0
+        self._began_ns = time.monotonic_ns()
+        self._encoder = msgspec.json.Encoder()
+        self._file = path.open("wb", buffering=1 << 16)
+
+    def now_s(self) -> float:
+        """Seconds since the run began."""
+        return (time.monotonic_ns() - self._began_ns) / 1e9
+
+    def next_number(self) -> int:
+        """A number for one value, used once."""
+        self._number += 1
+        return self._number
+
+    def record(self, process: str, type: Type, f: str, value: dict[str, Any] | None = None, error: str = "") -> Op:
+        op = Op(len(self.ops), time.monotonic_ns() - self._began_ns, process, type, f, value or {}, error)
+        self.ops.append(op)
+        self._file.write(self._encoder.encode(op) + b"\n")
+        if f == "append" and type != "invoke":
+            self.counts[type] += 1
+        return op
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_history(path: Path) -> list[Op]:
+    """A history as it was written."""
+    decoder = msgspec.json.Decoder(Op)
+    with path.open("rb") as lines:
+        return [decoder.decode(line) for line in lines]
+
+
+def numbered(ops: Iterable[tuple[str, Type, str, dict[str, Any]]]) -> list[Op]:
+    """Operations (process, type, f, value), in their order, a millisecond apart: a history made by hand."""
+    return [
+        Op(index, index * 1_000_000, process, type, f, value) for index, (process, type, f, value) in enumerate(ops)
+    ]

@@ -1,0 +1,95 @@
+"""``results.json``, the table at the end, and where a run's files lie."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from harness.run import Options, Outcome
+
+STORE = Path(__file__).resolve().parents[2] / "store"
+SHOWN_MAX = 3
+
+
+def new_directory(options: Options, store: Path = STORE) -> Path:
+    """``store/<run>``, made, and ``store/latest`` pointing at it."""
+    moment = time.strftime("%Y%m%dT%H%M%S")
+    name = f"{moment}-{options.workload}-{'-'.join(options.kinds)}-{options.nodes}n-seed{options.seed}"
+    directory = store / name
+    directory.mkdir(parents=True)
+    latest = store / "latest"
+    pointing = store / f"latest.{name}"
+    pointing.symlink_to(name)
+    pointing.rename(latest)
+    return directory
+
+
+def command(options: Options) -> str:
+    """What runs the same again: the same faults at the same moments; what they meet is the machine's."""
+    words = ["python jepsen-like run", f"--workload {options.workload}"]
+    words += [f"--nemesis {','.join(options.kinds)}"] if options.kinds else ["--nemesis none"]
+    words += [f"--nodes {options.nodes}", f"--time {options.seconds:g}", f"--seed {options.seed}"]
+    words += [f"--rate {options.rate:g}", f"--writers {options.writers}"]
+    if "disk" in options.kinds:
+        words.append(f"--disk {','.join(options.disk_ways)}")
+    return " ".join(words)
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """What ``results.json`` says."""
+    return {
+        "valid": outcome.valid,
+        "ops": outcome.ops,
+        "faults": outcome.faults,
+        "master_changes": max(0, len(outcome.masters) - 1),
+        "workload": outcome.options.workload,
+        "nodes": outcome.options.nodes,
+        "seconds": outcome.options.seconds,
+        "seed": outcome.options.seed,
+        "command": command(outcome.options),
+        "polls": outcome.polls,
+        "entries_read": outcome.entries,
+        "faults_by_way": outcome.ways,
+        "masters": [{"term": term, "node": node} for term, node in outcome.masters],
+        "anomalies": {
+            rule: {"count": count, "examples": [str(each) for each in outcome.found.examples[rule]]}
+            for rule, count in sorted(outcome.found.counts.items())
+        },
+        "lacks": outcome.lacks,
+    }
+
+
+def write_results(outcome: Outcome, directory: Path) -> None:
+    (directory / "results.json").write_text(json.dumps(document(outcome), indent=1) + "\n")
+
+
+def table(outcome: Outcome) -> list[str]:
+    """The result as aligned lines, the verdict last."""
+    ops = outcome.ops
+    rows = [
+        ("appends acknowledged, each read at its VLSN on every node", f"{ops['ok']:,}"),
+        ("appends failed, each nowhere", f"{ops['fail']:,}"),
+        ("appends whose end is unknown", f"{ops['info']:,}"),
+        ("pages polled by readers", f"{outcome.polls:,}"),
+        ("entries read from the nodes in the end", f"{outcome.entries:,}"),
+        ("changes of master", f"{max(0, len(outcome.masters) - 1):,}"),
+        *((f"faults that struck: {kind}", f"{count:,}") for kind, count in outcome.faults.items()),
+        ("anomalies", f"{sum(outcome.found.counts.values()):,}"),
+    ]
+    width = max(len(label) for label, _ in rows)
+    lines = [f"  {label:<{width}}{count:>12}" for label, count in rows]
+    for rule, count in sorted(outcome.found.counts.items()):
+        lines.append(f"  {rule}: {count:,}")
+        lines += [f"    {each}" for each in outcome.found.examples[rule][:SHOWN_MAX]]
+    lines += [f"  lacks: {why}" for why in outcome.lacks]
+    return [*lines, verdict(outcome)]
+
+
+def verdict(outcome: Outcome) -> str:
+    if outcome.valid is True:
+        return "valid"
+    if outcome.valid is False:
+        return "NOT VALID"
+    return "unknown: nothing is wrong, but not enough was shown"

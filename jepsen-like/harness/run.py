@@ -1,0 +1,297 @@
+"""A run: a group of real nodes under faults, concurrent clients, and the judgement of what they were told.
+
+    start ─► clients work while the nemesis strikes ─► all faults end ─► the group heals: an append by each writer,
+    every reader at its end ─► every node is read whole ─► nodes stop ─► verify, audit, checks ─► verdict
+
+Verdict: *valid* only if no check failed **and** at least ``ACKNOWLEDGED_MIN`` appends were acknowledged, every asked
+kind of fault struck, and every node was read to the end; *unknown* where nothing is wrong but one of these lacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from harness import judge
+from harness.checks import Found, check
+from harness.group.nodes import SETTINGS, Group, make_group
+from harness.group.watch import Watch
+from harness.nemesis import clock, disk
+from harness.nemesis.nemesis import Nemesis
+from harness.nemesis.plan import WAYS, plan
+from harness.ops import Recorder, read_history
+from harness.report.progress import Progress
+from harness.workloads.reading import Positions, follow, read_all
+from harness.workloads.work import Work, work_of
+from harness.workloads.writing import append_once
+from repl.net.network import AiohttpNetwork
+from vlsn.errors import BadArgument
+
+ACKNOWLEDGED_MIN: Final = 1000
+HEAL_S: Final = 60.0
+"""How long after the last fault the group may take to serve, and readers to get to the end."""
+POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is asked to do."""
+
+    workload: str
+    kinds: tuple[str, ...]
+    nodes: int
+    seconds: float
+    seed: int
+    rate: float
+    writers: int
+    disk_ways: tuple[str, ...] = WAYS["disk"]  # type: ignore[assignment]
+    audit: bool = True
+    settings: Mapping[str, str | int | float] = field(default_factory=lambda: SETTINGS)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to."""
+
+    options: Options
+    found: Found = field(default_factory=Found)
+    lacks: list[str] = field(default_factory=list)
+    """Why it would be *unknown*."""
+    ops: dict[str, int] = field(default_factory=dict)
+    polls: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    ways: dict[str, int] = field(default_factory=dict)
+    masters: list[tuple[int, str]] = field(default_factory=list)
+    entries: int = 0
+    """Read and judged in the final reads."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def valid(self) -> bool | str:
+        if self.found:
+            return False
+        return "unknown" if self.lacks else True
+
+    @property
+    def exit_status(self) -> int:
+        if self.valid == "unknown":
+            return 2
+        return 0 if self.valid else 1
+
+
+def check_options(options: Options) -> None:
+    """Raises ``BadArgument`` for what cannot be run here."""
+    if "clock" in options.kinds and clock.find_library() is None:
+        raise BadArgument(f"--nemesis clock needs {clock.PACKAGE}")
+    if "disk" in options.kinds and any(way.startswith("eio") for way in options.disk_ways) and not disk.may_trace():
+        raise BadArgument(
+            "--nemesis disk fails calls by strace, which is missing here or may not trace; or leave out eio"
+        )
+    work_of(options.workload)
+
+
+async def run(options: Options, directory: Path, *, progress: Progress) -> Outcome:
+    """Runs in ``directory``, which gets the nodes' directories and ``history.jsonl``; blocks as long as it takes."""
+    outcome = Outcome(options)
+    recorder = Recorder(directory / "history.jsonl")
+    network = AiohttpNetwork()
+    try:
+        group = await make_group(directory / "nodes", network, nodes=options.nodes, settings=options.settings)
+        if "clock" in options.kinds:
+            _give_clocks(group)
+        watch = Watch(group.urls, network, recorder)
+        nemesis = Nemesis(group, watch, recorder, fragile=disk.minority(group.names, Random(f"{options.seed} disk")))
+        progress.of(recorder, watch, nemesis)
+        try:
+            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress))
+        finally:
+            await group.close()
+        outcome.masters = list(watch.masters)
+    finally:
+        await network.close()
+        recorder.close()
+    outcome.ops = dict(recorder.counts)
+    outcome.faults = {kind: nemesis.struck[kind] for kind in options.kinds}
+    outcome.ways = dict(sorted(nemesis.ways.items()))
+    progress.stage("checks the history")
+    history = await asyncio.to_thread(read_history, directory / "history.jsonl")
+    outcome.polls = sum(op.f == "poll" and op.type == "ok" for op in history)
+    outcome.entries = sum(len(op.value["vlsns"]) for op in history if op.f == "final" and op.type == "ok")
+    outcome.found = await asyncio.to_thread(check, history)
+    await _judge_directories(outcome, {name: group.directory(name) for name in group.names}, progress)
+    _lacks(outcome)
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    options: Options
+    outcome: Outcome
+    group: Group
+    watch: Watch
+    nemesis: Nemesis
+    recorder: Recorder
+    network: AiohttpNetwork
+    progress: Progress
+
+
+async def _stages(run: _Run) -> None:
+    run.progress.stage("starts")
+    await run.group.start()
+    async with _background(run):
+        work = work_of(run.options.workload)
+        positions, settled = Positions(), asyncio.Event()
+        readers = _readers(run, work, positions, settled)
+        try:
+            run.progress.stage("runs", run.options.seconds)
+            await _work(run, work)
+            run.progress.stage("heals", HEAL_S)
+            run.group.links.heal(list(run.group.links.met))
+            run.group.release()
+            settled.set()
+            last = await _healed(run, work)
+            if last:
+                await _readers_done(run, positions, last)
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+        if last:
+            run.progress.stage("reads every node")
+            await _read_everything(run, last)
+
+
+@asynccontextmanager
+async def _background(run: _Run) -> AsyncIterator[None]:
+    """The watch, the nodes' keeper and the progress line, as long as the stages last."""
+
+    def ended(name: str, status: int, words: str) -> None:
+        run.recorder.record("group", "info", "ended", {"node": name, "status": status}, words[:300])
+
+    tasks = [
+        asyncio.create_task(run.watch.run()),
+        asyncio.create_task(run.group.watch(ended)),
+        asyncio.create_task(run.progress.run()),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+
+async def _work(run: _Run, work: Work) -> None:
+    """Clients and faults, for as long as asked."""
+    options, stop = run.options, asyncio.Event()
+    ways = {**WAYS, "disk": options.disk_ways}
+    strikes = plan(options.seed, options.kinds, seconds=options.seconds, ways=ways)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(options.writers):
+            rate = options.rate / options.writers
+            writing = work.write(number, run.group.urls, run.recorder, options.seed, rate, stop)
+            tasks.create_task(writing)
+        striking = tasks.create_task(run.nemesis.run(strikes))
+        await asyncio.sleep(options.seconds)
+        await striking
+        stop.set()
+
+
+def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event) -> list[asyncio.Task[None]]:
+    """One of each node alone, and some of all nodes, each asking another one first."""
+    tasks = []
+    names = run.group.names
+    choices = [[name] for name in names]
+    choices += [names[turn % len(names) :] + names[: turn % len(names)] for turn in range(work.readers)]
+    for number, order in enumerate(choices):
+        process = f"r{number}"
+        urls = {name: run.group.urls[name] for name in order}
+        chance = Random(f"{run.options.seed} {process}")
+        reading = follow(process, urls, run.recorder, positions, chance=chance, restless=work.restless, settled=settled)
+        tasks.append(asyncio.create_task(reading))
+    return tasks
+
+
+async def _healed(run: _Run, work: Work) -> int:
+    """An append by a client of its own, once the group serves again: its VLSN, up to which every node has to come; 0
+    when it does not in ``HEAL_S``."""
+    try:
+        async with asyncio.timeout(HEAL_S):
+            while True:
+                async with work.appender(run.group.urls, "last") as appender:
+                    if await append_once("last", appender, run.recorder, 1):
+                        last = int(run.recorder.ops[-1].value.get("first", 0))
+                        if last:
+                            break
+                await asyncio.sleep(POLL_S)
+            await _until(lambda: all(_serves(run, name, last) for name in run.group.names))
+    except TimeoutError:
+        return _not_healed(run)
+    return last
+
+
+def _serves(run: _Run, name: str, vlsn: int) -> bool:
+    status = run.watch.statuses.get(name, {})
+    return status.get("state") in ("MASTER", "REPLICA") and int(status.get("dtvlsn") or 0) >= vlsn
+
+
+def _not_healed(run: _Run) -> int:
+    """Notes how each node stands; how far any of them knows the log to be durable."""
+    statuses = run.watch.statuses
+    words = []
+    for name in run.group.names:
+        status = statuses.get(name, {"state": "UNREACHABLE"})
+        reason = f" ({status['reason']})" if status.get("reason") else ""
+        words.append(f"{name} {status['state']} up to {status.get('dtvlsn', 0)}{reason}")
+    run.outcome.lacks.append(f"the group did not heal within {HEAL_S:.0f} s: {'; '.join(words)}")
+    return max((int(status.get("dtvlsn") or 0) for status in statuses.values()), default=0)
+
+
+async def _readers_done(run: _Run, positions: Positions, last: int) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HEAL_S / 2):
+            await _until(lambda: not positions.behind(last))
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110  what is waited for is another process's
+        await asyncio.sleep(POLL_S)
+
+
+async def _read_everything(run: _Run, last: int) -> None:
+    for name, url in run.group.urls.items():
+        if not await read_all(name, url, last, run.network, run.recorder):
+            run.outcome.lacks.append(f"{name} could not be read to the end")
+
+
+async def _judge_directories(outcome: Outcome, directories: dict[str, Path], progress: Progress) -> None:
+    progress.stage("verifies the directories")
+    for anomaly in await judge.verify(directories):
+        outcome.found.add(anomaly)
+    if outcome.options.audit:
+        progress.stage("audits them by Spark")
+        found, why = await judge.audit(directories)
+        for anomaly in found:
+            outcome.found.add(anomaly)
+        outcome.lacks += [why] if why else []
+
+
+def _give_clocks(group: Group) -> None:
+    library = clock.find_library()
+    assert library is not None
+    for name in group.names:
+        clock.set_offset(group.directory(name), 0.0)
+        group.node(name).environment |= clock.environment(library, group.directory(name))
+
+
+def _lacks(outcome: Outcome) -> None:
+    if outcome.ops["ok"] < ACKNOWLEDGED_MIN:
+        outcome.lacks.append(f"{outcome.ops['ok']} acknowledged appends; {ACKNOWLEDGED_MIN} are needed")
+    outcome.lacks += [f"no {kind} struck" for kind, count in outcome.faults.items() if not count]

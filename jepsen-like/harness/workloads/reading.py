@@ -1,0 +1,121 @@
+"""Readers: each follows the log through its client, through whatever happens to the nodes, and notes every page.
+
+Entries of the log's own are shown too, so that a page must go on exactly where the last one ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import msgspec
+
+from harness.ops import Recorder
+from harness.values import OWN, number_of
+from repl.client.connect import connect
+from repl.client.tail import Page
+from repl.http.types import Network
+from vlsn.block import EntryKind
+from vlsn.errors import Unreachable, VlsnLogError
+
+AGAIN_S = 0.2
+PAGE_ENTRIES = 10_000
+PAGE_TIMEOUT_S = 30.0
+
+
+class Row(msgspec.Struct):
+    """One line of ``GET /v1/entries?kinds=all``, as far as it is judged."""
+
+    vlsn: int
+    term: int
+    kind: str
+    value: str = ""
+
+
+class Positions:
+    """How far each reader is."""
+
+    def __init__(self) -> None:
+        self.next: dict[str, int] = {}
+
+    def behind(self, vlsn: int) -> list[str]:
+        """Readers that have not read ``vlsn``."""
+        return sorted(name for name, position in self.next.items() if position <= vlsn)
+
+
+async def follow(
+    process: str,
+    urls: dict[str, str],
+    recorder: Recorder,
+    positions: Positions,
+    *,
+    chance: Random,
+    restless: float,
+    settled: asyncio.Event,
+) -> None:
+    """Follows from the first VLSN on, for ever.  ``restless``: how often a second it lets go, and begins again where it
+    stood or, sometimes, somewhere before; not any more once ``settled``."""
+    at = positions.next[process] = 1
+    while True:
+        recorder.record(process, "ok", "seek", {"from": at, "nodes": list(urls)})
+        lasts = chance.expovariate(restless) if restless and not settled.is_set() else None
+        try:
+            async with asyncio.timeout(lasts), connect(",".join(urls.values())) as client:
+                async for page in client.tail_pages(at, all_kinds=True):
+                    _note(process, page, recorder)
+                    at = positions.next[process] = page.next_vlsn
+        except TimeoutError:
+            if chance.random() < 0.3:
+                at = chance.randint(1, at)
+        except VlsnLogError as error:
+            recorder.record(process, "fail", "poll", {}, f"{error.slug}: {error}"[:200])
+            await asyncio.sleep(AGAIN_S)
+
+
+def _note(process: str, page: Page, recorder: Recorder) -> None:
+    if not page.entries:
+        return
+    entries = page.entries
+    numbers = [number_of(each.value) if each.kind == EntryKind.DATA else OWN for each in entries]
+    value = {"vlsns": [each.vlsn for each in entries], "terms": [each.term for each in entries], "numbers": numbers}
+    recorder.record(process, "ok", "poll", value)
+
+
+async def read_all(node: str, url: str, to_vlsn: int, network: Network, recorder: Recorder) -> bool:
+    """What ``node`` alone serves from its first VLSN to ``to_vlsn``, noted as ``final``; whether that is all of it."""
+    vlsns: list[int] = []
+    terms: list[int] = []
+    numbers: list[int] = []
+    at: int = 1
+    try:
+        while at <= to_vlsn:
+            rows, after = await _page(url, at, network)
+            rows = [row for row in rows if row.vlsn <= to_vlsn]
+            vlsns += [row.vlsn for row in rows]
+            terms += [row.term for row in rows]
+            numbers += [_number(row) for row in rows]
+            if after <= at:
+                break
+            at = after
+    except (VlsnLogError, ValueError) as error:
+        recorder.record("final", "fail", "final", {"node": node}, str(error)[:200])
+        return False
+    value = {"node": node, "to": to_vlsn, "vlsns": vlsns, "terms": terms, "numbers": numbers}
+    recorder.record("final", "ok", "final", value)
+    return at > to_vlsn
+
+
+_rows = msgspec.json.Decoder(Row)
+
+
+async def _page(url: str, at: int, network: Network) -> tuple[list[Row], int]:
+    answer = await network.request(
+        "GET", f"{url}/v1/entries?from={at}&limit={PAGE_ENTRIES}&kinds=all", timeout_s=PAGE_TIMEOUT_S
+    )
+    if answer.status != 200:
+        raise Unreachable(f"{url} answered {answer.status}: {bytes(answer.body[:300])!r}")
+    return _rows.decode_lines(answer.body), int(answer.headers["Vlsnlog-Next"])
+
+
+def _number(row: Row) -> int:
+    return number_of(row.value.encode()) if row.kind == "DATA" else OWN

@@ -1,0 +1,78 @@
+"""The workloads by name.
+
+| workload | writers | readers |
+|---|---|---|
+| append | plain clients, every fourth a plain POST at any node | one of each node, two of all |
+| producer | exactly-once producers, which send again until they know | one of each node, two of all |
+| tail | plain clients | one of each node, six of all, which let go and begin again |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+from harness.ops import Recorder
+from harness.workloads.writing import Appender, HttpAppender, has_producers, plain_appender, producing_appender, write
+from vlsn.errors import BadArgument
+
+HTTP_EACH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One workload: who writes how, how many read beside one of each node, and how restless they are."""
+
+    name: str
+    producers: bool
+    readers: int
+    restless: float
+    http: bool
+
+    def appender(self, urls: Mapping[str, str], name: str) -> AbstractAsyncContextManager[Appender]:
+        """A client of its own; a producer's ``name`` is used once."""
+        if self.producers:
+            return producing_appender(list(urls.values()), name)
+        return plain_appender(list(urls.values()))
+
+    async def write(
+        self,
+        number: int,
+        urls: Mapping[str, str],
+        recorder: Recorder,
+        seed: int,
+        rate: float,
+        stop: asyncio.Event,
+    ) -> None:
+        """Writer ``number``, until ``stop``."""
+        process, chance, lives = f"w{number}", Random(f"{seed} w{number}"), count(1)
+        by_http = self.http and number % HTTP_EACH == HTTP_EACH - 1
+
+        @asynccontextmanager
+        async def posting() -> AsyncIterator[Appender]:
+            yield HttpAppender(list(urls.values()), chance)
+
+        def opened() -> AbstractAsyncContextManager[Appender]:
+            return posting() if by_http else self.appender(urls, f"{process}.{next(lives)}")
+
+        await write(process, opened, recorder, chance=chance, rate=rate, stop=stop, many=not by_http)
+
+
+_WORKS = {
+    "append": Work("append", producers=False, readers=2, restless=0.05, http=True),
+    "producer": Work("producer", producers=True, readers=2, restless=0.05, http=False),
+    "tail": Work("tail", producers=False, readers=6, restless=0.3, http=True),
+}
+NAMES = tuple(_WORKS)
+
+
+def work_of(name: str) -> Work:
+    """Raises ``BadArgument`` for a workload that this tree has no client for."""
+    work = _WORKS[name]
+    if work.producers and not has_producers():
+        raise BadArgument("--workload producer needs exactly-once producers, which this client does not have yet")
+    return work

@@ -1,0 +1,166 @@
+"""Writers: each awaits the end of its append before its next.
+
+An append ends as *fail* only if the error says that nothing was logged (``retry_safe``); anything else that is no
+acknowledgement is *info*: it may be there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from random import Random
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from harness.ops import Recorder
+from harness.values import value_of
+from repl.client.connect import connect
+from repl.http import problem
+from vlsn.errors import Unreachable, VlsnLogError
+
+MANY_MAX = 5
+PLAIN_TIMEOUT_S = 5.0
+PRODUCER_TIMEOUT_S = 60.0
+"""A producer tries again what is unknown, so it is given the time to outlast most faults."""
+
+
+class Appender(Protocol):
+    async def append(self, values: list[bytes]) -> int:
+        """All of them as one atomic append; the first VLSN.  Raises ``VlsnLogError``."""
+        ...
+
+
+OpenAppender = Callable[[], AbstractAsyncContextManager[Appender]]
+
+
+class _ThroughClient:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def append(self, values: list[bytes]) -> int:
+        if len(values) == 1:
+            return int(await self._client.append(values[0]))
+        return int((await self._client.append_many(values))[0])
+
+
+@asynccontextmanager
+async def plain_appender(urls: list[str]) -> AsyncIterator[Appender]:
+    """The client as most use it: what may have been logged is never sent again."""
+    async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
+        yield _ThroughClient(client)
+
+
+@asynccontextmanager
+async def producing_appender(urls: list[str], producer: str) -> AsyncIterator[Appender]:
+    """The client as an exactly-once producer of that name: it sends again until it knows."""
+    arguments: dict[str, Any] = {"producer": producer}
+    async with connect(",".join(urls), timeout_s=PRODUCER_TIMEOUT_S, **arguments) as client:
+        yield _ThroughClient(client)
+
+
+def has_producers() -> bool:
+    """Whether the client of this tree has exactly-once producers."""
+    return "producer" in inspect.signature(connect).parameters
+
+
+class HttpAppender:
+    """Plain POSTs at whichever node, each on a connection of its own with nothing of ours in between; a redirect is
+    followed once or not at all: what is redirected was not logged."""
+
+    def __init__(self, urls: list[str], chance: Random) -> None:
+        self._urls = urls
+        self._chance = chance
+
+    async def append(self, values: list[bytes]) -> int:
+        async with asyncio.timeout(PLAIN_TIMEOUT_S) as limit:
+            try:
+                return await self._append(f"{self._chance.choice(self._urls)}/v1/entries", values[0])
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise LostAnswer(f"no answer in {PLAIN_TIMEOUT_S:g} s") from None
+
+    async def _append(self, url: str, value: bytes) -> int:
+        status, headers, body = await _post(url, value)
+        if status == 307 and self._chance.random() < 0.7:
+            status, headers, body = await _post(headers["location"], value)
+        if status != 200:
+            raise problem.error_of(body)
+        return int(json.loads(body)["first"])
+
+
+async def _post(url: str, value: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers by lower-case name, body.  Raises ``Unreachable`` when nothing was sent, else ``LostAnswer``."""
+    target = urlsplit(url)
+    try:
+        reader, writer = await asyncio.open_connection(target.hostname, target.port)
+    except OSError as error:
+        raise Unreachable(str(error)) from None
+    head = f"POST {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\nConnection: close\r\n"
+    head += f"Content-Type: application/octet-stream\r\nContent-Length: {len(value)}\r\n\r\n"
+    try:
+        writer.write(head.encode() + value)
+        answer = await reader.read()
+        first, *lines = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+        headers = {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+        body = answer.partition(b"\r\n\r\n")[2]
+        if len(body) != int(headers["content-length"]):
+            raise LostAnswer(f"{len(body)} bytes of an answer of {headers['content-length']}")
+        return int(first.split()[1]), headers, body
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise LostAnswer(f"{type(error).__name__} {error}") from None
+    finally:
+        writer.close()
+
+
+class LostAnswer(VlsnLogError):
+    """A POST without a whole answer: it may have been logged."""
+
+
+async def write(
+    process: str,
+    appender: OpenAppender,
+    recorder: Recorder,
+    *,
+    chance: Random,
+    rate: float,
+    stop: asyncio.Event,
+    many: bool = True,
+) -> None:
+    """Appends about ``rate`` times a second until ``stop``.  A producer whose append ended as unknown begins anew."""
+    while not stop.is_set():
+        async with appender() as opened:
+            while not stop.is_set():
+                count = chance.randint(2, MANY_MAX) if many and chance.random() < 0.3 else 1
+                known = await append_once(process, opened, recorder, count)
+                await _pause(stop, chance.expovariate(rate))
+                if not known:
+                    break
+
+
+async def append_once(process: str, appender: Appender, recorder: Recorder, count: int) -> bool:
+    """One append of ``count`` values, noted; False when its end is unknown."""
+    numbers = [recorder.next_number() for _ in range(count)]
+    recorder.record(process, "invoke", "append", {"numbers": numbers})
+    try:
+        first = await appender.append([value_of(number) for number in numbers])
+    except VlsnLogError as error:
+        type_ = "fail" if error.retry_safe else "info"
+        recorder.record(process, type_, "append", {"numbers": numbers}, f"{error.slug}: {error}"[:200])  # type: ignore[arg-type]
+        return error.retry_safe
+    except asyncio.CancelledError:
+        recorder.record(process, "info", "append", {"numbers": numbers}, "cancelled")
+        raise
+    recorder.record(process, "ok", "append", {"numbers": numbers, "first": first})
+    return True
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        pass

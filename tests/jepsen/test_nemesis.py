@@ -1,0 +1,185 @@
+"""Faults before they strike: the plan from a seed, whom they meet, and the links that they cut."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from harness.group.callers import owner_of
+from harness.group.links import How, Links
+from harness.nemesis.disk import flip_bit, minority, wipe
+from harness.nemesis.plan import KINDS, LASTS_S_MIN, WAYS, plan
+from harness.nemesis.targets import nodes_hit, pairs_hit
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repl.cluster import free_base_port
+
+NAMES = {size: [f"n{number}" for number in range(1, size + 1)] for size in (3, 5)}
+
+
+@given(seed=st.integers(0, 1 << 32), seconds=st.floats(4, 300))
+def test_a_plan_strikes_every_kind_early_and_ends_in_time(seed: int, seconds: float) -> None:
+    strikes = plan(seed, KINDS, seconds=seconds)
+    assert strikes == plan(seed, KINDS, seconds=seconds)
+    for kind in KINDS:
+        mine = [strike for strike in strikes if strike.kind == kind]
+        assert mine[0].at_s < seconds / 3
+        assert all(strike.at_s + strike.lasts_s <= seconds for strike in mine)
+        assert all(strike.lasts_s >= LASTS_S_MIN for strike in mine)
+        ends = [strike.at_s + strike.lasts_s for strike in mine]
+        assert all(end <= strike.at_s for end, strike in zip(ends, mine[1:], strict=False)), "one at a time of a kind"
+
+
+def test_a_long_plan_does_everything_that_there_is() -> None:
+    strikes = plan(1, KINDS, seconds=300)
+    assert {(strike.kind, strike.way) for strike in strikes} == {(kind, way) for kind in KINDS for way in WAYS[kind]}
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@given(draw=st.integers(0, 1 << 32), master=st.sampled_from(["n1", "n3", None]))
+def test_a_fault_meets_as_many_nodes_as_its_way_says(size: int, draw: int, master: str | None) -> None:
+    sizes = {"master": 1, "one": 1, "minority": size // 2, "majority": size // 2 + 1, "all": size}
+    for way, count in sizes.items():
+        hit = nodes_hit(way, NAMES[size], master, Random(draw))
+        assert len(set(hit)) == count
+        assert way != "master" or master is None or hit == [master]
+    assert len(minority(NAMES[size], Random(draw))) == size // 2
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@given(draw=st.integers(0, 1 << 32), way=st.sampled_from(WAYS["partition"]))
+def test_a_partition_cuts_what_its_way_says(size: int, draw: int, way: str) -> None:
+    names = NAMES[size]
+    cut = set(pairs_hit(way, names, "n2", Random(draw)))
+    assert cut
+    assert all(source != target for source, target in cut)
+    heard = {name: {other for other in names if (other, name) not in cut} for name in names}
+    match way:
+        case "one-way":
+            assert len(cut) == 1
+        case "master-deaf":
+            assert heard["n2"] == {"n2"}
+            assert all("n2" in heard[name] for name in names)
+        case "master-mute":
+            assert heard["n2"] == set(names)
+            assert all("n2" not in heard[name] for name in names if name != "n2")
+        case "ring":
+            assert all(len(each) > size // 2 for each in heard.values())
+            assert len({frozenset(each) for each in heard.values()}) == size
+        case _:
+            assert {(target, source) for source, target in cut} == cut
+            assert max(len(each) for each in heard.values()) in (size - 1, size // 2 + 1)
+
+
+def test_one_flipped_bit_is_one_flipped_bit_and_a_wiped_node_keeps_its_settings(tmp_path: Path) -> None:
+    directory = tmp_path
+    written = bytes(4096) + b"some frames" * 100 + bytes(50_000)
+    (directory / "00000001.vlog").write_bytes(written)
+    (directory / "00000002.vlog").write_bytes(bytes(60_000))
+    (directory / "state").mkdir()
+    (directory / "node.toml").write_text("name = 'n1'")
+    assert flip_bit(directory, Random(3)).startswith("00000001.vlog byte ")
+    changed = (directory / "00000001.vlog").read_bytes()
+    bits = [(at, a ^ b) for at, (a, b) in enumerate(zip(written, changed, strict=True)) if a != b]
+    assert len(bits) == 1
+    assert bits[0][1].bit_count() == 1
+    assert wipe(directory)
+    assert [each.name for each in directory.iterdir()] == ["node.toml"]
+    assert flip_bit(directory, Random(3)) == ""
+    assert not wipe(directory)
+
+
+# Links: the calling node is this process under another name, for the kernel is asked who holds the other end.
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[Links, int]]:
+    """An echo on "b", called through its link by "a"; the public port."""
+    public, port = (base := free_base_port(2)), base + 1
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", port)
+    links = Links(lambda: {"a": os.getpid()}, harness_pid=0)
+    await links.open("b", public, port)
+    try:
+        yield links, public
+    finally:
+        await links.close()
+        server.close()
+
+
+async def answered(reader: asyncio.StreamReader, size: int) -> bytes:
+    async with asyncio.timeout(5):
+        return await reader.readexactly(size)
+
+
+async def test_the_kernel_knows_who_called() -> None:
+    async with linked() as (_, public):
+        _, writer = await asyncio.open_connection("127.0.0.1", public)
+        port = writer.get_extra_info("sockname")[1]
+        assert owner_of(port, public, [1, os.getpid()]) == os.getpid()
+        assert owner_of(port, public, []) is None
+        writer.close()
+        assert owner_of(1, public, [os.getpid()]) is None
+
+
+@pytest.mark.parametrize("pair", [("a", "b"), ("b", "a")])
+async def test_a_held_direction_goes_on_when_it_is_healed(pair: tuple[str, str]) -> None:
+    async with linked() as (links, public):
+        reader, writer = await asyncio.open_connection("127.0.0.1", public)
+        writer.write(b"one")
+        assert await answered(reader, 3) == b"one"
+        links.block([pair], "hold")
+        writer.write(b"two")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await reader.readexactly(1)
+        assert links.met[pair] > 0
+        links.heal([pair])
+        assert await answered(reader, 3) == b"two"
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "hold"])
+async def test_a_cut_link_is_reset_and_a_held_one_may_be_when_it_is_healed(how: How) -> None:
+    async with linked() as (links, public):
+        reader, writer = await asyncio.open_connection("127.0.0.1", public)
+        writer.write(b"one")
+        assert await answered(reader, 3) == b"one"
+        links.block([("b", "a")], how)
+        if how == "cut":
+            assert links.met["b", "a"] == 1
+        else:
+            writer.write(b"two")
+            links.heal([("b", "a")], cut=True)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await answered(reader, 3)
+        if how == "cut":
+            reader, writer = await asyncio.open_connection("127.0.0.1", public)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await answered(reader, 1)
+            links.heal([("b", "a")])
+        reader, writer = await asyncio.open_connection("127.0.0.1", public)
+        writer.write(b"on")
+        assert await answered(reader, 2) == b"on"
+        writer.close()
+
+
+async def test_another_pairs_partition_lets_a_link_pass() -> None:
+    async with linked() as (links, public):
+        links.block([("a", "c"), ("c", "b")], "cut")
+        reader, writer = await asyncio.open_connection("127.0.0.1", public)
+        writer.write(b"on")
+        assert await answered(reader, 2) == b"on"
+        assert set(links.met.values()) == {0}
+        writer.close()
