@@ -31,10 +31,9 @@ from enum import Enum
 import msgspec
 
 from feeder.acks import majority
-from repl.founding import Hex, Name
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.nodefile import NodeRecord
-from vlsn.stream import Number, StoredTerm
+from vlsn.stream import Hex, Name, Number, StoredTerm
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
 PRIORITY_MAX = 10

@@ -15,23 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Meta
 
 from vlsn.errors import BadBody
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.records import JSON_FAULTS, GroupEntry, Member
-from vlsn.stream import Number, StoredTerm
+from vlsn.stream import Hex, Name, Number, StoredTerm
 
 Purpose = Literal["founding", "discovery"]
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
-
-
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}\Z")]
-Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

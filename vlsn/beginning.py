@@ -65,7 +65,7 @@ def finish_cleaning(
     On the store's thread, blocking; durable on return."""
     if record is None or not record.first_segment:
         return False
-    due = index.range.first <= record.trimmed_to
+    due = not index.range.empty and index.range.first <= record.trimmed_to
     if due:
         ends = {segment.number: segment.live_end or segment.size for segment in segments}
         index.truncate_head(*first_block(disk, directory, ends))

@@ -145,6 +145,14 @@ class RollbackProhibited(Halted):
         self.durable = durable
 
 
+class Restoring(VlsnLogError):
+    """A network restore of the directory has begun and is not over: it is no log until then, and the node that owns
+    it goes on with it when it is started."""
+
+    slug = "not-ready"
+    retry_safe = True
+
+
 class LogFailed(VlsnLogError):
     """A write or sync failed: the page cache is not to be trusted, the process must end."""
 

@@ -58,3 +58,12 @@ PRODUCER_SILENT_VLSNS = 100_000_000
 CLEANING_PERIOD_S = 5.0
 CLOCK_DIFFERENCE_MAX_S = 60.0
 """While members' clocks differ by more, nothing goes for its age."""
+RESTORES_MAX = 2
+"""So many peers fetch a log from one node at once."""
+RESTORE_RANGE_BYTES = 4 * MIB
+"""What a restoring node asks for at once, unless one frame is larger."""
+RESTORE_RANGE_BYTES_MAX = BODY_BYTES_MAX + 2 * MIB
+RESTORE_IDLE_S = 30.0
+"""A restore that asks for nothing for so long is given up by its provider, and its hold with it."""
+RESTORE_LAG_VLSNS_MAX = 50_000
+"""A peer is fresh enough to restore from while its durable end is no further behind the best one's."""

@@ -71,16 +71,19 @@ class LocalLog:
         self.state = recovered.state
         self.history: History = recovered.history
         self.ring = Ring(options.ring_bytes_max)
-        self.ring.restart(Vlsn(recovered.index.range.last))
+        self.ring.restart(recovered.last_vlsn)
         self.stats = LogStats(index=recovered.index.stats)
         self.stats.cuts = recovered.cuts
         self.keeper = keeper
         self.writer = writer
         self.failure: LogFailed | None = None
         self.dtvlsn: Vlsn = recovered.dtvlsn
+        self.rollbacks = 0
+        """Raised when a rollback begins and when it is over: odd while one is under way."""
         self.slow_syncs = SlowSyncs()
         self.lock = recovered.lock
         self._cleaned = recovered.cleaned
+        self._begins_after = recovered.begins_after
         self._listener = listener
         self.placement = Placement(
             recovered,
@@ -97,7 +100,7 @@ class LocalLog:
             self.ring,
             options,
             seams.clock,
-            next_vlsn=Vlsn(recovered.index.range.last + 1),
+            next_vlsn=Vlsn(recovered.last_vlsn + 1),
             dtvlsn=lambda: self.dtvlsn,
             sealed=listener.sealed,
         )
@@ -142,8 +145,9 @@ class LocalLog:
 
     @property
     def trimmed_to(self) -> Vlsn:
-        """The last VLSN that was cleaned away; 0 when the log begins at 1 or is empty."""
-        return Vlsn(max(0, self.index.range.first - 1))
+        """The last VLSN that was cleaned away, or never was here; 0 when the log begins at 1."""
+        first = self.index.range.first
+        return Vlsn(first - 1) if first else self._begins_after
 
     def state_record(self, vlsn: Vlsn) -> StateRecord:
         """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned."""
@@ -308,13 +312,16 @@ class LocalLog:
         assert self._consumer.term is None
         check_rollback(self, matchpoint)
         self.replacer.follow(on=True)
+        self.rollbacks += 1
 
         def ended() -> None:
+            self.rollbacks += 1
             self.replacer.follow(on=False)
             self.checkpointer.release()
             done()
 
         def given_up(error: VlsnLogError) -> None:
+            self.rollbacks += 1
             self.replacer.follow(on=False)
             self.checkpointer.release()
             refused(error)

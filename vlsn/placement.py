@@ -50,7 +50,7 @@ class Placement:
         self.tail: Tail | None = recovered.tail
         self.taken_s = seams.clock.monotonic_s()
         """When the tail was taken."""
-        self.last_vlsn: Vlsn = Vlsn(recovered.index.range.last)
+        self.last_vlsn: Vlsn = recovered.last_vlsn
         """Of the last block placed."""
         self._directory = recovered.directory
         self._options = options

@@ -37,6 +37,7 @@ from vlsn.overmark import finish_rollback
 from vlsn.reading import LogRead, check_owner, read_log
 from vlsn.rebuild import Misfit, derive_history, durable_end, note_producers
 from vlsn.reindex import Reread, StoredIndex
+from vlsn.restoring import check_no_restore
 from vlsn.resume import resumed
 from vlsn.seams import DirectoryLock, Disk, Seams
 from vlsn.segment import segment_name
@@ -67,8 +68,10 @@ class Recovered:
     next_number: int
     ends: dict[int, int]
     cuts: int
+    begins_after: Vlsn
+    """Of an empty log the VLSN before its first: not 0 only where a restore has just begun."""
     cleaned: bool
-    """Segments before the first one are gone."""
+    """Segments before the first one are gone, or never were here."""
     settled: Vlsn | None
     """The VLSN that the state record is of; None when what entries add up to is not known from the log's first
     VLSN on (``state`` was lost, and the log does not begin at 1): then the node neither stands nor cleans."""
@@ -76,6 +79,11 @@ class Recovered:
     """The node file was made by this open: a new incarnation."""
     notes: list[str] = field(default_factory=list)
     """What was out of the ordinary, for the node's log."""
+
+    @property
+    def last_vlsn(self) -> Vlsn:
+        """What the next block follows on."""
+        return Vlsn(self.index.range.last or self.begins_after)
 
 
 def recover(
@@ -87,10 +95,12 @@ def recover(
     segment_bytes: int,
     index_map_bytes: int = INDEX_MAP_BYTES,
     state_map_bytes: int = STATE_MAP_BYTES,
+    restoring: bool = False,
 ) -> Recovered:
     """Opens (or founds) the directory of ``node`` of ``group``.  Raises ``LogInUse``, ``WrongDirectory``,
-    ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked then."""
-    opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes)
+    ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked then.  ``Restoring`` while a network
+    restore is not over there, which alone opens it ``restoring``."""
+    opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring)
     try:
         return opening.run()
     except BaseException:
@@ -111,9 +121,17 @@ class _Opening:
     _history: History
 
     def __init__(
-        self, directory: str, seams: Seams, group: str, node: str, index_map_bytes: int, state_map_bytes: int
+        self,
+        directory: str,
+        seams: Seams,
+        group: str,
+        node: str,
+        index_map_bytes: int,
+        state_map_bytes: int,
+        restoring: bool,
     ) -> None:
         self._directory = directory
+        self._restoring = restoring
         self._seams = seams
         self._disk: Disk = seams.disk
         self._group, self._node = group, node
@@ -130,10 +148,12 @@ class _Opening:
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         self._closers.append(lock.release)
+        if not self._restoring:
+            check_no_restore(self._disk, self._directory)
         segments = survey(self._disk, self._directory)
         check_owner(segments, self._directory, self._group, self._node)
-        next_number = max((segment.number for segment in segments), default=0) + 1
         self._open_stores()
+        next_number = max([0, self._first_segment - 1, *(segment.number for segment in segments)]) + 1
         self._use_state(segments)
         self._scan_from = self._state.checkpoint.scan_lsn if self._state.checkpoint is not None else NULL_LSN
         self._read()
@@ -185,22 +205,30 @@ class _Opening:
         ours = self._node_file is None or index.owner == self._node_file.record.incarnation
         return int(index.range.first) if self._index.loaded is not None and ours else 0
 
+    @property
+    def _first_segment(self) -> int:
+        """The segment that the log begins in; 0 for all there are."""
+        return self._state.record.first_segment if self._state.record is not None else 0
+
+    @property
+    def _trimmed_to(self) -> Vlsn:
+        return self._state.record.trimmed_to if self._state.record is not None else NULL_VLSN
+
     # The log, as it is on the medium.
 
     def _read(self) -> None:
         """Raises ``Damaged``."""
         stated = self._state.stated
-        record = self._state.record
         self._log = read_log(
             self._disk,
             self._directory,
             scan_from=self._scan_from,
-            first_segment=record.first_segment if record is not None else 0,
+            first_segment=self._first_segment,
             stated=stated,
         )
         check_owner(self._log.segments, self._directory, self._group, self._node)
         checkpoint = self._state.checkpoint if self._scan_from else None
-        last = Vlsn(checkpoint.last_vlsn) if checkpoint is not None else NULL_VLSN
+        last = Vlsn(checkpoint.last_vlsn) if checkpoint is not None else self._trimmed_to
         self._blocks = self._log.blocks.reread(self._scan_from, last)
 
     def _check_age_of_node_file(self) -> None:
@@ -326,7 +354,9 @@ class _Opening:
             next_number=next_number,
             ends=ends,
             cuts=len(log.cuts),
-            cleaned=any(segment.header is not None and segment.header.prev_number for segment in log.active[:1]),
+            begins_after=self._trimmed_to if index.range.empty else NULL_VLSN,
+            cleaned=self._trimmed_to > 0
+            or any(segment.header is not None and segment.header.prev_number for segment in log.active[:1]),
             settled=settled,
             empty_store=empty_store,
             notes=self._notes,

@@ -100,6 +100,10 @@ class StateStore:
         given = (CHECKPOINT_KEY, checkpoint), (RECORD_KEY, record), (IDLE_END_KEY, idle_end)
         self._store.write([(key, msgspec.json.encode(value)) for key, value in given if value is not None])
 
+    def restart(self, record: StateRecord) -> None:
+        """``record``, and nothing of the log that was here before.  As ``save``."""
+        self._store.write([(RECORD_KEY, msgspec.json.encode(record))], deletes=[CHECKPOINT_KEY, IDLE_END_KEY])
+
     def close(self) -> None:
         self._store.close()
 

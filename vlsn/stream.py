@@ -64,6 +64,9 @@ STORED_TERM_MAX = NUMBER_MAX - 1
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 """A VLSN or a term, from outside."""
 StoredTerm = Annotated[int, Meta(ge=0, le=STORED_TERM_MAX)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}\Z")]
+Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+"""An incarnation, a process or a session."""
 Checksum = Annotated[int, Meta(ge=0, le=U32_MAX)]
 BLOCKS_HEADER = Struct("<BBHIQQQQ")
 ACK = Struct("<BBHIQQQ")
@@ -270,9 +273,17 @@ def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max
     """The blocks of a BLOCKS message, which must begin at VLSN ``expected_first`` and bear terms from ``term_min``,
     the log's last, to ``term_max``, none below one another.  Views into ``message``, nothing copied.  Raises
     ``BadBody``."""
-    count = BLOCKS_HEADER.unpack_from(message)[3]
-    starts, sizes = _walk(message, count)
-    view = memoryview(message)
+    starts, sizes = _walk(message, BLOCKS_HEADER.unpack_from(message)[3])
+    return run_of(message, starts, sizes, expected_first=expected_first, term_min=term_min, term_max=term_max)
+
+
+def run_of(
+    data: bytes, starts: list[int], sizes: list[int], *, expected_first: int, term_min: int, term_max: int
+) -> BlockRun:
+    """The blocks that lie in ``data`` at ``starts``, verified as ``split_blocks`` does; at least one.  Views into
+    ``data``.  Raises ``BadBody``."""
+    count = len(starts)
+    view = memoryview(data)
     blocks = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     if count <= _FEW:
         headers = [_checked(block) for block in blocks]
@@ -286,7 +297,7 @@ def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max
             [index for index, header in enumerate(headers) if header.flags & PRODUCERS],
         )
     else:
-        run = _check_many(message, blocks, starts, sum(sizes))
+        run = _check_many(data, blocks, starts, sum(sizes))
     previous, term = expected_first - 1, run.terms[0]
     if run.firsts[0] != expected_first:
         raise BadBody(f"blocks from VLSN {run.firsts[0]}, not {expected_first}")

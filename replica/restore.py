@@ -1,0 +1,253 @@
+"""A network restore: whom to ask, and the transfer of one provider's blocks into this node's own log.
+
+    choose    of all members' offers those that are fresh enough, the least loaded first
+    Transfer  open a session ─► segment by segment, range by range ─► unpack ─► append_blocks ─► synced
+              the provider's state record as of its durable end, once all up to there is synced here
+
+1. What is kept are blocks, byte for byte, in frames and segments of this node's own; nothing of a peer's header, salt,
+   checkpoints or rollbacks comes along, and never its node file.
+2. Nothing past the durable end that the session was opened with is kept.
+3. The term of a block is stored, synced, before the block is written.
+4. The log may be cut off at any moment: it goes on behind its last synced block, from this or another provider.
+   Before it does, their term runs must agree: else the restore begins again.
+5. A provider's fault ends this transfer (``BadBody``, ``NotFound``, ``Unreachable`` …) and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from replica.unpack import Unpacked, unpack
+from vlsn.errors import BadBody, IntegrityFault, VlsnLogError
+from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn, lsn_file, lsn_offset
+from vlsn.limits import RESTORE_LAG_VLSNS_MAX, RESTORE_RANGE_BYTES, RESTORE_RANGE_BYTES_MAX, UNSYNCED_BYTES_MAX
+from vlsn.local import LocalLog
+from vlsn.offer import Offer
+from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader
+from vlsn.state import StateRecord
+from vlsn.stream import BlockRun, TermRun
+
+
+class Disagrees(IntegrityFault):
+    """What was restored so far is not in the provider's log: it cannot be gone on with."""
+
+
+class Provider(Protocol):
+    """One member, as it is asked."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def open(self, from_vlsn: Vlsn) -> Offer: ...
+
+    async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes: ...
+
+    async def close(self, session: str) -> None: ...
+
+
+def choose(offers: Sequence[Offer], *, have: Vlsn, durable: Vlsn) -> list[Offer]:
+    """Those to restore from, best first: none that knows less durable than ``durable``, which this node knew, none
+    that is far behind the best.  ``have``: what is restored already; who begins at or before what follows comes
+    first, so that it need not be thrown away."""
+    useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= max(have, durable)]
+    best = max((offer.dtvlsn for offer in useful), default=0)
+    fresh = [offer for offer in useful if offer.dtvlsn >= best - RESTORE_LAG_VLSNS_MAX]
+    return sorted(
+        fresh,
+        key=lambda offer: (
+            bool(have) and offer.first > have + 1,
+            offer.restores,
+            offer.feeders,
+            -offer.dtvlsn,
+            offer.name,
+        ),
+    )
+
+
+def agree(mine: Sequence[TermRun], theirs: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether two logs have the same terms wherever both have something: ``theirs`` reaches at least as far."""
+    if not mine or not theirs:
+        return True
+    low = max(mine[0].first, theirs[0][1])
+    high = min(mine[-1].last, theirs[-1][2])
+    ours = [(run.term, run.first, run.last) for run in mine]
+    return _clipped(ours, low, high) == _clipped(theirs, low, high)
+
+
+def _clipped(runs: Sequence[tuple[int, int, int]], low: int, high: int) -> list[tuple[int, int, int]]:
+    return [(term, max(first, low), min(last, high)) for term, first, last in runs if last >= low and first <= high]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a restore is; for status."""
+
+    provider: str = ""
+    began_s: float = 0.0
+    bytes_done: int = 0
+    """Of segments, as they were fetched in this process's life."""
+    bytes_total: int = 0
+    """What the provider's segments hold from where the fetch began, and what was fetched before."""
+    vlsn: int = 0
+    target: int = 0
+    attempts: int = 0
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the transfer is in the provider's segments."""
+
+    segments: list[tuple[int, int]]
+    index: int = 0
+    offset: int = 0
+    salt: int = 0
+    bytes_wanted: int = RESTORE_RANGE_BYTES
+
+    @property
+    def number(self) -> int:
+        return self.segments[self.index][0]
+
+    @property
+    def end(self) -> int:
+        return self.segments[self.index][1]
+
+    @property
+    def over(self) -> bool:
+        return self.index >= len(self.segments)
+
+    def next(self) -> None:
+        self.index += 1
+        self.offset, self.salt = FIRST_FRAME, 0
+
+
+@dataclass(slots=True)
+class Transfer:
+    """One provider's blocks into ``log``, which is open ``restoring``.  ``run`` once."""
+
+    log: LocalLog
+    provider: Provider
+    progress: Progress
+    store_term: Callable[[Term], Awaitable[None]]
+    offload: Callable[[Callable[[], Unpacked]], Awaitable[Unpacked]]
+    clock: Callable[[], float]
+    _have: Vlsn = NULL_VLSN
+    """The last VLSN handed to the log, and its term."""
+    _term: int = 0
+    _unsynced: int = 0
+    _failed: VlsnLogError | None = None
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> StateRecord:
+        """The provider's state record; everything up to its VLSN is synced here on return.  Raises ``Disagrees``, or
+        what ended the transfer."""
+        log = self.log
+        self._have, self._term = log.allocated, log.history.last_term
+        offer = await self.provider.open(Vlsn(self._have + 1))
+        try:
+            assert offer.record is not None
+            self._begin(offer)
+            if not agree(log.history.term_runs, offer.record.term_runs):
+                raise Disagrees(f"{self.provider.name} has other terms than what was restored so far")
+            await self._fetch(offer)
+            await self._synced()
+            if log.range.last != offer.dtvlsn:
+                raise BadBody(f"the segments of {self.provider.name} end at VLSN {log.range.last}, not {offer.dtvlsn}")
+            if not agree(log.history.term_runs, offer.record.term_runs):
+                raise Disagrees(f"the blocks of {self.provider.name} have other terms than its state record")
+            return offer.record
+        finally:
+            await self._close(offer.session)
+
+    def _begin(self, offer: Offer) -> None:
+        progress = self.progress
+        progress.provider = self.provider.name
+        progress.began_s = self.clock()
+        progress.vlsn, progress.target = self._have, offer.dtvlsn
+        size = sum(segment.end - FIRST_FRAME for segment in offer.segments)
+        if offer.segments:
+            size -= lsn_offset(Lsn(offer.at)) - FIRST_FRAME
+        progress.bytes_total = progress.bytes_done + max(0, size)
+
+    async def _close(self, session: str) -> None:
+        try:
+            await self.provider.close(session)
+        except (VlsnLogError, OSError):
+            pass  # it ends by itself
+
+    async def _fetch(self, offer: Offer) -> None:
+        """Everything up to the offer's durable end is handed to the log on return."""
+        place = _Place([(segment.number, segment.end) for segment in offer.segments])
+        if place.over:
+            return
+        if place.number != lsn_file(Lsn(offer.at)):
+            raise BadBody(f"the offer begins in segment {lsn_file(Lsn(offer.at))}, its segments with {place.number}")
+        place.offset = max(FIRST_FRAME, lsn_offset(Lsn(offer.at)))
+        while not place.over and self._have < offer.dtvlsn:
+            if place.offset >= place.end:
+                place.next()
+            elif not place.salt:
+                await self._read_header(offer, place)
+            else:
+                await self._fetch_range(offer, place)
+
+    async def _read_header(self, offer: Offer, place: _Place) -> None:
+        page = await self._read(offer, place, 0, HEADER_PAGE)
+        header = SegmentHeader.decode(page)
+        if header.number != place.number or header.group != offer.group:
+            raise BadBody(f"segment {place.number} has the header of {header.number} of group {header.group}")
+        place.salt = header.salt
+
+    async def _fetch_range(self, offer: Offer, place: _Place) -> None:
+        end = min(place.end, place.offset + place.bytes_wanted)
+        data = await self._read(offer, place, place.offset, end)
+        expected, base, salt, term = self._have + 1, place.offset, place.salt, self._term
+        found = await self.offload(
+            lambda: unpack(data, base=base, salt=salt, expected=expected, upto=offer.dtvlsn, term_min=term)
+        )
+        if found.bytes_wanted:
+            if end == place.end or found.bytes_wanted > RESTORE_RANGE_BYTES_MAX:
+                raise BadBody(f"a frame at {base} of segment {place.number} takes {found.bytes_wanted} bytes")
+            place.bytes_wanted = found.bytes_wanted
+            return
+        self.progress.bytes_done += found.at - place.offset
+        place.offset, place.bytes_wanted = found.at, RESTORE_RANGE_BYTES
+        if found.run is not None:
+            await self._keep(found.run)
+
+    async def _read(self, offer: Offer, place: _Place, start: int, end: int) -> bytes:
+        data = await self.provider.read(offer.session, place.number, start, end, have=self.log.range.last_sync)
+        if len(data) != end - start:
+            raise BadBody(f"{len(data)} bytes of segment {place.number} where {end - start} were asked for")
+        return data
+
+    async def _keep(self, run: BlockRun) -> None:
+        log = self.log
+        if run.terms[-1] > log.node_file.record.term:
+            await self.store_term(Term(run.terms[-1]))
+        self._have, self._term = Vlsn(run.last_vlsn), run.terms[-1]
+        self._unsynced += run.bytes
+        log.append_blocks(run, lambda error: self._kept(run, error))
+        await self._room(UNSYNCED_BYTES_MAX)
+
+    def _kept(self, run: BlockRun, error: VlsnLogError | None) -> None:
+        self._unsynced -= run.bytes
+        self._failed = self._failed or error
+        if error is None:
+            self.progress.vlsn = run.last_vlsn
+            self.log.raise_dtvlsn(Vlsn(run.last_vlsn))  # no session gives more than what is durable
+        self._moved.set()
+
+    async def _room(self, unsynced_max: int) -> None:
+        """Waits until at most so much is on its way to the disk.  Raises what the log has refused."""
+        while self._unsynced > unsynced_max and self._failed is None:
+            self._moved.clear()
+            await self._moved.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    async def _synced(self) -> None:
+        await self._room(0)

@@ -1,0 +1,74 @@
+"""The blocks in a piece of a peer's segment, checked as strictly as those of a feed.
+
+    peer's segment   |START|40–44|45–45✗|46–49|45–47|END|…      frames of the peer's, salt and all
+    wanted from 41         ───── 41 lies inside 40–44: not a place where two logs meet
+    wanted from 40         40–44         (✗ and records are passed over)  46–49 does not follow: refused
+
+Every frame's salt, chain and checksum is looked at, overmarked blocks and local records are passed over, and what is
+left must follow on, block by block, with both checksums right.  Frames are a node's own, so what comes out are the
+bare blocks; the log that keeps them builds its own around them.  Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vlsn import scan
+from vlsn.errors import BadBody
+from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
+from vlsn.ids import NUMBER_MAX
+from vlsn.scan import Stop
+from vlsn.stream import BlockRun, run_of
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """``run``: the wanted blocks, None where there was none.  ``at``: the offset to go on from.  ``bytes_wanted``: 0,
+    or how much the frame there takes.  ``past``: a block past ``upto`` was met, so nothing more is wanted."""
+
+    run: BlockRun | None
+    at: int
+    bytes_wanted: int = 0
+    past: bool = False
+
+
+def unpack(data: bytes, *, base: int, salt: int, expected: int, upto: int, term_min: int) -> Unpacked:
+    """The visible blocks in ``data``, which lies at offset ``base`` (a frame's) of a segment, from VLSN ``expected`` to
+    ``upto``, a block's last; earlier ones are passed over.  Raises ``BadBody`` for anything that is not as a good
+    segment has it."""
+    found = scan.walk(data, base=base, start=base, end=base + len(data), salt=salt)
+    if not len(found):
+        return Unpacked(None, base, bytes_wanted=_size_of_first(data, base, salt))
+    bad = scan.check_crcs(data, base, found)
+    if bad is not None or found.reason in (Stop.BAD, Stop.ZEROS):
+        at = int(found.offsets[bad]) if bad is not None else found.end
+        raise BadBody(f"the peer's segment has no whole, right frame at offset {at}")
+    blocks = (found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0)
+    offsets, lengths = found.offsets[blocks], found.headers["length"][blocks].astype(np.int64)
+    heads = scan.block_headers(data, base, offsets)
+    firsts = heads["first_vlsn"].astype(np.int64)
+    lasts = firsts + heads["count"] - 1
+    past = lasts > upto
+    wanted = (lasts >= expected) & ~past
+    if not wanted.any():
+        return Unpacked(None, found.end, past=bool(past.any()))
+    if not (lengths == heads["body_bytes"].astype(np.int64) + 64)[wanted].all():
+        raise BadBody("a block of the peer's does not fill its frame")
+    run = run_of(
+        data,
+        (offsets[wanted] - base + FRAME_BYTES).tolist(),
+        lengths[wanted].tolist(),
+        expected_first=expected,
+        term_min=term_min,
+        term_max=NUMBER_MAX,
+    )
+    return Unpacked(run, found.end, past=bool(past.any()))
+
+
+def _size_of_first(data: bytes, base: int, salt: int) -> int:
+    header = decode_header(data, 0, offset=base, salt=salt)
+    if header is None or header.size <= len(data):
+        raise BadBody(f"the peer's segment has no frame at offset {base}")
+    return header.size

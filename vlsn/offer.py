@@ -1,0 +1,99 @@
+"""What a restoring node and its provider say to each other, in JSON; the bytes of segments go beside it.
+
+    look     restoring → any member    how loaded are you, and how far is your log durable?
+    open     restoring → provider      I want the log from this VLSN on: hold it for me
+    close    restoring → provider      I need nothing more
+
+Every question names the group, who asks with which incarnation, and whom.  An ``Offer`` answers each of them; that
+to an ``open`` carries the session, the state record as of the durable end, and the segments from ``at`` on.  The
+session's durable end is fixed when it is opened: nothing past it is the restoring node's to keep.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from vlsn.errors import BadBody
+from vlsn.records import JSON_FAULTS
+from vlsn.segment import NUMBER_MAX as SEGMENT_NUMBER_MAX
+from vlsn.state import StateRecord
+from vlsn.stream import Hex, Name, Number
+
+LOOK: Final = "look"
+OPEN: Final = "open"
+CLOSE: Final = "close"
+Purpose = Literal["look", "open", "close"]
+
+
+class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``from_vlsn``: the first VLSN wanted, 0 for the first there is.  ``session``: which one to close."""
+
+    group: Name
+    sender: Name
+    incarnation: Hex
+    to: Name
+    purpose: Purpose
+    from_vlsn: Number = 0
+    session: str = ""
+
+
+class OfferedSegment(msgspec.Struct, frozen=True, array_like=True):
+    """``end``: up to which offset it is synced."""
+
+    number: Number
+    end: Number
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """``restores`` under way at this node, ``feeders`` it serves; ``full``: it takes no more restores just now.
+    ``generation`` changes with every rollback."""
+
+    group: Name
+    name: Name
+    incarnation: Hex
+    first: Number
+    dtvlsn: Number
+    restores: Number = 0
+    feeders: Number = 0
+    full: bool = False
+    generation: Number = 0
+    session: str = ""
+    record: StateRecord | None = None
+    at: Number = 0
+    """LSN of a frame at or before the first VLSN wanted; 0 when nothing more is there."""
+    segments: list[OfferedSegment] = []
+    """Of an ``open``, from ``at`` on, ascending."""
+
+
+def read_ask(body: object) -> RestoreAsk:
+    """Raises ``BadBody``."""
+    try:
+        return msgspec.convert(body, RestoreAsk)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"restore: {error}") from None
+
+
+def read_offer(body: bytes) -> Offer:
+    """Raises ``BadBody``."""
+    try:
+        offer = msgspec.json.decode(body, type=Offer)
+    except JSON_FAULTS as error:
+        raise BadBody(f"no offer of a restore: {error}") from None
+    numbers = [segment.number for segment in offer.segments]
+    if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= SEGMENT_NUMBER_MAX):
+        raise BadBody("an offer whose segments are not in order")
+    if bool(offer.first) != bool(offer.dtvlsn) or offer.first > offer.dtvlsn:
+        raise BadBody(f"an offer of VLSNs {offer.first} to {offer.dtvlsn}")
+    if bool(offer.session) != (offer.record is not None):
+        raise BadBody("an offer with a session but no state record")
+    if offer.record is not None and offer.record.vlsn != offer.dtvlsn:
+        raise BadBody(f"a state record of VLSN {offer.record.vlsn} with a log durable to {offer.dtvlsn}")
+    return offer
+
+
+def document(message: msgspec.Struct) -> dict[str, Any]:
+    """As JSON shows it."""
+    found: dict[str, Any] = msgspec.to_builtins(message)
+    return found
