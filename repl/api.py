@@ -183,6 +183,19 @@ class NodeApi(Protocol):
         """``POST /v1/peer/hello``: founding and discovery.  Raises ``FeedRefused``, ``BadBody``."""
         ...
 
+    async def restore(self) -> dict[str, Any]:
+        """The log is given up and restored from a peer.  Raises ``NotAllowed`` while this node leads or restores."""
+        ...
+
+    def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/restore`` (``vlsn.offer``).  Raises as ``repl.providing`` says."""
+        ...
+
+    async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
+        """Bytes of a segment for a restoring peer, and the log's generation.  Raises ``NotFound`` when the session
+        is over, ``NotYet``, ``Trimmed``."""
+        ...
+
     def metrics_text(self) -> bytes:
         """Prometheus' text format."""
         ...

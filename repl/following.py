@@ -28,6 +28,7 @@ from vlsn.errors import (
     IntegrityFault,
     NotMaster,
     StaleTerm,
+    Trimmed,
     Unreachable,
     VlsnLogError,
 )
@@ -135,6 +136,8 @@ class Following:
             raise error
         self._stopped(error)
         if isinstance(error, FeedRejected):
+            if error.reason == Trimmed.slug and self.feed is not None and not self.feed.term:
+                self.node.restoration.want(f"trimmed: {error}")
             raise Unreachable(f"{error.reason}: {error}") from error
         if isinstance(error, VlsnLogError) and not isinstance(error, _Again):
             raise ChannelClosed(str(error)) from error

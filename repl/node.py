@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from feeder.restore import Restores
 from repl import peers
 from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
@@ -32,7 +33,9 @@ from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
 from repl.offload import Offload, settle, settle_error
 from repl.opening import append_limits, open_log
+from repl.providing import answer_ask, make_restores, read_range
 from repl.reads import Reads
+from repl.restoring import Restoration, RestoreWanted
 from repl.segments import SegmentFiles
 from vlsn.block import Entry
 from vlsn.errors import (
@@ -41,6 +44,7 @@ from vlsn.errors import (
     Halted,
     LogFailed,
     NoSpace,
+    NotAllowed,
     NotMaster,
     VlsnLogError,
     WrongGroup,
@@ -88,6 +92,9 @@ class Node:
         self.reads: Reads | None = None
         self.files: SegmentFiles | None = None
         self.cleaning: Cleaning | None = None
+        self.restores: Restores | None = None
+        """Of peers, from this log."""
+        self.restoration = Restoration(self)
         self.role: Role | None = None
         self.listener: Listener | None = None
         self.append_seconds = Seconds()
@@ -126,46 +133,75 @@ class Node:
             _, under_way = await asyncio.wait(under_way, timeout=CANCEL_AGAIN_S)
         if self.listener is not None:
             await self.listener.close()
-        log = self.log
-        if log is not None:
-            if self.reads is not None:
-                self.reads.fail(NotMaster("the node is stopping"))
-            closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            log.close(partial(settle(closed), None))
-            if log.failure is None:
-                await closed
-            log.node_file.close()
+        await self._close_log("the node is stopping")
+        await self.restoration.close_log()
         for worker in self._workers.values():
             worker.close()
         await self.network.close()
 
     async def _live(self) -> None:
+        """From the log's opening to the node's end; a log that is to be restored is closed, restored and opened."""
+        try:
+            for name in ("keeper", "writer", "reads", "feeds"):
+                self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
+            while True:
+                await self._live_with_log()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the node's boundary: whatever else ends it ends the process
+            self._on_fatal(error)
+
+    async def _live_with_log(self) -> None:
+        """One log's life; returns when another one is to be opened in its place."""
+        if await self.restoration.begun():
+            await self.restoration.run("a restore that was begun before goes on")
         try:
             await self._open()
+        except Damaged as error:
+            self.set_state("DAMAGED", str(error))
+            await self.restoration.run(await self.restoration.asked())
+            return
+        why = ""
+        try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick(), name="tick")
                 tasks.create_task(self._play(), name="role")
                 assert self.cleaning is not None
                 tasks.create_task(self.cleaning.run(), name="cleaning")
-        except asyncio.CancelledError:
-            raise
-        except Damaged as error:
-            self.set_state("DAMAGED", str(error))
-        except BaseException as error:  # the node's boundary: whatever else ends it ends the process
-            self._on_fatal(error)
+                tasks.create_task(self.restoration.wanted(), name="restore")
+        except* RestoreWanted as wanted:
+            why = str(wanted.exceptions[0])
+        log = self.opened()
+        end, durable = (log.history.last_term, log.range.last), log.dtvlsn
+        await self._close_log(why)
+        await self.restoration.run(why, end=end, durable=durable)
+
+    async def _close_log(self, why: str) -> None:
+        """A clean stop of the log, if it is open."""
+        log = self.log
+        if log is None:
+            return
+        if self.reads is not None:
+            self.reads.fail(NotMaster(why))
+        if self.restores is not None:
+            self.restores.close_all(why)
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.close(partial(settle(closed), None))
+        if log.failure is None:
+            await closed
+        log.node_file.close()
+        self.log = self.reads = self.files = self.cleaning = self.restores = None
 
     async def _open(self) -> None:
-        for name in ("keeper", "writer", "reads", "feeds"):
-            self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
-        workers = self._workers
         log, notes = await open_log(
-            self.config, self.seams, writer=workers["writer"], keeper=workers["keeper"], listener=self
+            self.config, self.seams, writer=self.worker("writer"), keeper=self.worker("keeper"), listener=self
         )
         for note in notes:
             self.event("open", note=note)
         self.log = log
-        self.reads = Reads(log, Offload(workers["reads"]))
-        self.files = SegmentFiles(log, Offload(workers["reads"]))
+        self.reads = Reads(log, Offload(self.worker("reads")))
+        self.files = SegmentFiles(log, Offload(self.worker("reads")))
+        self.restores = make_restores(self)
         self.cleaning = Cleaning(self)
         self.reason = "starting"
         span = log.range
@@ -212,8 +248,14 @@ class Node:
         if self.log is None:
             if self.state == "DAMAGED":
                 raise Damaged(self.reason)
+            if self.state == "RESTORING":
+                raise NotMaster("the node is being restored from a peer")
             raise NotMaster("the node is still opening its log; try again soon")
         return self.log
+
+    def worker(self, name: str) -> Worker:
+        """``keeper``, ``writer``, ``reads`` or ``feeds``."""
+        return self._workers[name]
 
     @property
     def feed_offload(self) -> Offload:
@@ -265,7 +307,8 @@ class Node:
 
     @property
     def incarnation(self) -> int:
-        return self.log.node_file.record.incarnation if self.log is not None else 0
+        log = self.log or self.restoration.log
+        return log.node_file.record.incarnation if log is not None else 0
 
     def status(self) -> dict[str, Any]:
         return status(self)
@@ -357,6 +400,18 @@ class Node:
         self.opened()
         assert self.cleaning is not None
         return told(await (self.cleaning.dry_run() if dry_run else self.cleaning.clean()), self.config.name)
+
+    async def restore(self) -> dict[str, Any]:
+        if self.state in ("MASTER", "RESTORING"):
+            raise NotAllowed(f"this node is {self.state}: it is not restored")
+        self.restoration.want("a person asked for it")
+        return {"node": self.config.name, "state": "RESTORING"}
+
+    def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        return answer_ask(self, body)
+
+    async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
+        return await read_range(self, session, number, start, end, have)
 
     async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
         return await peers.answer_hello(self, body)

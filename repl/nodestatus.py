@@ -39,6 +39,7 @@ def status(node: Node) -> dict[str, Any]:
             for name, url in node.config.members.items()
         ],
     }
+    base["restore"] = restore_status(node)
     if node.reason:
         base["reason"] = node.reason
     if log is None:
@@ -89,6 +90,36 @@ def status(node: Node) -> dict[str, Any]:
     if isinstance(role, Following):
         base["replica"] = _replica(node, role)
     return base
+
+
+def restore_status(node: Node) -> dict[str, Any]:
+    """This node's own restore, if one is under way, those before it, and those that it provides."""
+    restoration = node.restoration
+    found: dict[str, Any] = {
+        "running": None,
+        "history": list(restoration.history),
+        "providing": [
+            {"peer": session.peer, "vlsn": session.hold.vlsn, "bytes": session.bytes}
+            for session in (node.restores.sessions if node.restores is not None else [])
+        ],
+    }
+    progress = restoration.progress
+    if progress is not None:
+        seconds = max(0.0, node.seams.clock.monotonic_s() - progress.began_s)
+        rate = progress.bytes_done / seconds if seconds else 0.0
+        left = max(0, progress.bytes_total - progress.bytes_done)
+        found["running"] = {
+            "from": progress.provider,
+            "bytes_done": progress.bytes_done,
+            "bytes_total": progress.bytes_total,
+            "vlsn": progress.vlsn,
+            "target": progress.target,
+            "bytes_per_s": round(rate),
+            "expected_s": round(left / rate, 1) if rate else None,
+            "attempts": progress.attempts,
+            "last_error": progress.last_error,
+        }
+    return found
 
 
 def holds(log: LocalLog) -> list[dict[str, Any]]:

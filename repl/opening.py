@@ -16,19 +16,23 @@ async def open_log(
     config: NodeConfig, seams: Seams, *, writer: Worker, keeper: Worker, listener: LogListener
 ) -> tuple[LocalLog, list[str]]:
     """The log, recovered on the keeper's thread, and what there was to say of it.  Raises as ``recover``."""
-    recovered: Recovered = await Offload(keeper)(
-        lambda: recover(
-            str(config.dir),
-            seams,
-            group=config.group,
-            node=config.name,
-            segment_bytes=config.segment_bytes,
-            index_map_bytes=config.index_map_bytes,
-            state_map_bytes=config.state_map_bytes,
-        )
-    )
+    recovered: Recovered = await Offload(keeper)(lambda: open_recovered(config, seams))
     log = LocalLog(recovered, log_options(config), seams, writer=writer, keeper=keeper, listener=listener)
     return log, list(recovered.notes)
+
+
+def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:
+    """Blocking, on the keeper's thread.  Raises as ``recover``."""
+    return recover(
+        str(config.dir),
+        seams,
+        group=config.group,
+        node=config.name,
+        segment_bytes=config.segment_bytes,
+        index_map_bytes=config.index_map_bytes,
+        state_map_bytes=config.state_map_bytes,
+        restoring=restoring,
+    )
 
 
 def log_options(config: NodeConfig) -> LogOptions:

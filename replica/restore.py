@@ -133,7 +133,6 @@ class Transfer:
     progress: Progress
     store_term: Callable[[Term], Awaitable[None]]
     offload: Callable[[Callable[[], Unpacked]], Awaitable[Unpacked]]
-    clock: Callable[[], float]
     _have: Vlsn = NULL_VLSN
     """The last VLSN handed to the log, and its term."""
     _term: int = 0
@@ -152,6 +151,7 @@ class Transfer:
             self._begin(offer)
             if not agree(log.history.term_runs, offer.record.term_runs):
                 raise Disagrees(f"{self.provider.name} has other terms than what was restored so far")
+            log.raise_dtvlsn(self._have)  # nothing was restored that was not durable
             await self._fetch(offer)
             await self._synced()
             if log.range.last != offer.dtvlsn:
@@ -165,7 +165,6 @@ class Transfer:
     def _begin(self, offer: Offer) -> None:
         progress = self.progress
         progress.provider = self.provider.name
-        progress.began_s = self.clock()
         progress.vlsn, progress.target = self._have, offer.dtvlsn
         size = sum(segment.end - FIRST_FRAME for segment in offer.segments)
         if offer.segments:

@@ -156,7 +156,9 @@ class Checkpointer:
             ).encode()
 
         def started(at: Lsn) -> None:
-            log.index.wait_for(allocated, lambda error: indexed(at, error))
+            # What an empty log that begins later follows on was never here.
+            given = allocated if allocated > log.trimmed_to else NULL_VLSN
+            log.index.wait_for(given, lambda error: indexed(at, error))
 
         def indexed(at: Lsn, error: VlsnLogError | None) -> None:
             if error is not None:

@@ -7,11 +7,12 @@ past that is dead.  Numbers rise but may be skipped: a standby that was never ta
     00000002.vlog  PREPARED, no frames                     (a standby left by a crash: not in the log)
     00000003.vlog  ACTIVE  prev_number 1, prev_end 61440   live_end = None: the last one
 
-Nothing here writes, and nothing but header pages is read, except by ``stated_synced_end``.
+Nothing but header pages is read here, except by ``stated_synced_end``, and no file is written.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,18 @@ def segment_numbers(disk: Disk, directory: str) -> list[tuple[int, str]]:
 def last_active(segments: Sequence[SegmentInfo]) -> SegmentInfo | None:
     """The segment that the log's end lies in."""
     return next((each for each in reversed(segments) if each.active), None)
+
+
+def make_directory(disk: Disk, directory: str) -> None:
+    """With its parents, each name synced: files in a directory that is not durable itself are not either."""
+    missing = []
+    at = directory.rstrip("/")
+    while at and not disk.exists(at):
+        missing.append(at)
+        at = posixpath.dirname(at)
+    for path in reversed(missing):
+        disk.make_directory(path)
+        disk.sync_directory(posixpath.dirname(path) or ".")
 
 
 def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: Iterable[Lsn] = ()) -> Lsn:

@@ -17,14 +17,13 @@ Read is what lies after the last checkpoint; all of it where ``state`` cannot sa
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from vlsn.beginning import finish_cleaning, kept_segments, state_fits
 from vlsn.cuts import cut_name, free_name, keep_cut
-from vlsn.directory import SegmentInfo, survey
+from vlsn.directory import SegmentInfo, make_directory, survey
 from vlsn.errors import Damaged
 from vlsn.floor import floor_of, with_floor
 from vlsn.history import History
@@ -361,18 +360,6 @@ class _Opening:
             empty_store=empty_store,
             notes=self._notes,
         )
-
-
-def make_directory(disk: Disk, directory: str) -> None:
-    """With its parents, each name synced: files in a directory that is not durable itself are not either."""
-    missing = []
-    at = directory.rstrip("/")
-    while at and not disk.exists(at):
-        missing.append(at)
-        at = posixpath.dirname(at)
-    for path in reversed(missing):
-        disk.make_directory(path)
-        disk.sync_directory(posixpath.dirname(path) or ".")
 
 
 __all__ = ["INDEX_NAME", "LOCK_NAME", "NODE_FILE_NAME", "STATE_NAME", "Recovered", "recover"]

@@ -19,7 +19,7 @@ import msgspec
 
 from vlsn import scan
 from vlsn.checksum import crc
-from vlsn.directory import segment_numbers, survey
+from vlsn.directory import make_directory, segment_numbers, survey
 from vlsn.errors import Damaged, Restoring
 from vlsn.examine import block_names
 from vlsn.floor import with_floor
@@ -110,6 +110,7 @@ class Restart:
         """Steps 1 to 3 for a log that will begin behind ``after``; durable on return.  ``end`` is (term, VLSN) of the
         last block of the log that was here; None where that could not be opened: what it consisted of is then kept
         aside, as far as ``OLD_SEGMENTS_MAX`` goes.  Raises ``WrongDirectory``, ``LogInUse``."""
+        make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
             damaged = end is None and not self._disk.exists(f"{self._directory}/{MARKER_NAME}")

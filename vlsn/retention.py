@@ -118,11 +118,18 @@ def plan(
 ) -> Plan:
     """What goes of what is wanted.  ``bytes_from`` tells how much log lies from the segment of a VLSN on."""
     held = {str(hold): hold for hold in holds}
+
+    def behind(hold: Hold) -> int:
+        """Of a restore, which begins where the log does, what it keeps back of what is wanted gone."""
+        if hold.owner is Owner.RESTORE:
+            return sum(segment.bytes for segment, _ in wanted if segment.last >= hold.vlsn)
+        return bytes_from(hold.vlsn)
+
     keepers = [*limits, *(Limit(name, hold.vlsn) for name, hold in held.items())]
     late = {
         name
         for name, hold in held.items()
-        if hold_bytes_max and hold.owner is not Owner.CHECKPOINT and bytes_from(hold.vlsn) > hold_bytes_max
+        if hold_bytes_max and hold.owner is not Owner.CHECKPOINT and behind(hold) > hold_bytes_max
     }
     going = _going(wanted, keepers)
     if late:

@@ -35,6 +35,10 @@ class Admin:
         dry_run = query.choice(request.query, "dry_run", False, {"true": True, "false": False})
         return _json(await self._node.clean(dry_run=dry_run))
 
+    async def restore(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        return _json(await self._node.restore())
+
     async def peer_hello(self, request: Request) -> Response:
         query.only(request.query, _NONE)
         body = await request.body(PEER_BODY_BYTES_MAX)

@@ -38,6 +38,8 @@ PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB
 """Batches of one connection that have no answer yet; past it the server stops reading."""
 SEGMENT_STREAMS_MAX = 32
 SEGMENT_PIECE_BYTES = MIB
+RESTORE_RANGES_MAX = 4
+"""Ranges of segments on their way to restoring peers."""
 PEER_BODY_BYTES_MAX = 64 * 1024
 RETRY_AFTER_S = 1
 

@@ -18,6 +18,7 @@ from repl.http.feed import Feeds
 from repl.http.limits import AppendLimits
 from repl.http.produce import Producers
 from repl.http.read import Reads
+from repl.http.restore import Restore
 from repl.http.segments import Segments
 from repl.http.status import Status
 from repl.http.tail import Tails
@@ -36,6 +37,7 @@ class Gateway:
         appends, reads, tails = Appends(node, bodies, limits), Reads(node), Tails(node)
         producers, feeds = Producers(node, bodies, limits), Feeds(node)
         segments, status, admin = Segments(node), Status(node), Admin(node)
+        restore = Restore(node)
         self._quick_append = appends.quick
         self._entry, self._segment = reads.entry, segments.segment
         self._paths: Mapping[str, Methods] = {
@@ -46,9 +48,11 @@ class Gateway:
             "/v1/segments": {"GET": segments.listing},
             "/v1/status": {"GET": status.status},
             "/v1/peer/hello": {"POST": admin.peer_hello},
+            "/v1/peer/restore": {"POST": restore.ask, "GET": restore.range},
             "/v1/admin/checkpoint": {"POST": admin.checkpoint},
             "/v1/admin/rotate": {"POST": admin.rotate},
             "/v1/admin/clean": {"POST": admin.clean},
+            "/v1/admin/restore": {"POST": admin.restore},
             "/metrics": {"GET": status.metrics},
             "/healthz": {"GET": status.healthz},
             "/readyz": {"GET": status.readyz},

@@ -260,6 +260,20 @@ class MemoryNode:
             raise BadBody("no group")
         return {"heard": body["group"]}
 
+    async def restore(self) -> dict[str, Any]:
+        self.calls.append("restore")
+        return {"state": "RESTORING"}
+
+    def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        if "group" not in body:
+            raise BadBody("no group")
+        return {"asked": body["group"]}
+
+    async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
+        if session != "good":
+            raise NotFound("the restore is over")
+        return bytes(range(256))[start:end], 3
+
     def metrics_text(self) -> bytes:
         return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % len(self.entries)
 

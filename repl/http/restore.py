@@ -1,0 +1,61 @@
+"""``/v1/peer/restore``: a peer that restores its log asks (POST), and fetches ranges of segments (GET).
+
+A range is given with the crc32c of its bytes and the log's generation, which changes with every rollback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from repl.api import NodeApi
+from repl.http import query
+from repl.http.limits import PEER_BODY_BYTES_MAX, RESTORE_RANGES_MAX, Budget
+from repl.http.types import Request, Response
+from vlsn.checksum import crc
+from vlsn.errors import BadArgument, BadBody
+from vlsn.limits import RESTORE_RANGE_BYTES_MAX, SEGMENT_BYTES_MAX
+from vlsn.records import JSON_FAULTS
+from vlsn.segment import NUMBER_MAX
+
+CRC_FIELD = "Vlsnlog-Crc32c"
+GENERATION_FIELD = "Vlsnlog-Generation"
+_RANGE = frozenset({"session", "segment", "start", "end", "have"})
+_NONE: frozenset[str] = frozenset()
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class Restore:
+    def __init__(self, node: NodeApi) -> None:
+        self._node = node
+        self._ranges = Budget("ranges of restores", RESTORE_RANGES_MAX)
+
+    async def ask(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        try:
+            asked = _decoder.decode(body)
+        except JSON_FAULTS as error:
+            raise BadBody(f"the question is no JSON object: {error}") from None
+        answer = self._node.restore_ask(asked)
+        return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(answer))
+
+    async def range(self, request: Request) -> Response:
+        query.only(request.query, _RANGE)
+        if len(request.query) != len(_RANGE):
+            raise BadArgument(f"this call takes all of: {', '.join(sorted(_RANGE))}")
+        number = query.whole(request.query, "segment", 0, 1, NUMBER_MAX)
+        start = query.whole(request.query, "start", 0, 0, SEGMENT_BYTES_MAX)
+        end = query.whole(request.query, "end", 0, 0, SEGMENT_BYTES_MAX)
+        have = query.whole(request.query, "have", 0, 0, query.VLSN_MAX)
+        if not 0 < end - start <= RESTORE_RANGE_BYTES_MAX:
+            raise BadArgument(f"a range from {start} to {end}; at most {RESTORE_RANGE_BYTES_MAX} bytes at once")
+        with self._ranges.hold():
+            data, generation = await self._node.restore_range(request.query["session"], number, start, end, have)
+        headers = {
+            "Content-Type": "application/octet-stream",
+            CRC_FIELD: f"{crc(data):08x}",
+            GENERATION_FIELD: str(generation),
+        }
+        return Response(200, headers, data)

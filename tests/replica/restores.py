@@ -1,0 +1,114 @@
+"""A restore step by step, without a node: a provider's log on one machine, the restoring directory on another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from feeder.restore import Restores
+from replica.restore import Progress, Transfer
+from replica.unpack import Unpacked
+from tests.vlsn.logs import SMALL, Machine, Opened
+from vlsn.ids import Term, Vlsn
+from vlsn.local import LocalLog
+from vlsn.offer import Offer, RestoreAsk
+from vlsn.queued import Pending
+from vlsn.recovery import recover
+from vlsn.restoring import Restart
+from vlsn.segment import segment_name
+
+
+class Provider:
+    """``feeder.restore`` over an open log, asked directly; ``before`` is called ahead of each range."""
+
+    def __init__(self, opened: Opened, name: str = "n2") -> None:
+        self.name = name
+        self.opened = opened
+        self.before: Callable[[], None] = lambda: None
+        self.ranges = 0
+        self.spoil: Callable[[bytes], bytes] = lambda data: data
+        self.restores = Restores(opened.log, self._read, group="g", name=name, incarnation=2)
+
+    async def open(self, from_vlsn: Vlsn) -> Offer:
+        ask = RestoreAsk(
+            group="g", sender="n1", incarnation="0" * 16, to=self.name, purpose="open", from_vlsn=from_vlsn
+        )
+        return self.restores.open(ask, feeders=0)
+
+    async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes:
+        self.before()
+        self.ranges += 1
+        data, _ = await self.restores.read(session, number, start, end, have=have)
+        return self.spoil(data) if end - start > 4096 else data
+
+    async def close(self, session: str) -> None:
+        self.restores.close(session)
+
+    async def _read(self, number: int, start: int, end: int) -> bytes:
+        file = self.opened.machine.disk.open(f"{self.opened.log.directory}/{segment_name(number)}")
+        try:
+            return file.read(start, end - start)
+        finally:
+            file.close()
+
+
+class Restored:
+    """The listener of a log under restore."""
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        raise AssertionError("a log under restore seals nothing")
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        raise error
+
+
+def restart_of(machine: Machine) -> Restart:
+    return Restart(machine.seams(), machine.directory, group="g", node="n1")
+
+
+def open_restoring(machine: Machine) -> LocalLog:
+    seams = machine.seams()
+    recovered = recover(
+        machine.directory, seams, group="g", node="n1", segment_bytes=SMALL.segment_bytes, restoring=True
+    )
+    workers = [seams.threads.worker(name) for name in ("writer", "keeper")]
+    options = replace(SMALL, checkpoint_bytes=100 << 10)
+    return LocalLog(recovered, options, seams, writer=workers[0], keeper=workers[1], listener=Restored())
+
+
+async def restore(machine: Machine, provider: Provider, *, end: tuple[int, int] | None) -> LocalLog:
+    """Begins or goes on, to the end.  As ``repl.restoring.Restoration.run``; the log that was restored, closed."""
+    restart = restart_of(machine)
+    if restart.begun() is None:
+        restart.begin(Vlsn(provider.opened.log.range.first - 1), "a test", end=end)
+    log = open_restoring(machine)
+    record = await transfer(log, provider).run()
+    log.close(lambda: None)
+    log.node_file.close()
+    restart.finish(record)
+    return log
+
+
+def transfer(log: LocalLog, provider: Provider) -> Transfer:
+    async def offload(job: Callable[[], Unpacked]) -> Unpacked:
+        return job()
+
+    return Transfer(log, provider, Progress(), partial(_store_term, log), offload)
+
+
+async def _store_term(log: LocalLog, term: Term) -> None:
+    record = log.node_file.record
+    if term > record.term:
+        log.node_file.replace(replace(record, term=term))
+
+
+def run_restore(machine: Machine, provider: Provider, *, end: tuple[int, int] | None = None) -> LocalLog:
+    return asyncio.run(restore(machine, provider, end=end))

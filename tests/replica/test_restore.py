@@ -1,0 +1,376 @@
+"""A restore of one directory from one provider's log: what comes along, what does not, and every disk call cut."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replica.restore import Disagrees, agree, choose
+from tests.fakes.disk import StopHere
+from tests.replica.restores import Provider, open_restoring, restart_of, restore, run_restore, transfer
+from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, put
+from vlsn.cleaning import CleaningReport
+from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
+from vlsn.ids import Vlsn
+from vlsn.offer import Offer, RestoreAsk
+from vlsn.restoring import MARKER_NAME
+from vlsn.stream import TermRun
+from vlsn.verify import verify
+
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ
+ENDS = ("kill", "power_cut", "torn")
+RETAINED = 3 * SMALL.segment_bytes
+CLEANED = replace(SMALL, retention_bytes=RETAINED)
+
+
+def provider_log(held: dict[int, bytes], *, seed: int = 77) -> Opened:
+    """Three terms, segments cleaned away before, and a rolled back life in it."""
+    machine = Machine(seed)
+    opened = Opened(machine, CLEANED)
+    for _ in range(3):
+        put(opened, held, 90, 900)
+        opened.close()
+        opened = Opened(machine, CLEANED)
+    opened.log.checkpointer.run()
+    reports: list[CleaningReport] = []
+    opened.log.cleaner.run(reports.append)
+    assert reports[0].segments, reports
+    for vlsn in [vlsn for vlsn in held if vlsn < opened.log.range.first]:
+        del held[vlsn]
+    put(opened, held, 20, 900)
+    return opened
+
+
+def old_log(machine: Machine) -> tuple[int, int]:
+    """What the restoring node had: a few entries of term 1; their end."""
+    held: dict[int, bytes] = {}
+    opened = Opened(machine)
+    put(opened, held, 10, 300)
+    end = opened.log.history.last_term, opened.log.range.last
+    opened.close()
+    return end
+
+
+def data_of(opened: Opened, held: dict[int, bytes]) -> None:
+    assert opened.entries() == held
+
+
+def test_a_restored_log_is_the_providers_in_frames_of_its_own() -> None:
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    machine = Machine(5)
+    end = old_log(machine)
+    run_restore(machine, Provider(source), end=end)
+    opened = Opened(machine, take_term=False)
+    log, theirs = opened.log, source.log
+    data_of(opened, held)
+    assert (log.range.first, log.range.last, log.dtvlsn) == (theirs.range.first, theirs.range.last, theirs.dtvlsn)
+    assert log.history.term_runs == theirs.history.term_runs
+    assert log.node_file.record.term >= theirs.history.last_term
+    assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == end
+    record = log.state.record()
+    assert record is not None
+    assert (record.trimmed_to, record.first_segment) == (theirs.range.first - 1, min(log.segments()))
+    names = machine.disk.list(machine.directory)
+    assert MARKER_NAME not in names
+    assert f"{min(log.segments()) - 1:08}.vlog" not in names  # what was here before went
+    report = verify(machine.disk, machine.stores, machine.directory, live=True)
+    assert not report.findings, report.findings
+    opened.close()
+    report = verify(machine.disk, machine.stores, machine.directory)
+    assert not report.findings, report.findings
+
+
+def test_nothing_past_the_providers_durable_end_comes_along() -> None:
+    source = Undurable(Machine(3), durable=8)
+    held: dict[int, bytes] = {}
+    put(source, held, 12, 300)
+    machine = Machine(5)
+    run_restore(machine, Provider(source))
+    opened = Opened(machine, take_term=False)
+    assert opened.log.range.last == 8 < source.log.range.last
+    assert opened.entries() == {vlsn: value for vlsn, value in held.items() if vlsn <= 8}
+
+
+def test_a_rolled_back_life_at_the_provider_does_not_come_along() -> None:
+    source = Undurable(Machine(3), durable=4)
+    held: dict[int, bytes] = {}
+    put(source, held, 12, 300)
+    source.log.stop_sealing(VlsnLogError("over"))
+    source.log.rollback(Vlsn(6), lambda: None, lambda error: None)
+    assert source.log.range.last == 6 and source.log.rollbacks == 2
+    held = {vlsn: value for vlsn, value in held.items() if vlsn <= 6}
+    source.take_term()
+    source.durable = 1 << 60
+    put(source, held, 12, 300)
+    machine = Machine(5)
+    run_restore(machine, Provider(source))
+    opened = Opened(machine, take_term=False)
+    assert opened.entries() == held
+    assert opened.log.history.term_runs == source.log.history.term_runs
+
+
+def test_a_rollback_at_the_provider_aborts_a_restore() -> None:
+    source = Undurable(Machine(3), durable=60)
+    put(source, {}, 90, 900)
+    provider = Provider(source)
+    machine = Machine(5)
+
+    def roll_back() -> None:
+        if provider.ranges == 1:
+            source.log.stop_sealing(VlsnLogError("over"))
+            source.log.rollback(Vlsn(70), lambda: None, lambda error: None)
+
+    provider.before = roll_back
+    with pytest.raises(NotFound, match="rolled back"):
+        run_restore(machine, provider)
+    machine.kill()
+    with pytest.raises(Restoring):
+        Opened(machine)
+    provider.before = lambda: None
+    run_restore(machine, provider)
+    assert Opened(machine, take_term=False).log.range.last == 60
+
+
+def test_a_restore_that_was_cut_goes_on_behind_its_last_block_also_from_another_provider() -> None:
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    provider = Provider(source)
+    machine = Machine(5)
+    old_log(machine)
+
+    def stop() -> None:
+        if provider.ranges == 3:
+            raise BadBody("gone")
+
+    provider.before = stop
+    with pytest.raises(BadBody, match="gone"):
+        run_restore(machine, provider)
+    machine.kill()
+    log = open_restoring(machine)
+    have = log.range.last
+    assert source.log.range.first < have < source.log.range.last
+    other = Provider(source, "n3")
+    asyncio.run(transfer(log, other).run())
+    assert other.ranges <= 4  # what it has not is in two segments
+    assert (log.range.first, log.range.last) == (source.log.range.first, source.log.range.last)
+
+
+def test_what_was_restored_from_another_history_is_told_apart() -> None:
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    provider = Provider(source)
+    machine = Machine(5)
+    provider.before = lambda: None
+    stranger = Machine(9)
+    other = Opened(stranger)
+    put(other, {}, 200, 600)
+    restart_of(machine).begin(Vlsn(0), "a test", end=None)
+    log = open_restoring(machine)
+    asyncio.run(transfer(log, Provider(other)).run())
+    with pytest.raises(Disagrees):
+        asyncio.run(transfer(log, provider).run())
+
+
+@pytest.mark.parametrize("byte", [100, 5000, 9000])
+def test_rot_at_the_provider_is_never_restored(byte: int) -> None:
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    provider = Provider(source)
+
+    def spoil(data: bytes) -> bytes:
+        return data[:byte] + bytes([data[byte] ^ 4]) + data[byte + 1 :] if len(data) > byte else data
+
+    provider.spoil = spoil
+    machine = Machine(5)
+    with pytest.raises(BadBody):
+        run_restore(machine, provider)
+    machine.kill()
+    provider.spoil = lambda data: data
+    run_restore(machine, provider)
+    data_of(Opened(machine, take_term=False), held)
+
+
+def begun_story(machine: Machine) -> tuple[dict[int, bytes], Opened, tuple[int, int]]:
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    end = old_log(machine)
+    machine.begin()
+    return held, source, end
+
+
+def test_every_disk_call_of_a_restore_cut_leaves_the_old_log_or_a_restore_that_goes_on_or_the_new_log() -> None:
+    machine = Machine(5)
+    held, source, end = begun_story(machine)
+    run_restore(machine, Provider(source), end=end)
+    points = [call.number for call in machine.disk.calls[machine.begun :] if call.changes]
+    machine.kill()
+    print(f"restore: {len(points)} disk calls that change something")
+    assert len(points) >= 75
+    seen = {"old": 0, "begun": 0, "new": 0}
+    old = Machine(5)
+    old_log(old)
+    before = Opened(old, take_term=False).entries()
+    for turn, number in enumerate(points):
+        for kind in ENDS if LONG else (ENDS[turn % 3],):
+            machine = Machine(5)
+            old_log(machine)
+            machine.stop_at(number)
+            with pytest.raises(StopHere):
+                asyncio.run(restore(machine, Provider(source), end=end))
+            if kind == "kill":
+                machine.kill()
+            else:
+                machine.power_cut(tear=kind == "torn")
+            note = f"{kind} at disk call {number}"
+            seen[_reopened(machine, source, before, held, end, note)] += 1
+    print(seen)
+    assert seen["old"] >= 3 and seen["begun"] >= 50 and seen["new"] >= 1, seen
+
+
+def _reopened(
+    machine: Machine,
+    source: Opened,
+    before: dict[int, bytes],
+    held: dict[int, bytes],
+    end: tuple[int, int],
+    note: str,
+) -> str:
+    """What the cut has left."""
+    try:
+        opened = Opened(machine, take_term=False)
+    except Restoring:
+        run_restore(machine, Provider(source), end=None)
+        opened = Opened(machine, take_term=False)
+        assert opened.entries() == held, note
+        floor = opened.log.node_file.record
+        assert (floor.floor_term, floor.floor_vlsn) >= end, note
+        return "begun"
+    found = opened.entries()
+    if found == held:
+        floor = opened.log.node_file.record
+        assert (floor.floor_term, floor.floor_vlsn) >= end, note
+        return "new"
+    assert found == before, note
+    return "old"
+
+
+def test_the_marker_rotten_shuts_the_log_all_the_same_and_the_restore_begins_again() -> None:
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    machine = Machine(5)
+    end = old_log(machine)
+    restart_of(machine).begin(Vlsn(source.log.range.first - 1), "a test", end=end)
+    machine.disk.flip_bit(f"{machine.directory}/{MARKER_NAME}", 20)
+    with pytest.raises(Restoring):
+        Opened(machine)
+    assert restart_of(machine).begun() is None
+    run_restore(machine, Provider(source))
+    data_of(Opened(machine, take_term=False), held)
+
+
+# The provider's side.
+
+
+def ask(sender: str = "n1", from_vlsn: int = 0) -> RestoreAsk:
+    return RestoreAsk(group="g", sender=sender, incarnation="0" * 16, to="n2", purpose="open", from_vlsn=from_vlsn)
+
+
+def test_sessions_are_few_hold_the_log_and_end_when_nobody_asks() -> None:
+    async def main() -> None:
+        source = provider_log({})
+        provider = Provider(source)
+        restores, log = provider.restores, source.log
+        one = restores.open(ask("n1"), feeders=0)
+        restores.open(ask("n3"), feeders=0)
+        assert restores.look(feeders=0).full
+        with pytest.raises(QueueFull):
+            restores.open(ask("n4"), feeders=0)
+        again = restores.open(ask("n1"), feeders=0)
+        assert again.session != one.session and len(restores) == 2
+        with pytest.raises(NotFound):
+            await restores.read(one.session, again.segments[0].number, 0, 4096, have=0)
+        holds = {hold.name: hold.vlsn for hold in log.holds if hold.owner == "restore"}
+        assert holds == {"n1": log.range.first, "n3": log.range.first}
+        await restores.read(again.session, again.segments[0].number, 0, 4096, have=log.range.first + 40)
+        assert {hold.vlsn for hold in log.holds if hold.name == "n1"} == {log.range.first + 41}
+        restores.close(again.session)
+        assert [hold.name for hold in log.holds if hold.owner == "restore"] == ["n3"]
+        restores.close_all("over")
+        with pytest.raises(Trimmed):
+            restores.open(ask(from_vlsn=1), feeders=0)
+        with pytest.raises(NotYet):
+            restores.open(ask(from_vlsn=log.range.last + 2), feeders=0)
+        whole = restores.open(ask(from_vlsn=log.range.last + 1), feeders=0)
+        assert whole.segments == [] and whole.record is not None and whole.record.vlsn == log.range.last
+        restores.close_all("over")
+
+    asyncio.run(main())
+
+
+# Pure parts.
+
+
+def offer(name: str, first: int, dtvlsn: int, restores: int = 0, feeders: int = 0, full: bool = False) -> Offer:
+    return Offer(
+        group="g",
+        name=name,
+        incarnation="0" * 16,
+        first=first,
+        dtvlsn=dtvlsn,
+        restores=restores,
+        feeders=feeders,
+        full=full,
+    )
+
+
+def test_the_least_loaded_of_those_fresh_enough_is_chosen() -> None:
+    far, busy, master, idle = (
+        offer("a", 1, 10),
+        offer("b", 1, 100_000, restores=1),
+        offer("c", 1, 100_000, feeders=2),
+        offer("d", 500, 99_000),
+    )
+    full, empty = offer("e", 1, 100_000, full=True), offer("f", 0, 0)
+    everyone = [far, busy, master, idle, full, empty]
+    names = [each.name for each in choose(everyone, have=Vlsn(0), durable=Vlsn(0))]
+    assert names == ["d", "c", "b"]
+    assert [each.name for each in choose(everyone, have=Vlsn(300), durable=Vlsn(0))] == ["c", "b", "d"]
+    assert [each.name for each in choose(everyone, have=Vlsn(0), durable=Vlsn(99_500))] == ["c", "b"]
+    assert choose([far], have=Vlsn(0), durable=Vlsn(11)) == []
+
+
+Runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=6)
+
+
+@given(Runs, st.integers(0, 12), st.integers(0, 12), st.booleans())
+def test_logs_agree_where_both_have_something(steps: list[tuple[int, int]], low: int, high: int, spoil: bool) -> None:
+    """The model: a term for each VLSN."""
+    terms: list[int] = []
+    term = 0
+    for rise, length in steps:
+        term += rise
+        terms += [term] * length
+    mine = {vlsn: term for vlsn, term in enumerate(terms, 1) if vlsn > low}
+    theirs = {vlsn: term for vlsn, term in enumerate(terms, 1) if vlsn > high}
+    if spoil and mine:
+        at = max(mine)
+        mine[at] = mine[at] + 1
+    same = all(mine[vlsn] == theirs[vlsn] for vlsn in mine.keys() & theirs.keys())
+    if mine and theirs:
+        assert agree([TermRun(*run) for run in runs(mine)], runs(theirs)) == same
+
+
+def runs(terms: dict[int, int]) -> list[tuple[int, int, int]]:
+    found: list[tuple[int, int, int]] = []
+    for vlsn, term in sorted(terms.items()):
+        if found and found[-1][0] == term:
+            found[-1] = (term, found[-1][1], vlsn)
+        else:
+            found.append((term, vlsn, vlsn))
+    return found

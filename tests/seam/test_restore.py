@@ -1,0 +1,234 @@
+"""Nodes that restore their log from a peer: trimmed, with a provider that dies, restarted half way, asked to."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fakes.loop import run
+from tests.fakes.machine import Machine
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from vlsn.limits import KIB
+
+SEGMENT = 64 * KIB
+VALUE = b"." * 4000
+SETTINGS: dict[str, Any] = {
+    "segment_bytes": SEGMENT,
+    "checkpoint_bytes": SEGMENT,
+    "checkpoint_period_s": 1.0,
+    "cleaning_period_s": 0.5,
+    "ring_bytes_max": SEGMENT,
+    "retention_bytes": 8 * SEGMENT,
+    "hold_bytes_max": 4 * SEGMENT,
+}
+
+
+async def append(group: Group, count: int, told: dict[int, bytes]) -> None:
+    for number in range(count):
+        value = b"%d/%d" % (len(told), number) + VALUE
+        status, answer = await group.append(value)
+        while answer.get("type") == "insufficient-replicas":
+            await asyncio.sleep(0.1)
+            status, answer = await group.append(value)
+        assert status == 200, answer
+        told[answer["first"]] = value
+
+
+async def read(group: Group, name: str, begins: int) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    at = begins
+    while True:
+        response = await group.client.request("GET", f"{group.url(name)}/v1/entries?from={at}", timeout_s=10.0)
+        if response.status == 410:  # it cleans meanwhile
+            at = msgspec.json.decode(bytes(response.body))["first"]
+            continue
+        assert response.status == 200, bytes(response.body)
+        lines = bytes(response.body).splitlines()
+        if not lines:
+            return found
+        for line in lines:
+            entry = msgspec.json.decode(line)
+            found[entry["vlsn"]] = entry["value"].encode()
+        at = int(response.headers["Vlsnlog-Next"])
+
+
+async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
+    """A group whose n3 was away until what it has was cleaned away on the others."""
+    group = Group(seed, **{**SETTINGS, **settings})
+    await group.start()
+    await group.serving()
+    await append(group, 20, told)
+    await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 has something")
+    group.kill("n3")
+    had = max(told)
+    await append(group, 200, told)
+    for name in ("n1", "n2"):
+        await group.until(lambda name=name: group.nodes[name].opened().range.first > had + 1, f"{name} has cleaned")  # type: ignore[misc]
+    return group
+
+
+async def caught_up(group: Group, name: str, told: dict[int, bytes]) -> None:
+    def there() -> bool:
+        node = group.nodes[name]
+        return node.state == "REPLICA" and node.dtvlsn() >= max(told)
+
+    await group.until(there, f"{name} follows again", limit_s=60)
+    begins = group.nodes[name].opened().range.first
+    found = await read(group, name, begins)
+    begins = group.nodes[name].opened().range.first
+    assert {vlsn: value for vlsn, value in told.items() if vlsn >= begins} == {
+        vlsn: value for vlsn, value in found.items() if vlsn >= begins
+    }
+
+
+def test_a_trimmed_replica_is_restored_and_follows() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(31, told)
+        await group.start("n3")
+        await group.until(lambda: group.state("n3") == "RESTORING", "n3 restores")
+        await caught_up(group, "n3", told)
+        restored = group.nodes["n3"].status()["restore"]
+        assert restored["running"] is None
+        assert len(restored["history"]) == 1 and restored["history"][0]["bytes"] > 2 * SEGMENT
+        await append(group, 5, told)
+        await caught_up(group, "n3", told)
+        group.kill("n3")
+        await group.start("n3")
+        await caught_up(group, "n3", told)
+        assert not group.nodes["n3"].restoration.history
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+async def until_under_way(group: Group, bytes_done: int = 100 * KIB) -> str:
+    """n3 has fetched so much; from whom."""
+
+    def there() -> bool:
+        progress = group.nodes["n3"].restoration.progress
+        return progress is not None and progress.bytes_done >= bytes_done
+
+    await group.until(there, "n3 restores")
+    assert group.state("n3") == "RESTORING"
+    progress = group.nodes["n3"].restoration.progress
+    assert progress is not None
+    return progress.provider
+
+
+def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(32, told)
+        group.net.default_delay_s = (0.02, 0.03)
+        await group.start("n3")
+        provider = await until_under_way(group)
+        assert provider == "n2"  # the master has a feeder to serve
+        ready = group.nodes["n3"].readiness()
+        assert any("RESTORING" in each or "not open" in each for each in ready), ready
+        running = group.nodes["n3"].status()["restore"]["running"]
+        assert running["from"] == "n2" and 0 < running["bytes_done"] < running["bytes_total"]
+        group.kill("n2", power=True)
+
+        def restored() -> bool:
+            return bool(group.nodes["n3"].restoration.history)
+
+        await group.until(restored, "n3 is restored from the other", limit_s=60)
+        assert group.nodes["n3"].restoration.history[-1]["from"] == "n1"
+        await group.start("n2")
+        await group.serving()
+        await caught_up(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_restore_survives_the_end_of_its_process_at_any_moment(seed: int) -> None:
+    """n3 is killed, or loses its power, some twenty times while it restores, at any disk call."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(seed, told)
+        rng = Random(seed)
+        group.net.default_delay_s = (0.001, 0.01)
+        lives = {"old": 0, "marker": 0}
+        for _ in range(20):
+            disk = group.machines["n3"].disk
+            lives["marker" if disk.exists("/n3/restore.marker") else "old"] += 1
+            disk.stop_at(len(disk.calls) + rng.randrange(20, 140), moment=rng.choice(["before", "during", "after"]))
+            await group.start("n3")
+            machine = group.machines["n3"]
+
+            def over(machine: Machine = machine) -> bool:
+                return machine.process is None or group.state("n3") == "REPLICA"
+
+            await group.until(over, "n3 stops")
+            if machine.process is not None:
+                break
+            group.kill("n3", power=rng.random() < 0.5)
+        if "n3" in group.nodes:
+            group.kill("n3")  # and with it the stop that it did not come to
+        await group.start("n3")
+        await caught_up(group, "n3", told)
+        assert lives["marker"] >= 1, lives
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(35, **SETTINGS)
+        await group.start()
+        await group.serving()
+        await append(group, 30, told)
+        answer = await group.client.request("POST", f"{group.url('n1')}/v1/admin/restore", timeout_s=5.0)
+        assert answer.status == 405
+        answer = await group.client.request("POST", f"{group.url('n2')}/v1/admin/restore", timeout_s=5.0)
+        assert answer.status == 200
+        await group.until(lambda: bool(group.nodes["n2"].restoration.history), "n2 is restored")
+        await caught_up(group, "n2", told)
+        assert group.nodes["n2"].opened().range.first == 1
+        record = group.nodes["n2"].opened().node_file.record
+        assert record.floor_vlsn == max(told)  # what it had, it says that it had
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(36, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+        await group.start()
+        await group.serving()
+        await append(group, 30, told)
+        await asyncio.sleep(3.0)
+        group.kill("n2")
+        disk = group.machines["n2"].disk
+        name = max(
+            each for each in disk.list("/n2") if each.endswith(".vlog") and any(disk.content(f"/n2/{each}")[4096:])
+        )
+        disk.flip_bit(f"/n2/{name}", 4096 + 40)
+        await group.start("n2")
+        await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
+        answer = await group.client.request("POST", f"{group.url('n2')}/v1/admin/restore", timeout_s=5.0)
+        assert answer.status == 200
+        await caught_up(group, "n2", told)
+        assert f"{name}.old" in disk.list("/n2")
+        assert group.nodes["n2"].opened().node_file.record.floor_vlsn >= max(told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
