@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.fakes.disk import Call
 from tests.fakes.loop import run
 from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
@@ -150,6 +152,22 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
     run(main())
 
 
+def after_marker(number: int, *, begun: bool) -> Callable[[Call], bool]:
+    """Stops at the disk call so far behind the one that writes the marker, or behind the start of the process."""
+    left = number if begun else 0
+
+    def when(call: Call) -> bool:
+        nonlocal left
+        if left:
+            left -= 1
+            return not left
+        if call.path.endswith("restore.marker.new"):
+            left = number
+        return False
+
+    return when
+
+
 @pytest.mark.parametrize("seed", seeds(3))
 def test_a_restore_survives_the_end_of_its_process_at_any_moment(seed: int) -> None:
     """n3 is killed, or loses its power, some twenty times while it restores, at any disk call."""
@@ -163,7 +181,7 @@ def test_a_restore_survives_the_end_of_its_process_at_any_moment(seed: int) -> N
         for _ in range(20):
             disk = group.machines["n3"].disk
             lives["marker" if disk.exists("/n3/restore.marker") else "old"] += 1
-            disk.stop_at(len(disk.calls) + rng.randrange(20, 140), moment=rng.choice(["before", "during", "after"]))
+            disk.stop_at(after_marker(rng.randrange(1, 130), begun=disk.exists("/n3/restore.marker")))
             await group.start("n3")
             machine = group.machines["n3"]
 
