@@ -8,7 +8,7 @@ simulation replaces by one of virtual time; nothing of ours asks for another sou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -43,6 +43,17 @@ class File(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+Reading = Callable[[File, Sequence[tuple[int, int]]], Generator[bytes, None, None]]
+"""Gives the bytes of each (offset, size) of a file in order, as ``File.read`` does; closed before its end, it reads no
+more."""
+
+
+def in_turn(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[bytes, None, None]:
+    """Each when it is asked for."""
+    for offset, size in ranges:
+        yield file.read(offset, size)
 
 
 class DirectoryLock(Protocol):

@@ -18,13 +18,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from vlsn.errors import LogClosed
+from vlsn.seams import File
 
+READ_AHEAD = 3
+"""Pieces of a file that are in memory at once: one looked at, one that waits, one being read."""
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
 
@@ -211,6 +214,40 @@ class LoopShot:
             self.future.set_result(None)
         else:
             self.future.set_exception(error)
+
+
+def read_ahead(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[bytes, None, None]:
+    """The bytes of each (offset, size), as ``file.read`` gives them, read on a thread of its own while what came before
+    is looked at; at most ``READ_AHEAD`` of them are held.  Raises what a read raised, in its turn."""
+    read: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
+    slots = threading.Semaphore(READ_AHEAD)
+    over = False
+
+    def run() -> None:
+        last: BaseException | None = None
+        try:
+            for offset, size in ranges:
+                slots.acquire()
+                if over:
+                    return
+                read.put(file.read(offset, size))
+        except BaseException as error:  # the boundary of a thread: whoever asked is told
+            last = error
+        read.put(last)
+
+    thread = threading.Thread(target=run, name="vlsnlog-read-ahead", daemon=True)
+    thread.start()
+    try:
+        while (piece := read.get()) is not None:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+            del piece
+            slots.release()
+    finally:
+        over = True
+        slots.release()
+        thread.join()
 
 
 class Ticker:

@@ -18,7 +18,7 @@ from vlsn.proven import inspect_sealed
 from vlsn.segment import FIRST_FRAME
 from vlsn.sidecar import Sidecar
 
-COLUMNS = ("offsets", "headers", "bad", "block_offsets", "firsts", "lasts", "terms", "dtvlsns", "marked", "lost")
+COLUMNS = ("offsets", "bad", "block_offsets", "firsts", "lasts", "terms", "dtvlsns", "marked", "lost")
 
 
 def sealed(built: LogBuilder, piece: Piece, sidecar: Sidecar | None = None) -> Inspected | None:
