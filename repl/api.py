@@ -7,7 +7,7 @@ called on the event loop's thread, and nothing blocks it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -194,6 +194,11 @@ class NodeApi(Protocol):
     async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
         """Bytes of a segment for a restoring peer, and the log's generation.  Raises ``NotFound`` when the session
         is over, ``NotYet``, ``Trimmed``."""
+        ...
+
+    async def peer_block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
+        """``GET /v1/peer/block``: a block by its name, for a member that mends its own; ``asked`` holds the names of
+        group, sender and receiver.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
         ...
 
     def metrics_text(self) -> bytes:

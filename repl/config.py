@@ -87,6 +87,10 @@ class NodeConfig:
         limits.HOLD_BYTES_MAX, "how far behind a replica or consumer may hold the log; 0: without end", low=0
     )
     cleaning_period_s: float = _setting(limits.CLEANING_PERIOD_S, "seconds between looks for what to remove", low=0.1)
+    scrub_bytes_per_s: int = _bytes(
+        limits.SCRUB_BYTES_PER_S, "bytes of sealed segments that are looked at for rot in a second; 0: never", low=0
+    )
+    scrub_period_s: float = _setting(limits.SCRUB_PERIOD_S, "seconds between two looks at all of them", low=0.1)
     checkpoint_bytes: int = _bytes(limits.CHECKPOINT_BYTES, "bytes logged between checkpoints")
     checkpoint_period_s: float = _setting(limits.CHECKPOINT_PERIOD_S, "seconds between checkpoints", low=0.1)
     idle_end_s: float = _setting(limits.IDLE_END_S, "quiet seconds after which the synced end is noted", low=0.01)

@@ -69,6 +69,12 @@ class _Collector:
                 "free_bytes", "Free on the file system of the log, when it was looked at last", log.space.free_bytes
             )
         yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
+        yield _gauge("damaged_segments", "Segments with damage that is not mended yet", len(said["damage"]))
+        if node.mending is not None and node.scrub is not None:
+            yield _counter("mended_blocks", "Damaged blocks put back from a peer", node.mending.mended)
+            yield _counter("scrubbed_bytes", "Bytes of sealed segments looked at for rot", node.scrub.bytes)
+            yield _counter("scrub_found", "Damaged places that the scrub has met", node.scrub.found)
+        yield _counter("restores", "Restores of this node's log since its start", node.restoration.count)
         yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)
         yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.cleaner.bytes)
         yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.cleaner.drops)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -29,13 +29,15 @@ from repl.following import Following
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
+from repl.mending import Mending
 from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
 from repl.offload import Offload, settle, settle_error
 from repl.opening import append_limits, open_log
-from repl.providing import answer_ask, make_restores, read_range
+from repl.providing import answer_ask, block_of, make_restores, read_range
 from repl.reads import Reads
 from repl.restoring import Restoration, RestoreWanted
+from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from vlsn.block import Entry
 from vlsn.errors import (
@@ -95,6 +97,8 @@ class Node:
         self.restores: Restores | None = None
         """Of peers, from this log."""
         self.restoration = Restoration(self)
+        self.mending: Mending | None = None
+        self.scrub: Scrub | None = None
         self.role: Role | None = None
         self.listener: Listener | None = None
         self.append_seconds = Seconds()
@@ -142,7 +146,7 @@ class Node:
     async def _live(self) -> None:
         """From the log's opening to the node's end; a log that is to be restored is closed, restored and opened."""
         try:
-            for name in ("keeper", "writer", "reads", "feeds"):
+            for name in ("keeper", "writer", "reads", "feeds", "scrub"):
                 self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
             while True:
                 await self._live_with_log()
@@ -168,6 +172,9 @@ class Node:
                 tasks.create_task(self._play(), name="role")
                 assert self.cleaning is not None
                 tasks.create_task(self.cleaning.run(), name="cleaning")
+                assert self.mending is not None and self.scrub is not None
+                tasks.create_task(self.mending.run(), name="mending")
+                tasks.create_task(self.scrub.run(), name="scrub")
                 tasks.create_task(self.restoration.wanted(), name="restore")
         except* RestoreWanted as wanted:
             why = str(wanted.exceptions[0])
@@ -190,7 +197,7 @@ class Node:
         if log.failure is None:
             await closed
         log.node_file.close()
-        self.log = self.reads = self.files = self.cleaning = self.restores = None
+        self.log = self.reads = self.files = self.cleaning = self.restores = self.mending = self.scrub = None
 
     async def _open(self) -> None:
         log, notes = await open_log(
@@ -199,9 +206,11 @@ class Node:
         for note in notes:
             self.event("open", note=note)
         self.log = log
-        self.reads = Reads(log, Offload(self.worker("reads")))
-        self.files = SegmentFiles(log, Offload(self.worker("reads")))
+        self.mending = Mending(self)
+        self.reads = Reads(log, self.offload("reads"))
+        self.files = SegmentFiles(log, self.offload("reads"))
         self.restores = make_restores(self)
+        self.scrub = Scrub(self)
         self.cleaning = Cleaning(self)
         self.reason = "starting"
         span = log.range
@@ -254,12 +263,20 @@ class Node:
         return self.log
 
     def worker(self, name: str) -> Worker:
-        """``keeper``, ``writer``, ``reads`` or ``feeds``."""
+        """``keeper``, ``writer``, ``reads``, ``feeds`` or ``scrub``."""
         return self._workers[name]
+
+    def offload(self, name: str) -> Offload:
+        """To that worker; damage that its jobs meet is mended."""
+        return Offload(self.worker(name), self._damage_met)
+
+    def _damage_met(self, error: Damaged) -> None:
+        if self.mending is not None:
+            self.mending.met(error)
 
     @property
     def feed_offload(self) -> Offload:
-        return Offload(self._workers["feeds"])
+        return self.offload("feeds")
 
     def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
         return Offload(self._workers["keeper"])(job)
@@ -409,6 +426,9 @@ class Node:
 
     def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
         return answer_ask(self, body)
+
+    async def peer_block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
+        return await block_of(self, asked, term, first)
 
     async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
         return await read_range(self, session, number, start, end, have)

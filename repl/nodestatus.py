@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from repl.mending import damage_status
 from vlsn.segment import segment_name
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def status(node: Node) -> dict[str, Any]:
         "log": None,
         "holds": [],
         "cleaning": None,
+        "damage": [],
+        "scrub": None,
         "members": [
             {"name": name, "url": url, "incarnation": "", "electable": True}
             for name, url in node.config.members.items()
@@ -77,6 +80,8 @@ def status(node: Node) -> dict[str, Any]:
         "no_space": bool(log.no_space),
         "free_bytes": log.space.free_bytes,
     }
+    base["damage"] = damage_status(node)
+    base["scrub"] = node.scrub.status() if node.scrub is not None else None
     base["holds"] = holds(log)
     base["cleaning"] = _cleaning(node)
     group = log.history.group
@@ -217,6 +222,7 @@ def readiness(node: Node) -> list[str]:
         reasons.append("the lag is not known yet")
     elif lag > node.config.ready_lag_vlsns_max:
         reasons.append(f"{lag} VLSNs behind the master, over {node.config.ready_lag_vlsns_max}")
+    reasons += [f"damaged: {each['file']} at {each['offset']}, VLSN {each['vlsn']}" for each in damage_status(node)]
     if node.log.no_space:
         reasons.append(f"no-space: {node.log.no_space}")
     return reasons

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from feeder.restore import Restores
-from vlsn.errors import Damaged, Halted, NotFound, WrongGroup, WrongName
-from vlsn.ids import NodeName
+from vlsn.block import decode
+from vlsn.errors import BadBody, Damaged, Halted, NotFound, WrongGroup, WrongName
+from vlsn.ids import NodeName, Vlsn
 from vlsn.offer import CLOSE, OPEN, document, read_ask
 
 if TYPE_CHECKING:
@@ -25,10 +27,7 @@ def answer_ask(node: Node, body: object) -> dict[str, Any]:
     """``POST /v1/peer/restore``.  Raises ``BadBody``, ``WrongGroup``, ``WrongName``, ``Halted``, and as ``Restores``
     does."""
     ask = read_ask(body)
-    if ask.group != node.config.group:
-        raise WrongGroup(f"this node is of group {node.config.group}, not {ask.group}")
-    if ask.to != node.config.name or NodeName(ask.sender) not in node.config.members or ask.sender == ask.to:
-        raise WrongName(f"restore: from {ask.sender} to {ask.to}; this is {node.config.name}")
+    _check_names(node, ask.group, ask.sender, ask.to)
     restores = _restores(node)
     feeders = len(getattr(node.role, "feeders", ()))
     if ask.purpose == OPEN:
@@ -48,6 +47,47 @@ async def read_range(node: Node, session: str, number: int, start: int, end: int
         raise NotFound(f"segment {number} is gone") from None
     except OSError as error:
         raise Damaged(f"segment {number} cannot be read: {error}", offset=start) from error
+
+
+async def block_of(node: Node, asked: Mapping[str, str], term: int, first: int) -> bytes:
+    """``GET /v1/peer/block``: the visible block of that name, verified, as it lies in this log; with a term of 0 the
+    one that begins at ``first``, if it is durable.  Raises ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``,
+    ``Trimmed``."""
+    _check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
+    log = node.opened()
+    if not log.range.first <= first <= log.range.last_sync:
+        raise NotFound(f"VLSN {first} is not in this log, {log.range.first} to {log.range.last_sync}")
+    mapping = log.index.at_or_before(Vlsn(first))
+    if mapping is None:
+        raise NotFound(f"the index has nothing for VLSN {first}")
+    upto, start, reader = log.range.last_sync, mapping[1], log.reader()
+
+    def read() -> bytes:
+        try:
+            run = reader.blocks(first, start=start, upto_vlsn=upto, bytes_max=1)
+        finally:
+            reader.close()
+        if not run.data:
+            raise NotFound(f"VLSN {first} is not in this log any more")
+        return run.data[0]
+
+    block = await node.offload("reads")(read)
+    try:
+        header = decode(block)
+    except BadBody as error:
+        raise Damaged(f"the block at VLSN {first} is damaged here, too: {error}", vlsn=first) from error
+    if header.first_vlsn != first or (term and header.term != term):
+        raise NotFound(f"block {header.name} holds VLSN {first} here, not block ({term}, {first})")
+    if not term and header.last_vlsn > log.dtvlsn:
+        raise NotFound(f"block {header.name} is not durable as far as this node knows")
+    return block
+
+
+def _check_names(node: Node, group: str, sender: str, to: str) -> None:
+    if group != node.config.group:
+        raise WrongGroup(f"this node is of group {node.config.group}, not {group[:40]}")
+    if to != node.config.name or NodeName(sender) not in node.config.members or sender == to:
+        raise WrongName(f"from {sender[:40]} to {to[:40]}; this is {node.config.name}")
 
 
 def _restores(node: Node) -> Restores:

@@ -65,6 +65,7 @@ class Restoration:
         self.progress: Progress | None = None
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
         """Of this process's life, the newest last."""
+        self.count = 0
         self._node = node
         self._wanted: asyncio.Future[str] | None = None
         self._notes: list[str] = []
@@ -225,6 +226,7 @@ class Restoration:
             "time": node.seams.clock.wall_us(),
         }
         self.history.append(done)
+        self.count += 1
         node.event("restore.done", **{key: value for key, value in done.items() if key not in ("why", "time")})
         self.progress = None
         node.set_state("UNKNOWN", "opening")

@@ -27,7 +27,7 @@ from vlsn.segment import FIRST_FRAME, segment_name
 from vlsn.state import StateRecord
 from vlsn.window import WINDOW_BYTES_MIN
 
-_FILES = re.compile(r"([0-9]{8})\.(vlog|vidx|vidx\.new|cut-[0-9]+(\.[0-9]+)?)\Z")
+_FILES = re.compile(r"([0-9]{8})\.(vlog|vlog\.mend|vidx|vidx\.new|(cut|damaged)-[0-9]+(\.[0-9]+)?)\Z")
 
 
 def state_fits(

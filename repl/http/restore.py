@@ -1,4 +1,5 @@
 """``/v1/peer/restore``: a peer that restores its log asks (POST), and fetches ranges of segments (GET).
+``/v1/peer/block``: a peer that mends its log fetches one block.
 
 A range is given with the crc32c of its bytes and the log's generation, which changes with every rollback.
 """
@@ -22,6 +23,7 @@ from vlsn.segment import NUMBER_MAX
 CRC_FIELD = "Vlsnlog-Crc32c"
 GENERATION_FIELD = "Vlsnlog-Generation"
 _RANGE = frozenset({"session", "segment", "start", "end", "have"})
+_BLOCK = frozenset({"group", "sender", "to", "term", "first"})
 _NONE: frozenset[str] = frozenset()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -40,6 +42,17 @@ class Restore:
             raise BadBody(f"the question is no JSON object: {error}") from None
         answer = self._node.restore_ask(asked)
         return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(answer))
+
+    async def block(self, request: Request) -> Response:
+        """``GET /v1/peer/block``: one block by its name, for a member whose own is damaged."""
+        query.only(request.query, _BLOCK)
+        if len(request.query) != len(_BLOCK):
+            raise BadArgument(f"this call takes all of: {', '.join(sorted(_BLOCK))}")
+        term = query.whole(request.query, "term", 0, 0, query.VLSN_MAX)
+        first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
+        with self._ranges.hold():
+            data = await self._node.peer_block(request.query, term, first)
+        return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def range(self, request: Request) -> Response:
         query.only(request.query, _RANGE)

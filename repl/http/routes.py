@@ -49,6 +49,7 @@ class Gateway:
             "/v1/status": {"GET": status.status},
             "/v1/peer/hello": {"POST": admin.peer_hello},
             "/v1/peer/restore": {"POST": restore.ask, "GET": restore.range},
+            "/v1/peer/block": {"GET": restore.block},
             "/v1/admin/checkpoint": {"POST": admin.checkpoint},
             "/v1/admin/rotate": {"POST": admin.rotate},
             "/v1/admin/clean": {"POST": admin.clean},

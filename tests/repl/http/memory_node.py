@@ -7,6 +7,7 @@ so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``ref
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -268,6 +269,11 @@ class MemoryNode:
         if "group" not in body:
             raise BadBody("no group")
         return {"asked": body["group"]}
+
+    async def peer_block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
+        if asked["group"] != self.group:
+            raise WrongGroup("another group")
+        return b"block %d of term %d" % (first, term)
 
     async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
         if session != "good":

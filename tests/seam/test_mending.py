@@ -1,0 +1,185 @@
+"""Rot in a node's segments, met by a reader, a feeder or the scrub, and mended from a peer."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from tests.seam.test_restore import append, read
+from vlsn.frame import FRAME_BYTES
+from vlsn.ids import Vlsn, lsn_file, lsn_offset
+from vlsn.limits import KIB
+from vlsn.segment import segment_name
+from vlsn.verify import verify
+
+SEGMENT = 64 * KIB
+SETTINGS: dict[str, Any] = {
+    "segment_bytes": SEGMENT,
+    "ring_bytes_max": SEGMENT,
+    "scrub_bytes_per_s": 0,
+}
+
+
+async def filled(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
+    group = Group(seed, **{**SETTINGS, **settings})
+    await group.start()
+    await group.serving()
+    await append(group, 60, told)
+    await group.until(lambda: all(node.dtvlsn() >= max(told) for node in group.nodes.values()), "all have all")
+    return group
+
+
+def place(group: Group, name: str, vlsn: int) -> tuple[str, int]:
+    """Path and offset of the frame of the block that holds ``vlsn``."""
+    log = group.nodes[name].opened()
+    mapping = log.index.at_or_before(Vlsn(vlsn))
+    assert mapping is not None
+    reader = log.reader()
+    at = reader.blocks(vlsn, start=mapping[1], upto_vlsn=log.range.last, bytes_max=1).lsns[0]
+    reader.close()
+    return f"/{name}/{segment_name(lsn_file(at))}", lsn_offset(at)
+
+
+def flip(group: Group, name: str, vlsn: int, byte: int) -> None:
+    path, offset = place(group, name, vlsn)
+    group.machines[name].disk.flip_bit(path, offset + byte)
+
+
+async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 1) -> None:
+    def whole() -> bool:
+        mending = group.nodes[name].mending
+        there = group.nodes[name].dtvlsn() >= max(told)
+        return there and mending is not None and mending.may_stand and mending.mended >= blocks
+
+    await group.until(whole, f"{name} has mended", limit_s=40)
+    assert await read(group, name, 1) == told
+    await group.nodes[name].checkpoint()
+    group.kill(name)
+    machine = group.machines[name]
+    report = verify(machine.disk, machine.stores, f"/{name}")
+    assert not report.findings, report.findings
+    await group.start(name)
+    await group.until(lambda: group.nodes[name].dtvlsn() >= max(told), f"{name} is back")
+
+
+BYTES = [0, 3, 5, 9, 13, 17, 22, FRAME_BYTES + 1, FRAME_BYTES + 20, FRAME_BYTES + 62, FRAME_BYTES + 300]
+"""Magic, flag, length, prev, synced, salt, crc; the block's header, its crc, its body."""
+
+
+@pytest.mark.parametrize("byte", BYTES)
+def test_a_flipped_bit_that_a_reader_meets_is_mended_from_a_peer(byte: int) -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(50, told)
+        flip(group, "n3", 20, byte)
+        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
+        assert response.status == 500, response.status
+        assert not group.nodes["n3"].mending.may_stand  # type: ignore[union-attr]
+        assert group.nodes["n3"].status()["damage"][0]["file"].endswith(".vlog")
+        assert group.state("n3") == "REPLICA"
+        status, answer = await group.append(b"meanwhile")
+        assert status == 200
+        told[answer["first"]] = b"meanwhile"
+        await mended(group, "n3", told)
+        disk = group.machines["n3"].disk
+        assert any(".damaged-" in name for name in disk.list("/n3"))
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_damage_in_the_current_segment_rolls_it_first() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(51, told)
+        vlsn = max(told) - 1
+        flip(group, "n3", vlsn, FRAME_BYTES + 100)
+        group.nodes["n3"].opened().ring.restart(Vlsn(group.nodes["n3"].opened().range.last))  # not in memory any more
+        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/{vlsn}", timeout_s=5.0)
+        assert response.status == 500
+        await mended(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_rot_at_the_master_met_by_a_feeder_is_mended_from_a_replica() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(52, told)
+        group.kill("n3")
+        await append(group, 40, told)
+        flip(group, "n1", max(told) - 35, FRAME_BYTES + 100)
+        await group.start("n3")
+        await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 is fed all the same")
+        await mended(group, "n1", told)
+        await group.serving()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_the_scrub_meets_rot_in_different_places_on_every_node_and_all_of_it_is_mended(seed: int) -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        rng = Random(seed)
+        group = await filled(seed, told, scrub_bytes_per_s=64 * KIB, scrub_period_s=2.0)
+        blocks = rng.sample(sorted(told)[:45], 9)
+        for number, name in enumerate(group.names):
+            for path, offset in [place(group, name, vlsn) for vlsn in blocks[number * 3 : number * 3 + 3]]:
+                group.machines[name].disk.flip_bit(path, offset + rng.choice(BYTES))
+        for name in group.names:
+            await mended(group, name, told, blocks=3)
+        await group.serving()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_what_no_peer_can_give_stays_is_said_and_is_mended_when_one_is_back() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(54, told)
+        flip(group, "n3", 20, FRAME_BYTES + 100)
+        group.net.split(["n3", "client"], ["n1", "n2"])
+        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
+        assert response.status == 500
+        await asyncio.sleep(15.0)
+        damage = group.nodes["n3"].status()["damage"]
+        assert len(damage) == 1 and damage[0]["why"]
+        assert any(each.startswith("damaged:") for each in group.nodes["n3"].readiness())
+        group.net.heal()
+        await mended(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_block_that_is_damaged_on_every_node_stays_damaged() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(55, told)
+        for name in group.names:
+            flip(group, name, 20, FRAME_BYTES + 100)
+        for name in group.names:
+            response = await group.client.request("GET", f"{group.url(name)}/v1/entries/20", timeout_s=5.0)
+            assert response.status == 500
+        await asyncio.sleep(12.0)
+        for name in group.names:
+            assert not group.nodes[name].mending.may_stand  # type: ignore[union-attr]
+        await group.stop()
+        assert not group.fatal
+
+    run(main())

@@ -1,0 +1,300 @@
+"""The mending of damaged blocks in place: where the damage is, and the segment written anew with good bytes there.
+
+    1  the damage is a run of bytes between two whole frames (or up to where the log ends):      [start, end)
+    2  peers' blocks that follow on what lies before, framed as they were, must fill it exactly; what can still be
+       read of the old frame or block header must agree with them
+    3  a copy of the segment with those frames in place, synced, its new bytes read back
+    4  the damaged bytes are kept aside; a sidecar that does not match the copy goes
+    5  the copy is renamed over the segment, the directory synced                            ◄ commit point
+
+Stopped before 5 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
+there, and the new file when it opens it again.  Only what peers can give is mended: blocks.  A local record, a header
+page and an abandoned life are a node's own; a log without them is restored whole.
+
+A segment is held in memory from the damage on.  Blocking, on the keeper's thread; no rollback, checkpoint or cleaning
+meanwhile, and nobody writes to the segment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn import block as block_format
+from vlsn import scan
+from vlsn.checksum import crc
+from vlsn.cuts import free_name
+from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
+from vlsn.frame import FRAME_BYTES, FrameHeader, FrameKind, build_header, decode_header
+from vlsn.ids import Vlsn, padded
+from vlsn.limits import MENDED_KEPT_MAX, MIB
+from vlsn.reader import SegmentFile
+from vlsn.scan import Stop, Walk
+from vlsn.seams import Disk
+from vlsn.segment import FIRST_FRAME, segment_name, sidecar_name
+from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar
+from vlsn.window import WINDOW_BYTES_MAX
+
+COPY_SUFFIX = ".mend"
+_COPY_BYTES = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Wound:
+    """Bytes ``start`` to ``end`` (exclusive) of segment ``number`` that are no whole frames."""
+
+    number: int
+    start: int
+    end: int
+    salt: int
+    prev: int
+    """Distance back to the frame before; 0 where the wound begins the segment."""
+    synced: int
+    """Up to where the frame before says that the segment was synced: true of what follows, too."""
+    first: Vlsn
+    """The VLSN that a block there begins with, if one does."""
+    following: Vlsn
+    """The first VLSN of the next visible block of the segment, 0 when there is none."""
+    old: FrameHeader | None
+    """The header of the frame that began there, where it can still be read."""
+    data: bytes
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.start
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.number)
+
+
+def check_window(disk: Disk, directory: str, number: int, at: int, end: int, size: int = WINDOW_BYTES_MAX) -> int:
+    """Checks about ``size`` bytes of frames from the one at ``at`` on, never past ``end``; where to go on.  Raises
+    ``Damaged``, with the place."""
+    segment = SegmentFile(disk, directory, number)
+    try:
+        buf, found = segment.window(at, end, size)
+        bad = scan.check_crcs(buf, at, found)
+        if bad is None and len(found) and (found.reason in (Stop.END, Stop.SHORT) and found.end <= end):
+            return found.end
+        place = int(found.offsets[bad]) if bad is not None else found.end
+        raise Damaged(f"{segment.name} at {place}: no whole, right frame", file=segment.name, offset=place)
+    finally:
+        segment.close()
+
+
+def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
+    """What is read of the segment next comes from the medium."""
+    file = disk.open(f"{directory}/{segment_name(number)}")
+    try:
+        file.drop_cache()
+    finally:
+        file.close()
+
+
+def find_wound(disk: Disk, directory: str, number: int, end: int) -> Wound | None:
+    """The first damage in a segment whose log ends at ``end``; None when every frame is whole.  Raises ``Damaged``
+    when its header page is not."""
+    segment = SegmentFile(disk, directory, number)
+    try:
+        at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
+        while at < end:
+            buf, found = segment.window(at, end, WINDOW_BYTES_MAX)
+            bad = scan.check_crcs(buf, at, found)
+            good = found if bad is None else found.before(bad)
+            last.note(buf, at, good)
+            if bad is not None or not len(found) or found.reason in (Stop.BAD, Stop.ZEROS):
+                return _wound(segment, good.end if len(good) else at, end, last)
+            at = found.end
+        return None
+    finally:
+        segment.close()
+
+
+@dataclass(slots=True)
+class _Last:
+    """What lies before a place."""
+
+    next_vlsn: Vlsn
+    offset: int = 0
+    synced: int = 0
+
+    def note(self, buf: bytes, base: int, found: Walk) -> None:
+        if not len(found):
+            return
+        self.offset = int(found.offsets[-1])
+        self.synced = int(found.headers["synced"][-1])
+        blocks = found.offsets[_visible(found)]
+        if len(blocks):
+            head = scan.block_headers(buf, base, blocks[-1:])[0]
+            self.next_vlsn = Vlsn(int(head["first_vlsn"]) + int(head["count"]))
+
+
+def _visible(found: Walk) -> npt.NDArray[np.bool_]:
+    visible: npt.NDArray[np.bool_] = (found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0)
+    return visible
+
+
+def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
+    salt = segment.header.salt
+    rest = segment.file.read(start, end - start)
+    after = scan.find_frame_after(rest, start, start + 8, salt)
+    stop = after if after is not None else end
+    following = Vlsn(0)
+    if after is not None:
+        for walk in scan.islands(rest, start, after, salt):
+            blocks = walk.offsets[_visible(walk)]
+            if len(blocks):
+                following = Vlsn(int(scan.block_headers(rest, start, blocks[:1])[0]["first_vlsn"]))
+                break
+    return Wound(
+        number=segment.number,
+        start=start,
+        end=stop,
+        salt=salt,
+        prev=start - last.offset if last.offset else 0,
+        synced=last.synced,
+        first=last.next_vlsn,
+        following=following,
+        old=decode_header(rest, 0, offset=start, salt=salt),
+        data=rest[: stop - start],
+    )
+
+
+class Filling:
+    """The frames that fill a wound, from peers' blocks, one after the other."""
+
+    def __init__(self, wound: Wound) -> None:
+        self.wound = wound
+        self.next_vlsn = wound.first
+        self.frames: list[bytes] = []
+        self._at = wound.start
+        self._prev = wound.prev
+
+    @property
+    def whole(self) -> bool:
+        return self._at == self.wound.end
+
+    def add(self, block: bytes) -> None:
+        """A peer's block with ``next_vlsn`` as its first, verified.  Raises ``BadBody`` when it does not fit there,
+        ``IntegrityFault`` when what is left of the old one says otherwise."""
+        wound = self.wound
+        header = block_format.decode(block)
+        if header.first_vlsn != self.next_vlsn or len(block) != header.size:
+            raise BadBody(f"block {header.name} of {len(block)} bytes where VLSN {self.next_vlsn} begins")
+        size = FRAME_BYTES + padded(len(block))
+        if self._at + size > wound.end or (wound.following and header.last_vlsn >= wound.following):
+            raise BadBody(
+                f"block {header.name} takes {size} bytes, the damage in {wound.name} {wound.end - self._at}: "
+                "more than blocks was lost there"
+            )
+        old = wound.old if self._at == wound.start else None
+        self._check_old(block)
+        synced = old.synced if old is not None and old.synced <= self._at else wound.synced
+        head = build_header(FrameKind.BLOCK, block, offset=self._at, prev=self._prev, synced=synced, salt=wound.salt)
+        self.frames.append((head + block).ljust(size, b"\0"))
+        self._at, self._prev = self._at + size, size
+        self.next_vlsn = Vlsn(header.last_vlsn + 1)
+        if self.whole and wound.following and self.next_vlsn != wound.following:
+            raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
+
+    def _check_old(self, block: bytes) -> None:
+        """The header of the block that was here, where it can still be read by its own checksum."""
+        try:
+            mine = block_format.decode_header(self.wound.data, self._at - self.wound.start + FRAME_BYTES)
+        except BadBody:
+            return
+        theirs = block_format.decode_header(block)
+        if mine.name != theirs.name:
+            raise BadBody(f"block {mine.name} was here, the peer has {theirs.name}")
+        if mine != theirs:
+            raise IntegrityFault(
+                f"block {mine.name}: body checksum {mine.body_crc:08x} here, {theirs.body_crc:08x} at the peer"
+            )
+
+
+def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -> str:
+    """Steps 3 to 5; durable on return.  The name under which the damaged bytes are kept.  Raises ``NoSpace``, and
+    ``Damaged`` when the copy does not read back."""
+    assert filling.whole
+    wound = filling.wound
+    path = f"{directory}/{wound.name}"
+    copy = path + COPY_SUFFIX
+    for name in disk.list(directory):
+        if name.endswith(COPY_SUFFIX):
+            disk.remove(f"{directory}/{name}")
+    source = disk.open(path)
+    try:
+        size = source.size()
+        if disk.free_bytes(directory) < size + free_bytes_min:
+            raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
+        patch = b"".join(filling.frames)
+        file = disk.open(copy, create=True)
+        try:
+            file.allocate(size)
+            for at in range(0, size, _COPY_BYTES):
+                piece = bytearray(source.read(at, min(_COPY_BYTES, size - at)))
+                _lay(piece, at, patch, wound.start)
+                file.write(at, [piece])
+            file.sync()
+            file.drop_cache()
+            if file.read(wound.start, len(patch)) != patch:
+                raise Damaged(
+                    f"the mended copy of {wound.name} does not read back", file=wound.name, offset=wound.start
+                )
+            _void_sidecar(disk, directory, wound.number, file.read(0, size))
+        finally:
+            file.close()
+    finally:
+        source.close()
+    kept = _keep_aside(disk, directory, wound)
+    disk.rename(copy, path)
+    disk.sync_directory(directory)
+    return kept
+
+
+def _lay(piece: bytearray, base: int, patch: bytes, start: int) -> None:
+    """``patch``, which belongs at ``start``, into ``piece``, which lies at ``base``, as far as they overlap."""
+    low, high = max(base, start), min(base + len(piece), start + len(patch))
+    if low < high:
+        piece[low - base : high - base] = patch[low - start : high - start]
+
+
+def _void_sidecar(disk: Disk, directory: str, number: int, data: bytes) -> None:
+    """A sidecar whose checksum is not that of ``data`` goes, durably: a frame's ``synced`` may not be what it was."""
+    path = f"{directory}/{sidecar_name(number)}"
+    if not disk.exists(path):
+        return
+    file = disk.open(path)
+    try:
+        sidecar = Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
+        if crc(memoryview(data)[: sidecar.end]) == sidecar.crc:
+            return
+    except BadBody:
+        pass
+    finally:
+        file.close()
+    disk.remove(path)
+    disk.sync_directory(directory)
+
+
+def damaged_name(number: int, offset: int) -> str:
+    return f"{segment_name(number)[:-5]}.damaged-{offset}"
+
+
+def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
+    """The bytes that were there; of the oldest only as many files as ``MENDED_KEPT_MAX`` stay."""
+    kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
+    for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
+        disk.remove(f"{directory}/{name}")
+    path = free_name(disk, f"{directory}/{damaged_name(wound.number, wound.start)}")
+    file = disk.open(path, create=True)
+    try:
+        file.write(0, [wound.data])
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory(directory)
+    return path.rpartition("/")[2]
