@@ -34,7 +34,8 @@ class Acks(StrEnum):
 class Appended(msgspec.Struct, frozen=True, gc=False):
     """An append as it is acknowledged.
 
-    ``durable``: a majority had synced it.  ``synced``: how many nodes had, the master among them.
+    ``durable``: a majority had synced it.  ``synced``: how many nodes had, the master among them.  ``duplicate``: it
+    was in the log before; VLSNs and term are the original's.
     """
 
     first: Vlsn
@@ -43,6 +44,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     durable: bool
     synced: int
     acks: Acks
+    duplicate: bool = False
 
 
 Done = Callable[[Appended | VlsnLogError], None]
@@ -123,11 +125,13 @@ class NodeApi(Protocol):
         """The highest VLSN known durable: what readers may see."""
         ...
 
-    def submit(self, submission: Submission, acks: Acks, done: Done) -> Pending:
-        """Queues one atomic append.
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Pending:
+        """Queues one atomic append; of a producer's, one that is in the queue or the log already is not queued again,
+        and answered when its original meets ``acks``.  ``born``: a VLSN that was durable before the producer's first.
 
         ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
-        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``.
+        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``; of a producer
+        ``OutOfSequence``, ``UnknownProducer``, ``DuplicateForgotten``.
         """
         ...
 

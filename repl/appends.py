@@ -2,7 +2,8 @@
 
 An append is answered when its policy is met: NONE once the master has synced it, MAJORITY once the DTVLSN
 has reached it, ALL once every electable member has synced it.  VLSNs rise in each of the three queues, so
-what an acknowledgement settles stands at their heads.
+what an acknowledgement settles stands at their heads.  A *repeat* is an append that was in the log before it was sent
+again: it waits for the same, in no order.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 
-from feeder.acks import durable_vlsn, synced_by_all, synced_count
+from feeder.acks import durable_vlsn, majority, synced_by_all, synced_count
 from repl.api import Acks, Appended, Done
 from vlsn.errors import OutcomeUnknown, VlsnLogError
 from vlsn.ids import NULL_VLSN, Incarnation, Term, Vlsn
@@ -74,6 +75,9 @@ class AppendBook:
         self._none: deque[Append] = deque()
         self._majority: deque[Append] = deque()
         self._all: deque[Append] = deque()
+        self._repeats: list[Append] = []
+        self._known_durable: Vlsn = NULL_VLSN
+        """Durable before this term, which its own count says nothing of."""
 
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
         """Who counts from now on, also for what was noted before."""
@@ -92,6 +96,31 @@ class AppendBook:
             else:
                 self._all.append(append)
 
+    def repeat(self, append: Append, *, durable: Vlsn) -> None:
+        """``append`` lies in the log already, sealed in this term or before; ``durable`` is the DTVLSN that the log
+        knows.  Answered by ``release_repeats``, or a later acknowledgement."""
+        self._known_durable = max(self._known_durable, durable)
+        self._repeats.append(append)
+
+    def release_repeats(self) -> None:
+        """Answers those that meet their policies."""
+        reached = {
+            Acks.NONE: self.synced.get(self.own, NULL_VLSN),
+            Acks.MAJORITY: max(self.durable, self._known_durable),
+            Acks.ALL: synced_by_all(self.synced, self.electable),
+        }
+        left = []
+        for append in self._repeats:
+            if append.last > reached[append.acks]:
+                left.append(append)
+                continue
+            count = synced_count(self.synced, self.electable, append.last)
+            if durable := append.last <= reached[Acks.MAJORITY]:
+                count = max(count, majority(len(self.electable)))  # who had it when it became so, told or not
+            place = Vlsn(append.first), Vlsn(append.last), Term(append.term)
+            append.settle(Appended(*place, durable, count, append.acks, duplicate=True))
+        self._repeats = left
+
     def note(self, incarnation: Incarnation, synced: Vlsn) -> None:
         """``incarnation`` has synced everything up to ``synced``; lower than before changes nothing."""
         if synced <= self.synced.get(incarnation, NULL_VLSN):
@@ -103,6 +132,8 @@ class AppendBook:
             self._release(self._none, synced, Acks.NONE)
         if self._all:
             self._release(self._all, synced_by_all(self.synced, self.electable), Acks.ALL)
+        if self._repeats:
+            self.release_repeats()
 
     def _count(self) -> None:
         durable = durable_vlsn(self.synced, self.electable, own=self.own, term_start=self.term_start)
@@ -117,6 +148,9 @@ class AppendBook:
         for queue in (self._none, self._majority, self._all):
             while queue:
                 queue.popleft().settle(error())
+        repeats, self._repeats = self._repeats, []
+        for append in repeats:
+            append.settle(error())
 
     def _release(self, queue: deque[Append], upto: Vlsn, acks: Acks) -> None:
         if not queue or queue[0].last > upto:

@@ -26,6 +26,7 @@ from repl.appends import Append, AppendBook
 from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found, Wait
 from repl.offload import settle
+from repl.once import Once, ProducerAppend
 from repl.peers import ask_all
 from vlsn.block import EntryKind
 from vlsn.errors import (
@@ -69,6 +70,7 @@ class Leading:
         self.own = Incarnation(node.incarnation)
         self.feeders: dict[str, Feeder] = {}
         self.book: AppendBook | None = None
+        self.once = Once(self.log, self._repeat)
         self.messages = Messages()
         self.holds = FeederHolds(self.log, node.name, self._hold_dropped)
         self._tasks: dict[Feeder, asyncio.Task[None]] = {}
@@ -189,17 +191,30 @@ class Leading:
 
     # Appends.
 
-    def submit(self, submission: Submission, acks: Acks, done: Done) -> Append:
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
         log = self.log
         if log.overloaded:
             raise QueueFull(f"{log.queue_length} entries already wait to be logged")
         if acks is not Acks.NONE:
             self._check_replicas(acks)
-        append = Append(submission, acks, done, self.node.seams.clock.monotonic_s())
+        now = self.node.seams.clock.monotonic_s()
+        named = submission.producer != 0
+        append = (
+            ProducerAppend(self.once, submission, acks, done, now) if named else Append(submission, acks, done, now)
+        )
         if append.cost > log.entry_bytes_max:
             raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
-        log.append(append)
+        if isinstance(append, ProducerAppend):
+            self.once.submit(append, born)
+        else:
+            log.append(append)
         return append
+
+    def _repeat(self, append: Append) -> None:
+        """It is in the log already; answered never from within its submission."""
+        assert self.book is not None
+        self.book.repeat(append, durable=self.log.dtvlsn)
+        asyncio.get_running_loop().call_soon(self.book.release_repeats)
 
     def _check_replicas(self, acks: Acks) -> None:
         assert self.book is not None
@@ -211,6 +226,7 @@ class Leading:
     def sealed(self, pendings: list[Pending]) -> None:
         assert self.book is not None
         self.book.sealed(pendings)
+        self.once.sealed(pendings)
 
     def synced(self, last_vlsn: Vlsn) -> None:
         for feeder in self.feeders.values():

@@ -348,11 +348,11 @@ class Node:
     def dtvlsn(self) -> int:
         return self.reads.durable if self.reads is not None else 0
 
-    def submit(self, submission: Submission, acks: Acks, done: Done) -> Append:
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
         role = self.role
         if not isinstance(role, Leading) or self.state != "MASTER":
             raise NotMaster("this node is not the master")
-        return role.submit(submission, acks, done)
+        return role.submit(submission, acks, done, born)
 
     async def read(
         self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool

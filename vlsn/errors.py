@@ -109,6 +109,26 @@ class InsufficientReplicas(VlsnLogError):
     retry_safe = True
 
 
+class OutOfSequence(VlsnLogError):
+    """A producer's submission that does not follow on its last one, or is another one than its sequence stands for;
+    nothing of it was logged.  Begin again as another producer."""
+
+    slug = "out-of-sequence"
+
+
+class UnknownProducer(VlsnLogError):
+    """A submission of a producer that the log does not know, or no longer; nothing of it was logged now.  What it sent
+    before and got no answer to may be in the log."""
+
+    slug = "unknown-producer"
+
+
+class DuplicateForgotten(VlsnLogError):
+    """A submission that was logged before, so long ago that where it lies is not remembered."""
+
+    slug = "duplicate-forgotten"
+
+
 class OutcomeUnknown(VlsnLogError):
     """The append was logged but not acknowledged in time: it may survive, or be rolled back."""
 

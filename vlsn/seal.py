@@ -91,13 +91,14 @@ def check_values(
     values: Sequence[bytes],
     keys: Sequence[bytes | None] | None = None,
     *,
+    named: bool = False,
     entry_bytes_max: int = ENTRY_BYTES_MAX,
     key_bytes_max: int = KEY_BYTES_MAX,
     body_bytes_max: int = BODY_BYTES_MAX,
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> None:
-    """The limits of one submission.  Raises ``TooLarge``, or ``BadBody`` when there is nothing, or keys of another
-    number than values."""
+    """The limits of one submission, ``named`` when it has a producer.  Raises ``TooLarge``, or ``BadBody`` when there
+    is nothing, or keys of another number than values."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"{len(values)} values and {len(keys or ())} keys")
     if len(values) > entries_max:
@@ -112,7 +113,8 @@ def check_values(
         if longest > key_bytes_max:
             raise TooLarge(f"a key of {longest} bytes; at most {key_bytes_max}")
         key_bytes = sum(map(len, column))
-    size = layout(KEYS if key_bytes else 0, len(values), key_bytes, sum(map(len, values))).end - BLOCK_BYTES
+    flags = (KEYS if key_bytes else 0) | (PRODUCERS if named else 0)
+    size = layout(flags, len(values), key_bytes, sum(map(len, values)), 1).end - BLOCK_BYTES
     if size > body_bytes_max:
         raise TooLarge(f"a body of {size} bytes; at most {body_bytes_max}")
 
@@ -128,7 +130,12 @@ def values_of(
 ) -> Values:
     """A submission within these limits.  Raises ``TooLarge`` and ``BadBody``."""
     check_values(
-        values, keys, entry_bytes_max=entry_bytes_max, key_bytes_max=key_bytes_max, body_bytes_max=body_bytes_max
+        values,
+        keys,
+        named=producer[0] != 0,
+        entry_bytes_max=entry_bytes_max,
+        key_bytes_max=key_bytes_max,
+        body_bytes_max=body_bytes_max,
     )
     return Values(values, keys, producer)
 

@@ -22,7 +22,8 @@ from repl.http import ndjson, problem, query
 from repl.http.limits import TIMEOUT_S_MAX, AppendLimits, Budget
 from repl.http.types import Answer, Leave, Request, Response, Start
 from vlsn import batch
-from vlsn.errors import NotMaster, TooLarge, UnsupportedType, VlsnLogError
+from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
+from vlsn.produced import SEQUENCE_MAX
 from vlsn.seal import Submission, Values, values_of
 from vlsn.seams import Buffer
 
@@ -31,7 +32,7 @@ OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
 
 _ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
-_PARAMETERS = frozenset({"acks", "timeout"})
+_PARAMETERS = frozenset({"acks", "timeout", "producer", "sequence", "born"})
 _PARAMETERS_OCTETS = _PARAMETERS | {"key"}
 _KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
 _JSON = {"Content-Type": "application/json"}
@@ -68,7 +69,8 @@ class Appends:
         fails.  One at a time, since lines as objects take several times the bytes that the budget counts."""
         try:
             async with self._decoding:
-                parts = batch.encode_parts(*await _in_turns(ndjson.decode_in_steps(body)))
+                decoded = await _in_turns(ndjson.decode_in_steps(body))
+                parts = batch.encode_parts(*decoded, producer=terms.producer)
                 await asyncio.sleep(0)  # each of these steps goes through up to 16 MiB
                 data = b"".join(parts)
                 await asyncio.sleep(0)
@@ -85,6 +87,8 @@ class Appends:
             terms = _Terms(request, self._limits)
         except VlsnLogError:
             return None
+        if terms.producer is not None:
+            return None  # no head comes twice
         if terms.long(request.body_length or int(request.headers.get("Content-Length", "0"))):
             return None
 
@@ -139,30 +143,41 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
 class _Terms:
     """What an append's head says: how to read its body, and when to answer."""
 
-    __slots__ = ("acks", "body_bytes_max", "key", "kind", "limits", "timeout_s")
+    __slots__ = ("acks", "body_bytes_max", "born", "key", "kind", "limits", "producer", "timeout_s")
 
     def __init__(self, request: Request, limits: AppendLimits) -> None:
         self.limits = limits
         self.kind = _content_type(request)
         self.body_bytes_max = limits.entry_bytes_max if self.kind == OCTETS else limits.body_bytes_max
         self.acks, self.timeout_s, self.key = Acks.MAJORITY, limits.timeout_s, b""
+        self.producer: tuple[int, int] | None = None
+        self.born: int | None = None
         if request.query_text:
             fields = request.query
             query.only(fields, _PARAMETERS_OCTETS if self.kind == OCTETS else _PARAMETERS)
             self.acks = query.choice(fields, "acks", Acks.MAJORITY, _ACKS)
             self.timeout_s = query.seconds(fields, "timeout", limits.timeout_s, 0.001, TIMEOUT_S_MAX)
             self.key = fields.get("key", "").encode("utf-8", "surrogateescape")
+            self.producer = _producer(fields)
+            self.born = query.whole(fields, "born", None, 0, query.VLSN_MAX)
         if len(self.key) > limits.key_bytes_max:
             raise TooLarge(f"a key of {len(self.key)} bytes; at most {limits.key_bytes_max}")
 
     def submission(self, body: bytes) -> Submission:
+        named = self.producer
         if self.kind == OCTETS:
-            return Values([body], [self.key] if self.key else None)
+            return Values([body], [self.key] if self.key else None, named or (0, 0))
         if self.kind == BATCH:
-            return decode_batch(body, self.limits)
+            given = decode_batch(body, self.limits)
+            if named is None:
+                return given
+            if given.producer:
+                raise BadArgument("producer: the batch names one itself")
+            return decode_batch(b"".join(batch.of_producer([body], named)), self.limits)
         limits = self.limits
         return values_of(
             *ndjson.decode(body),
+            named or (0, 0),
             entry_bytes_max=limits.entry_bytes_max,
             key_bytes_max=limits.key_bytes_max,
             body_bytes_max=limits.body_bytes_max,
@@ -202,7 +217,7 @@ class _Append:
         try:
             if submission is None:
                 submission = terms.submission(body)
-            self._pending = self._node.submit(submission, terms.acks, self._done)
+            self._pending = self._node.submit(submission, terms.acks, self._done, terms.born)
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:
             self._end(problem.response(error))
@@ -237,6 +252,17 @@ def _nothing() -> None:
     pass
 
 
+def _producer(fields: Mapping[str, str]) -> tuple[int, int] | None:
+    """Id and sequence, which come together."""
+    text = fields.get("producer")
+    sequence = query.whole(fields, "sequence", None, 0, SEQUENCE_MAX)
+    if (text is None) != (sequence is None):
+        raise BadArgument("producer and sequence go together")
+    if text is None or sequence is None:
+        return None
+    return query.hex16(text, "producer"), sequence
+
+
 def redirect(node: NodeApi, request: Request) -> Response:
     """307 to the master, or ``no-master``."""
     url = node.master_url()
@@ -264,11 +290,12 @@ def _check_length(length: int, limit: int) -> None:
 
 
 def _document(appended: Appended) -> bytes:
-    return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s"}' % (
+    return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s"%s}' % (
         appended.first,
         appended.last,
         appended.term,
         b"true" if appended.durable else b"false",
         appended.synced,
         appended.acks.encode(),
+        b',"duplicate":true' if appended.duplicate else b"",
     )

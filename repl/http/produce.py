@@ -15,16 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from repl.api import Acks, Appended, NodeApi, Pending
+from repl.api import Appended, NodeApi, Pending
 from repl.http import problem, query
 from repl.http.append import decode_batch, redirect
 from repl.http.feed import require_upgrade
 from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, AppendLimits, Budget
 from repl.http.types import Request, Response, Upgrade
 from repl.produce import (
-    REQUEST_BYTES,
     REQUEST_MESSAGE_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
+    Asked,
     decode_request,
     done_answer,
     refused_answer,
@@ -114,7 +114,8 @@ class _Producer:
             self._take(await self._channel.receive())
 
     def _take(self, message: bytes) -> None:
-        id, acks, timeout_ms = decode_request(message)
+        asked = decode_request(message)
+        id, timeout_ms = asked.id, asked.timeout_ms
         if id != (id if self._next_id is None else self._next_id):
             raise BadBody(f"request {id} came where {self._next_id} was due")
         self._next_id = id + 1
@@ -126,16 +127,18 @@ class _Producer:
             self.answered(slot)
             return
         try:
-            self._submit(slot, message, acks)
+            self._submit(slot, message, asked)
         except VlsnLogError as error:
             slot.done(error)
 
-    def _submit(self, slot: _Slot, message: bytes, acks: Acks) -> None:
-        submission = decode_batch(memoryview(message)[REQUEST_BYTES:], self._limits)
+    def _submit(self, slot: _Slot, message: bytes, asked: Asked) -> None:
+        submission = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
+        if asked.born is not None and not submission.producer:
+            raise BadBody("a producer's message, but its batch names none")
         self._bodies.take(len(message))
         slot.held = len(message)
         self._bytes += slot.held
-        slot.pending = self._node.submit(submission, acks, slot.done)
+        slot.pending = self._node.submit(submission, asked.acks, slot.done, asked.born)
         if self._timer is None or slot.deadline < self._timer.when():
             self._arm(slot.deadline)
 

@@ -14,6 +14,7 @@ from vlsn.ids import U64_MAX
 
 VLSN_MAX = U64_MAX - 1
 _WHOLE = re.compile(r"[0-9]{1,20}\Z")
+_HEX16 = re.compile(r"[0-9a-f]{16}\Z")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 
 T = TypeVar("T")
@@ -38,6 +39,14 @@ def whole_of(text: str, name: str, low: int, high: int) -> int:
     value = int(text) if _WHOLE.match(text) else -1
     if not low <= value <= high:
         raise BadArgument(f"{name}={_shown(text)} is not a whole number in {low}–{high}")
+    return value
+
+
+def hex16(text: str, name: str) -> int:
+    """A number from 1 on, as 16 lower-case hex digits."""
+    value = int(text, 16) if _HEX16.match(text) else 0
+    if not value:
+        raise BadArgument(f"{name}={_shown(text)} is not 16 hex digits, or is 0")
     return value
 
 

@@ -147,8 +147,8 @@ def answer_again(data: bytes) -> None:
 
 
 def request_again(data: bytes) -> bytes:
-    id, acks, timeout_ms = produce.decode_request(data)
-    return produce.request_header(id, acks, timeout_ms) + data[produce.REQUEST_BYTES :]
+    id, acks, timeout_ms, born, batch_at = produce.decode_request(data)
+    return produce.request_header(id, acks, timeout_ms, born) + data[batch_at:]
 
 
 POSITION = stream.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
@@ -166,6 +166,7 @@ FORMATS = {
     "START": json_message(stream.Start(10)),
     "REFUSE": json_message(stream.Refuse("stale-term", "no")),
     "answer to a hello": Format(st.just(msgspec.json.encode(ANSWER)), answer_again),
+    "producer's request": Format(st.just(produce.request_header(7, Acks.ALL, 9, 60) + b"batch"), request_again),
     "produce request": Format(st.just(produce.request_header(7, Acks.MAJORITY, 10_000) + b"batch"), request_again),
     "block": Format(blocks(), rebuilt, with_block_header),
     "batch": Format(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from vlsn.block import BLOCK_BYTES, EntryKind
 from vlsn.columns import producer_bytes
 from vlsn.errors import BadBody, TooLarge
 from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX
+from vlsn.produced import PRODUCER_BYTES
 from vlsn.seal import ALONE_BYTES, Sealed, Submission, Values
 
 FIRST = 10
@@ -164,13 +167,16 @@ def test_local_entries_are_one_block_of_no_submission() -> None:
     [{"entry_bytes_max": 4}, {"key_bytes_max": 2}, {"entries_max": 1}, {"body_bytes_max": 44}],
     ids=str,
 )
-def test_values_past_a_limit_are_too_large(limits: dict[str, int]) -> None:
+def test_values_past_a_limit_are_too_large(limits: dict[str, Any]) -> None:
     values, keys = [b"value", b""], [b"key", None]
-    exact = {"entry_bytes_max": 5, "key_bytes_max": 3, "entries_max": 2, "body_bytes_max": 45}
+    exact: dict[str, Any] = {"entry_bytes_max": 5, "key_bytes_max": 3, "entries_max": 2, "body_bytes_max": 45}
     assert batch.decode(batch.encode(values, keys), **exact).count == 2, "a batch has the same limits"
     seal.check_values(values, keys, **exact)
     with pytest.raises(TooLarge):
         seal.check_values(values, keys, **exact | limits)
+    seal.check_values(values, keys, named=True, **exact | {"body_bytes_max": 45 + PRODUCER_BYTES})
+    with pytest.raises(TooLarge, match="body"):
+        seal.check_values(values, keys, named=True, **exact | {"body_bytes_max": 44 + PRODUCER_BYTES})
 
 
 @pytest.mark.parametrize(("values", "keys"), [([], None), ([b"v"], []), ([b"v"], [b"k", b"k"])])

@@ -46,13 +46,13 @@ class GroupNode(MemoryNode):
             "members": members,
         }
 
-    def submit(self, submission: Submission, acks: Acks, done: Done) -> MemoryPending:
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> MemoryPending:
         if self.refusals is not None:
             assert isinstance(submission, Batch)
             refusal = self.refusals([value for _, value in decode_entries(submission)])
             if refusal is not None:
                 raise refusal
-        return super().submit(submission, acks, done)
+        return super().submit(submission, acks, done, born)
 
     @property
     def values(self) -> list[bytes]:

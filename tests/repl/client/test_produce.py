@@ -206,7 +206,7 @@ async def test_a_connection_lost_after_sending_is_outcome_unknown_and_what_was_n
 
     async def lose_first(channel: Channel) -> None:
         while True:
-            id, acks, _ = decode_request(await channel.receive())
+            id, acks, *_ = decode_request(await channel.receive())
             received.append(id)
             if len(received) == 1:
                 return
@@ -268,7 +268,7 @@ async def test_a_close_without_a_refusal_waits_for_no_answer() -> None:
 
 async def test_a_node_that_answers_out_of_turn_is_not_believed() -> None:
     async def answer_wrongly(channel: Channel) -> None:
-        id, acks, _ = decode_request(await channel.receive())
+        id, acks, *_ = decode_request(await channel.receive())
         await channel.send(done_answer(id + 1, Appended(Vlsn(5), Vlsn(5), Term(1), True, 2, acks)))
         await channel.receive()
 
@@ -394,7 +394,7 @@ async def test_acks_none_is_asked_for_and_a_wrong_policy_is_refused() -> None:
 
     async def answer(channel: Channel) -> None:
         while True:
-            id, acks, _ = decode_request(await channel.receive())
+            id, acks, *_ = decode_request(await channel.receive())
             asked.append(acks)
             await channel.send(done_answer(id, Appended(Vlsn(9), Vlsn(9), Term(1), False, 1, acks)))
 

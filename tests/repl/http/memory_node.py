@@ -76,6 +76,9 @@ class MemoryNode:
     feeds: list[tuple[FeedHello, list[bytes]]] = field(default_factory=list)
     waits: set[asyncio.Future[None]] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
+    duplicate: bool = False
+    named: list[tuple[int, int, int | None]] = field(default_factory=list)
+    """Producer, sequence and birth of each submission."""
 
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
@@ -97,7 +100,7 @@ class MemoryNode:
     def dtvlsn(self) -> int:
         return self.durable
 
-    def submit(self, submission: Submission, acks: Acks, done: Done) -> MemoryPending:
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> MemoryPending:
         self.submissions += 1
         if self.refuse is not None:
             raise self.refuse
@@ -111,7 +114,8 @@ class MemoryNode:
         self.blocks += [block.data for block in sealed]
         last = Vlsn(len(self.entries))
         durable = acks is not Acks.NONE
-        appended = Appended(Vlsn(first), last, TERM, durable, 2 if durable else 1, acks)
+        appended = Appended(Vlsn(first), last, TERM, durable, 2 if durable else 1, acks, self.duplicate)
+        self.named.append((submission.producer, submission.sequence, born))
         one = MemoryPending(self, appended, done)
         self.unanswered += 1
         self.changed.set()

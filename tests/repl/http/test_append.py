@@ -23,7 +23,17 @@ from tests.repl.http.calls import (
 )
 from tests.repl.http.memory_node import MemoryNode
 from vlsn import batch
-from vlsn.errors import Halted, InsufficientReplicas, NoSpace, NotMaster, QueueFull, VlsnLogError
+from vlsn.errors import (
+    DuplicateForgotten,
+    Halted,
+    InsufficientReplicas,
+    NoSpace,
+    NotMaster,
+    OutOfSequence,
+    QueueFull,
+    UnknownProducer,
+    VlsnLogError,
+)
 from vlsn.limits import BATCH_ENTRIES_MAX, BODIES_IN_FLIGHT_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 
 
@@ -43,6 +53,79 @@ async def test_append_empty_octets_is_one_empty_entry() -> None:
     node = MemoryNode()
     assert (await call(node, "POST", "/v1/entries", OCTETS, b"")).status == 200
     assert appended(node) == [(None, b"")]
+
+
+NAMED = "producer=00000000000000ff&sequence=7"
+LINES = b'{"value":"a"}\n{"value":"b"}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "values"),
+    [
+        (OCTETS, b"a", [b"a"]),
+        (NDJSON, LINES, [b"a", b"b"]),
+        (NDJSON, LINES + b"\n" + b'{"value":"more"}\n' * (ndjson.SLICE_BYTES // 10), None),
+        (BATCH, batch.encode([b"a", b"b"]), [b"a", b"b"]),
+    ],
+    ids=["octets", "lines", "many lines", "batch"],
+)
+async def test_append_takes_a_producer_and_its_sequence(
+    kind: dict[str, str], body: bytes, values: list[bytes] | None
+) -> None:
+    node = MemoryNode()
+    assert (await call(node, "POST", f"/v1/entries?{NAMED}", kind, body)).status == 200
+    assert (await call(node, "POST", f"/v1/entries?{NAMED}&born=60", kind, body)).status == 200
+    assert (await call(node, "POST", "/v1/entries", kind, body)).status == 200
+    assert node.named == [(255, 7, None), (255, 7, 60), (0, 0, None)]
+    assert values is None or appended(node) == [(None, value) for value in values * 3]
+
+
+async def test_append_takes_a_batch_that_names_its_producer() -> None:
+    node = MemoryNode(duplicate=True)
+    named = batch.encode([b"v"], producer=(255, 8))
+    response = await call(node, "POST", "/v1/entries?born=3", BATCH, named)
+    assert json(response)["duplicate"] is True
+    assert node.named == [(255, 8, 3)]
+    refused(await call(node, "POST", f"/v1/entries?{NAMED}", BATCH, named), 400, "bad-argument")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "producer=00000000000000ff",
+        "sequence=7",
+        "producer=ff&sequence=7",
+        "producer=00000000000000FF&sequence=7",
+        "producer=0000000000000000&sequence=7",
+        "producer=00000000000000ff&sequence=-1",
+        "producer=00000000000000ff&sequence=9223372036854775807",
+        f"{NAMED}&born=x",
+    ],
+)
+async def test_append_refuses_half_a_producer(query: str) -> None:
+    node = MemoryNode()
+    refused(await call(node, "POST", f"/v1/entries?{query}", OCTETS, b"v"), 400, "bad-argument")
+    assert not node.submissions
+
+
+@pytest.mark.parametrize(
+    ("error", "slug"),
+    [
+        (OutOfSequence("9 where 7 is due"), "out-of-sequence"),
+        (UnknownProducer("who"), "unknown-producer"),
+        (DuplicateForgotten("long ago"), "duplicate-forgotten"),
+    ],
+)
+async def test_append_says_what_a_producer_is_refused_for(error: VlsnLogError, slug: str) -> None:
+    node = MemoryNode(refuse=error)
+    refused(await call(node, "POST", f"/v1/entries?{NAMED}", OCTETS, b"v"), 409, slug)
+    assert not error.retry_safe
+
+
+def test_a_head_that_never_comes_again_is_not_remembered() -> None:
+    gateway = Gateway(MemoryNode())
+    assert gateway.quick(request("POST", "/v1/entries", OCTETS)) is not None
+    assert gateway.quick(request("POST", f"/v1/entries?{NAMED}", OCTETS)) is None
 
 
 @pytest.mark.parametrize(

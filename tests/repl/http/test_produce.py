@@ -140,6 +140,8 @@ async def test_produce_bad_batch_is_refused_and_the_next_ones_too() -> None:
         b"\x01\x01\x01" + message(1, b"v")[3:],
         message(3, b"v"),
         message(1, b"v", timeout_ms=600_001),
+        request_header(2, Acks.ALL, 9, 60)[:-1],
+        request_header(2, Acks.ALL, 9, 2**63) + batch.encode([b"v"], producer=(1, 0)),
     ],
 )
 async def test_produce_garbage_ends_the_connection_and_harms_nothing(garbage: bytes) -> None:
@@ -260,7 +262,8 @@ def test_answers_round_trip_with_and_without_problems() -> None:
     [
         b"",
         bytes(39),
-        produce.ANSWER.pack(1, 2, 0, 0, 0, 0, 0, 0),
+        produce.ANSWER.pack(1, 3, 0, 0, 0, 0, 0, 0),
+        produce.ANSWER.pack(1, 2, 0, 0, 5, 0, 0, 0) + bytes(8),
         produce.ANSWER.pack(1, 0, 2, 0, 0, 0, 0, 0),
         produce.ANSWER.pack(1, 1, 0, 0, 0, 0, 0, 0),
         produce.ANSWER.pack(1, 0, 0, 0, 5, 0, 0, 0) + bytes(8),
@@ -274,8 +277,48 @@ def test_answers_that_are_not_their_format_are_refused(message: bytes) -> None:
         decode_answers(message)
 
 
+PRODUCER = 2**64 - 1
+
+
+async def test_produce_gives_the_node_producer_sequence_and_birth() -> None:
+    node = MemoryNode()
+    async with producing(node) as channel:
+        for id, born in ((1, 60), (2, None)):
+            data = batch.encode([b"a", b"b"], producer=(PRODUCER, 4 + id))
+            await channel.send(request_header(id, Acks.MAJORITY, 10_000, born) + data)
+        await channel.send(message(3, b"c"))
+        assert [(one.id, one.duplicate) for one in await answers(channel, 3)] == [(1, False), (2, False), (3, False)]
+    assert node.named == [(PRODUCER, 5, 60), (PRODUCER, 6, None), (0, 0, None)]
+
+
+async def test_produce_says_what_was_done_before() -> None:
+    node = MemoryNode(duplicate=True)
+    async with producing(node) as channel:
+        await channel.send(request_header(1, Acks.MAJORITY, 10_000, 0) + batch.encode([b"v"], producer=(1, 0)))
+        (answer,) = await answers(channel, 1)
+    assert (answer.done, answer.duplicate, answer.first) == (True, True, 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request_header(1, Acks.ALL, 9, 60) + batch.encode([b"v"]),
+        request_header(1, Acks.ALL, 9, 60)[:16] + batch.encode([b"v"], producer=(1, 0)),
+    ],
+    ids=["no producer in the batch", "no birth before it"],
+)
+async def test_a_producers_message_without_a_producer_is_refused(data: bytes) -> None:
+    node = MemoryNode()
+    async with producing(node) as channel:
+        await channel.send(data)
+        (answer,) = await answers(channel, 1)
+    assert isinstance(problem.error_of(answer.problem), BadBody)
+    assert not node.submissions
+
+
 def test_layouts_are_these_bytes() -> None:
     assert request_header(0x0102030405060708, Acks.ALL, 0x0A0B).hex() == "010200000b0a00000807060504030201"
+    assert request_header(1, Acks.NONE, 2, 3).hex() == "0200000002000000" + "0100000000000000" + "0300000000000000"
     assert produce.refused_answer(1, b"abc").hex() == (
         "01000000000000000100000003000000" + "00" * 24 + "6162630000000000"
     )

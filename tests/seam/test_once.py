@@ -1,0 +1,177 @@
+"""Exactly once on real nodes in one process: a submission that is sent again is one entry, and answered as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from repl.api import Acks
+from repl.http import problem
+from repl.produce import Answer, decode_answers, request_header
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+from vlsn import batch
+from vlsn.errors import OutOfSequence
+from vlsn.ids import Vlsn
+from vlsn.limits import PRODUCER_REMEMBERED_MAX
+
+PRODUCER = 0xFEDC_BA98_7654_3210
+
+
+async def append(
+    group: Group, sequence: int, value: bytes | None = None, *, acks: str = "majority", timeout: float = 10, **more: Any
+) -> tuple[int, dict[str, Any]]:
+    fields = "".join(f"&{name}={text}" for name, text in more.items())
+    response = await group.client.request(
+        "POST",
+        f"{group.url('n1')}/v1/entries?producer={PRODUCER:016x}&sequence={sequence}&acks={acks}&timeout={timeout}{fields}",
+        headers={"Content-Type": "application/octet-stream"},
+        body=b"value %d" % sequence if value is None else value,
+        timeout_s=timeout + 2,
+    )
+    return response.status, msgspec.json.decode(bytes(response.body))
+
+
+def played(story: Callable[[Group], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        group = Group(5, **settings)
+        await group.start()
+        await group.serving()
+        await story(group)
+        assert not group.fatal
+        await group.stop()
+
+    run(main())
+
+
+def test_the_same_submission_on_two_connections_at_once_is_one_entry() -> None:
+    async def story(group: Group) -> None:
+        for sequence in range(20):
+            answers = await asyncio.gather(*(append(group, sequence) for _ in range(3)))
+            assert {status for status, _ in answers} == {200}
+            assert len({(said["first"], said["last"], said["term"]) for _, said in answers}) == 1
+            assert sorted(said.get("duplicate", False) for _, said in answers) == [False, True, True]
+        assert list((await group.read("n1")).values()) == [b"value %d" % sequence for sequence in range(20)]
+
+    played(story)
+
+
+def test_a_submission_that_does_not_follow_is_refused_and_logs_nothing() -> None:
+    async def story(group: Group) -> None:
+        status, said = await append(group, 3)
+        assert (status, said["type"]) == (409, "unknown-producer")
+        for sequence in range(PRODUCER_REMEMBERED_MAX + 1):
+            assert (await append(group, sequence))[0] == 200
+        last = group.nodes["n1"].opened().range.last
+        for sequence, slug in ((PRODUCER_REMEMBERED_MAX + 2, "out-of-sequence"), (0, "duplicate-forgotten")):
+            status, said = await append(group, sequence)
+            assert (status, said["type"]) == (409, slug)
+        status, said = await append(group, 1)
+        assert (status, said["duplicate"], said["durable"]) == (200, True, True)
+        assert (await group.read("n1"))[said["first"]] == b"value 1"
+        assert group.nodes["n1"].opened().range.last == last
+
+    played(story)
+
+
+def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -> None:
+    async def story(group: Group) -> None:
+        table = group.nodes["n1"].opened().history.producers
+        table.forget_before(Vlsn(3))  # as if others had put somebody out up to VLSN 2
+        status, said = await append(group, 0, born=1)
+        assert (status, said["type"]) == (409, "unknown-producer")
+        assert (await append(group, 0, born=2))[0] == 200
+        assert (await append(group, 0, born=1))[1]["duplicate"]
+
+    played(story)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_retry_after_the_master_died_before_its_answer_gets_the_originals_vlsn(power: bool) -> None:
+    async def story(group: Group) -> None:
+        told: dict[int, tuple[int, int]] = {}
+        for round_ in range(6):
+            for sequence in range(round_ * 5, round_ * 5 + 4):
+                told[sequence] = await placed(group, sequence)
+            last = group.nodes["n1"].opened().range.last
+            group.net.block("n1", "client")
+            lost = asyncio.create_task(append(group, round_ * 5 + 4))
+            await group.until(lambda last=last: group.nodes["n1"].opened().range.last > last, "it is logged")  # type: ignore[misc]
+            group.kill("n1", power=power)
+            lost.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await lost
+            group.net.heal()
+            await asyncio.sleep(0.3)
+            await group.start("n1")
+            await group.serving()
+            told[round_ * 5 + 4] = await placed(group, round_ * 5 + 4)
+            for sequence, place in told.items():
+                assert await placed(group, sequence) == place
+        read = await group.read("n1")
+        assert list(read.values()) == [b"value %d" % sequence for sequence in range(30)]
+        assert [(vlsn, vlsn) for vlsn in read] == [place for _, place in sorted(told.items())]
+
+    played(story)
+
+
+async def placed(group: Group, sequence: int) -> tuple[int, int]:
+    status, said = await append(group, sequence)
+    assert status == 200, said
+    return said["first"], said["last"]
+
+
+def test_a_duplicate_is_answered_when_its_original_meets_the_acks_asked() -> None:
+    async def story(group: Group) -> None:
+        await append(group, 0)
+        group.net.split(["n2"], ["n3"], ["n1", "client"])
+        original = asyncio.create_task(append(group, 1, timeout=8))
+        await asyncio.sleep(0.05)
+        repeated = asyncio.create_task(append(group, 1, timeout=8))
+        status, said = await append(group, 1, acks="none")
+        assert (status, said["duplicate"], said["durable"], said["synced"]) == (200, True, False, 1)
+        place = said["first"]
+        await asyncio.sleep(0.2)
+        assert not original.done()
+        assert not repeated.done()
+        group.net.heal()
+        for task, duplicate in ((original, False), (repeated, True)):
+            status, said = await task
+            assert (status, said["first"], said["durable"], said.get("duplicate", False)) == (
+                200,
+                place,
+                True,
+                duplicate,
+            )
+        last = group.nodes["n1"].opened().range.last
+        await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all have it")
+        status, said = await append(group, 1, acks="all")
+        assert (status, said["first"], said["synced"]) == (200, place, 3)
+
+    played(story, election_timeout_s=3.0)
+
+
+def test_another_submission_under_the_same_sequence_is_refused() -> None:
+    async def story(group: Group) -> None:
+        channel = await group.client.connect(f"{group.url('n1')}/v1/produce", message_bytes_max=1 << 20, timeout_s=5.0)
+        for id, values in ((1, [b"a"]), (2, [b"a"]), (3, [b"a", b"b"]), (4, [b"c"])):
+            data = batch.encode(values, producer=(PRODUCER, 0))
+            await channel.send(request_header(id, Acks.MAJORITY, 5_000, 0) + data)
+        answers: list[Answer] = []
+        while len(answers) < 4:
+            answers += decode_answers(await channel.receive())
+        assert [(one.done, one.duplicate) for one in answers] == [
+            (True, False),
+            (True, True),
+            (False, False),
+            (False, False),
+        ]
+        assert isinstance(problem.error_of(answers[2].problem), OutOfSequence)
+        assert answers[0].first == answers[1].first
+        await channel.close()
+
+    played(story)
