@@ -5,8 +5,7 @@ Pure.  Every number is a block's last VLSN that a node has *synced*.
 1. Only listed, electable incarnations count, the master's own included; a majority is more than half of them.
 2. The DTVLSN is the highest VLSN that a majority has synced, and moves only to blocks of the current term
    (Raft §5.4.2): before the term's first block is on a majority, nothing older counts as durable by count.
-3. While ``OWN_SYNC_REQUIRED`` (a fixed master has no one to take over from it) the master's own sync is
-   always part of the majority.
+3. The master's own sync is one among the others: any majority will do.
 
     synced {n1: 90, n2: 80, n3: 40}, term began at 61   ->   majority of 3 is 2   ->   DTVLSN 80
     synced {n1: 90, n2: 55, n3: 40}, term began at 61   ->   55 < 61              ->   as before
@@ -18,27 +17,19 @@ from collections.abc import Collection, Mapping
 
 from vlsn.ids import NULL_VLSN, Incarnation, Vlsn
 
-OWN_SYNC_REQUIRED = True
-
 
 def majority(electable: int) -> int:
     """How many of ``electable`` nodes are more than half."""
     return electable // 2 + 1
 
 
-def durable_vlsn(
-    synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], *, own: Incarnation, term_start: Vlsn
-) -> Vlsn:
+def durable_vlsn(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], *, term_start: Vlsn) -> Vlsn:
     """The DTVLSN that these acknowledgements prove; ``NULL_VLSN`` when they prove none in this term."""
     if not electable or not term_start:
         return NULL_VLSN
     ends = [synced.get(member, NULL_VLSN) for member in electable]
     ends.sort()
     proven = ends[(len(ends) - 1) // 2]  # as many as a majority are at or above it
-    if OWN_SYNC_REQUIRED:
-        mine = synced.get(own, NULL_VLSN)
-        if mine < proven:
-            proven = mine
     return proven if proven >= term_start else NULL_VLSN
 
 

@@ -1,8 +1,9 @@
 """A feeder: one replica's stream, from its syncup to its end.
 
     1  SYNCUP comes; the matchpoint is found by terms; MATCHPOINT goes out with that block's checksums
-    2  START comes: the replica found its own block equal
-    3  BLOCKS, at once when there is anything synced; HEARTBEAT every ``heartbeat_s``, or soon after the DTVLSN moved
+    2  START comes: the replica found its own block equal, and has rolled back what it had past it
+    3  BLOCKS, at once when anything is sealed, synced here or not; HEARTBEAT every ``heartbeat_s``, or soon after the
+       DTVLSN moved
     4  ACKs come back meanwhile and go to the master's count
 
 A feeder lives inside a master's term and ends with it.  Its own faults (a damaged segment, a replica that
@@ -42,10 +43,6 @@ from vlsn.stream import (
 )
 
 SYNCUP_TIMEOUT_S = 30.0
-
-
-class Diverged(VlsnLogError):
-    """The replica has blocks past the matchpoint, and this master may not order a rollback."""
 
 
 class Messages:
@@ -91,7 +88,7 @@ class FeederOwner(Protocol):
 
 
 class Feeder:
-    """One feed.  ``run`` is its whole life; its owner calls ``synced`` and ``tell_dtvlsn``."""
+    """One feed.  ``run`` is its whole life; its owner calls ``handed_over``, ``synced`` and ``tell_dtvlsn``."""
 
     def __init__(
         self,
@@ -124,7 +121,7 @@ class Feeder:
         self._waiter: asyncio.Future[None] | None = None
         self._told_dtvlsn = NULL_VLSN
         self._idle = False
-        """The sending task waits: ``synced`` may send in its place."""
+        """The sending task waits: ``handed_over`` may send in its place."""
         self._unsent = b""
 
     @property
@@ -161,9 +158,9 @@ class Feeder:
         if self._idle:
             self._channel.send_now(encode(Refuse(error.slug, str(error))))
 
-    def synced(self) -> None:
-        """The log has synced another group.  When nothing is being sent it goes out right here: a task between
-        the sync and the socket would cost a turn of the loop."""
+    def handed_over(self) -> None:
+        """Another group is with this log's writer.  When nothing is being sent it goes out right here, while the disk
+        works: a task between the two would cost a turn of the loop."""
         source = self.source
         if source is None or not self._idle:
             return
@@ -176,7 +173,10 @@ class Feeder:
                 self._wake()
             elif source.behind:
                 self._wake()
-        elif source.mode is Mode.ARCHIVE:
+
+    def synced(self) -> None:
+        """The log has synced another group: what reads the segments has more."""
+        if self._idle and self.source is not None and self.source.mode is Mode.ARCHIVE:
             self._wake()
 
     def tell_dtvlsn(self) -> None:
@@ -198,14 +198,9 @@ class Feeder:
         if syncup.stored_term > self.term:
             raise StaleTerm(f"the replica has stored term {syncup.stored_term}, this feed is of term {self.term}")
         span = self._log.range
-        at = matchpoint(span.first, span.last_sync, self._log.history.term_runs, syncup)
+        at = matchpoint(span.first, self._log.ring.last_vlsn, self._log.history.term_runs, syncup)
         if at is None:
             raise Trimmed("the logs have no VLSN in common: the replica needs a network restore", first=span.first)
-        if syncup.last > at:
-            raise Diverged(
-                f"replica {self.replica} has VLSNs {at + 1} to {syncup.last} that this master does not have in their "
-                "terms; no rollback is ordered by a fixed master"
-            )
         await self._channel.send(encode(await self._matchpoint(at)))
         answer = await self._channel.receive()
         if message_type(answer) is MessageType.REFUSE:
@@ -221,7 +216,7 @@ class Feeder:
             return Matchpoint(vlsn=0, feed_term=self.term)
         source = Source(self._log, at, self._offload)
         try:
-            blocks = await source.from_archive()
+            blocks = source.from_ring(1) or await source.from_archive()
         finally:
             source.close()
         block = bytes(blocks[0])
@@ -273,7 +268,7 @@ class Feeder:
         return message
 
     async def _nothing_for(self, seconds: float) -> bool:
-        """Waits until there is something that ``synced`` did not send; True when the time is over instead."""
+        """Waits until there is something that ``handed_over`` did not send; True when the time is over instead."""
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
         self._idle = True
@@ -294,9 +289,8 @@ class Feeder:
 
     def _position(self) -> Position:
         self._told_dtvlsn = self._log.dtvlsn
-        return Position(
-            max(self._log.range.last_sync, self.sent), self._told_dtvlsn, self._log.seams.clock.wall_us(), self.term
-        )
+        log = self._log
+        return Position(log.allocated, self._told_dtvlsn, log.seams.clock.wall_us(), self.term)
 
     async def _receive(self) -> None:
         receive, clock = self._channel.receive, self._log.seams.clock

@@ -1,8 +1,9 @@
 """The feeder's source: BUFFER from the ring, ARCHIVE from the segments, and the change between them.
 
 1. It starts in ARCHIVE.  2. ARCHIVE → BUFFER when its next VLSN is in the ring; BUFFER → ARCHIVE when the
-ring has dropped what it needs: by comparing positions, never by timing.  3. It gives only what the log has
-synced (``ring.synced_end``, ``log.synced_end``).  4. Each change is counted.
+ring has dropped what it needs: by comparing positions, never by timing.  3. From the ring it gives what is sealed,
+synced here or not (a replica may be faster than this node's disk); from the segments only what is synced.  4. Each
+change is counted.
 
     next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from segments, then changes
     position 7, ring head 9          BUFFER   was overtaken: changes back
@@ -62,17 +63,17 @@ class Source:
                 return ()
             self._position = position
             self._change(Mode.BUFFER)
-        if self._position >= ring.synced_end:
+        if self._position >= ring.end:
             return ()
-        blocks = ring.take(self._position, end=ring.synced_end, bytes_max=bytes_max)
+        blocks = ring.take(self._position, end=ring.end, bytes_max=bytes_max)
         self._position += len(blocks)
         self.next_vlsn = Vlsn(ring.last_at(self._position - 1) + 1)
         return blocks
 
     @property
     def behind(self) -> bool:
-        """The ring has more, synced, that was not taken."""
-        return self.mode is Mode.BUFFER and self._position < self._log.ring.synced_end
+        """The ring has more that was not taken."""
+        return self.mode is Mode.BUFFER and self._position < self._log.ring.end
 
     async def from_archive(self) -> Sequence[Buffer]:
         """The next blocks of the segments; the read after them is begun at once, so that disk and network

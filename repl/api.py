@@ -205,6 +205,20 @@ class NodeApi(Protocol):
         group, sender and receiver.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
         ...
 
+    async def transfer(self, to: str | None) -> dict[str, Any]:
+        """Moves mastership to the member ``to``, or to the one that is furthest.  Raises ``NotMaster``,
+        ``BadArgument``, ``Unreachable``."""
+        ...
+
+    async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/stand``: the master asks this node to take over.  Raises as ``peer_vote``, ``StaleTerm``."""
+        ...
+
+    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/vote``: what the reply says is synced.  Raises ``FeedRefused``, ``BadBody``, ``NotMaster``
+        while the log is not open."""
+        ...
+
     def metrics_text(self) -> bytes:
         """Prometheus' text format."""
         ...

@@ -136,7 +136,7 @@ class AppendBook:
             self.release_repeats()
 
     def _count(self) -> None:
-        durable = durable_vlsn(self.synced, self.electable, own=self.own, term_start=self.term_start)
+        durable = durable_vlsn(self.synced, self.electable, term_start=self.term_start)
         if durable > self.durable:
             self.durable = durable
             if self._majority:

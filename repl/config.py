@@ -99,7 +99,9 @@ class NodeConfig:
         10.0, "seconds an append waits for its acknowledgements unless it says so itself", low=0.001, high=600
     )
     heartbeat_s: float = _setting(0.2, "seconds between heartbeats on a quiet feed", low=0.01, high=1.0)
-    election_timeout_s: float = _setting(1.5, "seconds without a peer after which it counts as gone", low=0.05)
+    election_timeout_s: float = _setting(
+        1.0, "seconds of silence until a peer counts as gone; an election waits up to twice that", low=0.05
+    )
     connect_timeout_s: float = _setting(5.0, "seconds to wait for a peer's answer", low=0.05)
     ready_lag_vlsns_max: int = _setting(100_000, "lag past which /readyz says no", low=0)
 

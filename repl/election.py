@@ -24,21 +24,26 @@ Pure: the time, the log's end and the group come in with each call, ``uniform`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
 from feeder.acks import majority
+from vlsn.errors import BadBody
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.nodefile import NodeRecord
+from vlsn.records import JSON_FAULTS
 from vlsn.stream import Hex, Name, Number, StoredTerm
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
 PRIORITY_MAX = 10
 PRIORITY_DELAY_S = 0.05
 """How much longer a node waits for each step below the highest priority."""
+
+GONE_FRACTION = 0.3
+"""Of an election timeout: how long at most a node waits once its master's process has ended."""
 
 BELOW_FLOOR = "below-floor"
 
@@ -83,6 +88,22 @@ class VoteReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def end(self) -> End:
         return self.last_term, self.last_vlsn
+
+
+def read_request(body: object) -> VoteRequest:
+    """Raises ``BadBody``."""
+    try:
+        return msgspec.convert(body, VoteRequest)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"vote: {error}") from None
+
+
+def read_reply(body: bytes) -> VoteReply:
+    """Raises ``BadBody``."""
+    try:
+        return msgspec.json.decode(body, type=VoteReply)
+    except JSON_FAULTS as error:
+        raise BadBody(f"no answer to a vote: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +165,8 @@ class Standing:
     may_stand: bool = True
     """False while it is damaged, restoring, or its state is not known."""
     may_vote: bool = True
+    reluctant: bool = False
+    """It could lead, but take no appends (no space): it stands as with priority 0."""
 
 
 @dataclass(slots=True)
@@ -183,6 +206,7 @@ class Election:
         self.failed_rounds = 0
         self._voted_for = record.voted_for if record.vote_term == record.term else ""
         self.floor: End = (record.floor_term, record.floor_vlsn)
+        """The owner keeps it as the node file has it."""
         self._timeout_s = timeout_s
         self._uniform = uniform
         self._heard_at = now - timeout_s[1]
@@ -193,6 +217,44 @@ class Election:
 
     # Events.
 
+    def founded(self, term: Term, now: float, standing: Standing) -> list[Action]:
+        """All members have answered that they are empty: the founding term has no vote.  ``term`` is above every
+        stored one."""
+        assert term > self.term, (term, self.term)
+        self.term = term
+        self._voted_for = ""
+        return [Store(term, ""), self._lead(now, {elector.name for elector in standing.electors})]
+
+    def is_due(self, now: float, standing: Standing) -> bool:
+        """The next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
+        if self.role is Role.MASTER or now < self._deadline:
+            return False
+        return self._may_stand(standing, rounds=self.failed_rounds + 1)
+
+    def postpone(self, now: float, standing: Standing) -> None:
+        """A feed is being taken: nothing is to be said against its master before that has ended."""
+        self._wait(now, standing)
+
+    def gone(self, master: NodeName, now: float) -> None:
+        """Nothing listens any more where ``master`` was: its process has ended, and silence need not be waited out."""
+        if self.role is Role.FOLLOWER and self.master == master:
+            self.master = None
+            self._heard_at = now - self._timeout_s[1]
+            self._deadline = min(self._deadline, now + self._uniform(0.0, self._timeout_s[0] * GONE_FRACTION))
+
+    def saw(self, term: Term) -> list[Action]:
+        """A listed member has stored ``term``."""
+        return self._rise(term, f"a member has stored term {term}") if term > self.term else []
+
+    def resign(self, why: str, now: float, standing: Standing) -> list[Action]:
+        """This master can lead no more."""
+        if self.role is not Role.MASTER:
+            return []
+        self.role = Role.FOLLOWER
+        self.master = None
+        self._wait(now, standing)
+        return [StepDown(why)]
+
     def tick(self, now: float, standing: Standing) -> list[Action]:
         """Called many times a timeout."""
         if self.role is Role.MASTER:
@@ -202,7 +264,7 @@ class Election:
         self.failed_rounds += 1
         self.master = None
         self._wait(now, standing)
-        if not self._may_stand(standing):
+        if not self._may_stand(standing, rounds=self.failed_rounds):
             self.role = Role.FOLLOWER
             return []
         return self._ask(now, standing, pre=True)
@@ -226,6 +288,13 @@ class Election:
     def heard_from(self, member: NodeName, now: float) -> None:
         """``member`` has answered this master in its term."""
         self._heard_from[member] = now
+
+    def considers(self, request: VoteRequest, now: float, standing: Standing) -> bool:
+        """``asked`` will compare logs, or rise: feeds and sealing of lower terms must have ended, and the log be
+        drained, before."""
+        if request.pre or not standing.may_vote or request.term < self.term:
+            return False
+        return request.transfer or not self._hears(now)
 
     def asked(self, request: VoteRequest, now: float, standing: Standing) -> tuple[list[Action], VoteReply]:
         """The reply goes out behind the actions."""
@@ -274,7 +343,7 @@ class Election:
 
     def transfer(self, now: float, standing: Standing) -> list[Action]:
         """The master asks this node, which has all of its log, to take over."""
-        if self.role is not Role.FOLLOWER or not self._may_stand(standing, asked=True):
+        if self.role is not Role.FOLLOWER or not self._may_stand(standing, rounds=0, asked=True):
             return []
         self._round = _Round(transfer=True)
         return self._stand(now, standing)
@@ -317,17 +386,30 @@ class Election:
             return self._stand(now, standing) if (won and standing.end >= self.floor) or highest else []
         if not won or self.role is not Role.STANDING:
             return []
+        return [self._lead(now, self._round.granted)]
+
+    def _lead(self, now: float, heard: Iterable[NodeName]) -> Lead:
         self.role = Role.MASTER
         self.master = self.name
         self.failed_rounds = 0
-        self._heard_from = dict.fromkeys(self._round.granted, now)
-        return [Lead(self.term)]
+        self._heard_from = dict.fromkeys(heard, now)
+        return Lead(self.term)
 
-    def _may_stand(self, standing: Standing, *, asked: bool = False) -> bool:
+    def _may_stand(self, standing: Standing, *, rounds: int, asked: bool = False) -> bool:
         own = next((elector for elector in standing.electors if elector.name == self.name), None)
         if own is None or own.incarnation != self.incarnation or not own.electable or not standing.may_stand:
             return False
-        return asked or own.priority > 0 or self.failed_rounds >= ROUNDS_BEFORE_PRIORITY_0
+        return asked or (own.priority > 0 and not standing.reluctant) or rounds >= ROUNDS_BEFORE_PRIORITY_0
+
+    def waits_for(self, standing: Standing) -> str:
+        """What keeps this node from standing, as far as its vote floor does; "" when that does not."""
+        if standing.end >= self.floor:
+            return ""
+        further = [name for name, end in self._round.ends.items() if end > standing.end]
+        if further:
+            return f"{further[0]} has more of the log than this node"
+        silent = sorted(_electable(standing) - {self.name} - set(self._round.ends))
+        return f"waits for {', '.join(silent)} to tell the end of its log" if silent else ""
 
     # Voting.
 
@@ -354,6 +436,8 @@ class Election:
 
     def _check_majority(self, now: float, standing: Standing) -> list[Action]:
         electable = _electable(standing)
+        if not electable:
+            return []  # founding: the group is not in the log yet
         since = now - self._timeout_s[0]
         heard = sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
         if heard >= majority(len(electable)):

@@ -1,22 +1,25 @@
 """Following: the role of a replica.
 
-    hello to the master ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (ends) ─► again, for ever
+    who leads? ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (ends) ─► again, for ever
 
-It takes its very first feed only from the incarnation and process that it last told that it is empty.  Each
-try backs off up to two seconds and starts over once a feed has streamed.  A refusal that time alone does not
-mend (not listed, nothing in common) shows in the state's reason, and is tried all the same: a person, or the
-group, may change it.  Two different blocks under one name halt the node.
+All members are asked at once; the first that says it leads, in a term not below the stored one, is the master.  An
+empty node takes its very first feed only from the incarnation and process that it last told that it is empty.  Each
+try backs off up to half a second and starts over once a feed has streamed.  A refusal that time alone does not mend
+(not listed, nothing in common) shows in the state's reason, and is tried all the same: a person, or the group, may
+change it.  Two different blocks under one name, or a rollback of what is durable, halt the node.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from repl import founding
 from repl.api import FeedHello
+from repl.founding import Answer
 from repl.http.feed import encode_hello
 from repl.peers import ask
 from replica.feed import FeedRejected, ReplicaFeed
@@ -27,30 +30,32 @@ from vlsn.errors import (
     Halted,
     IntegrityFault,
     NotMaster,
-    StaleTerm,
+    RollbackProhibited,
     Trimmed,
     Unreachable,
     VlsnLogError,
 )
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.queued import Pending
+from vlsn.seams import Channel
 from vlsn.stream import MESSAGE_BYTES_MAX, Position
 
 if TYPE_CHECKING:
     from repl.node import Node
 
 BACKOFF_FIRST_S = 0.05
-BACKOFF_MAX_S = 2.0
+BACKOFF_MAX_S = 0.5
+FIND_TIMEOUT_S = 2.0
 _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
 
 
 class Following:
-    """One stretch of following the master that the configuration names."""
+    """One stretch of following whoever leads; ``master`` is the one that is fed from, or was last."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.log = node.opened()
-        self.master: NodeName = node.config.first_member
+        self.master: NodeName | None = None
         self.feed: ReplicaFeed | None = None
         self.reason = ""
         self.feeds = 0
@@ -59,7 +64,12 @@ class Following:
     @property
     def master_url(self) -> str | None:
         """Where appends go, while this node hears of a master."""
-        return self.node.config.members[self.master] if self.feed is not None and self.feed.streaming else None
+        streaming = self.feed is not None and self.feed.streaming
+        return self.node.urls.get(self.master) if streaming and self.master is not None else None
+
+    @property
+    def taking_feed(self) -> bool:
+        return self.feed is not None and not self.feed.streaming
 
     async def run(self) -> None:
         async for attempt in AsyncRetrying(
@@ -74,32 +84,23 @@ class Following:
         return self.node.seams.random.uniform(most / 2, most)
 
     async def _follow(self) -> None:
-        """One feed from hello to end; always raises."""
+        """One feed, from the search for a master to its end; always raises."""
         node = self.node
-        url = node.config.members[self.master]
         try:
-            answer = await ask(node, self.master, url, founding.DISCOVERY)
-            incarnation, process = (
-                Incarnation(founding.parse_hex(answer.incarnation)),
-                founding.parse_hex(answer.process),
-            )
-            if not self.log.allocated and node.founder is not None and node.founder != (incarnation, process):
-                raise Unreachable(f"{self.master} is not the process that this empty node answered; waits for it")
-            channel = await node.network.connect(
-                f"{url}/v1/feed",
-                headers=encode_hello(self._hello(incarnation)),
-                message_bytes_max=MESSAGE_BYTES_MAX + 64,
-                timeout_s=node.config.connect_timeout_s,
-            )
-        except (VlsnLogError, OSError) as error:
+            answer = await self._find()
+            channel = await self._connect(answer)
+        except (VlsnLogError, OSError, TimeoutError) as error:
             self._stopped(error)
             if isinstance(error, _Again):
                 raise
             raise Unreachable(str(error)) from error  # what the master says of itself is no state of this node
+        self.master = master = NodeName(answer.name)
+        assert node.electing is not None
         feed = self.feed = ReplicaFeed(
             log=self.log,
             channel=channel,
-            store_term=node.store_term,
+            store_term=partial(node.electing.take_feed, master),
+            roll_back=node.roll_back,
             offload=node.feed_offload,
             on_position=self._on_position,
             unsynced_bytes_max=node.config.unsynced_bytes_max,
@@ -115,13 +116,64 @@ class Following:
             self.feed = None
             await channel.close()
 
-    def _hello(self, to_incarnation: Incarnation) -> FeedHello:
+    async def _find(self) -> Answer:
+        """What the member that leads says of itself.  Raises ``Unreachable`` when none does."""
+        node = self.node
+        asked = {
+            asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
+            for name, url in node.urls.items()
+            if name != node.name
+        }
+        deadline = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
+        said: list[str] = []
+        waiting = set(asked)
+        try:
+            while waiting and (left := deadline - asyncio.get_running_loop().time()) > 0:
+                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=lambda task: asked[task]):
+                    error = task.exception()
+                    if error is None and (answer := task.result()).state == "MASTER":
+                        if answer.term >= self.log.node_file.record.term:
+                            return answer
+                        said.append(f"{asked[task]} leads term {answer.term}, which is over")
+                    elif error is not None and not isinstance(error, VlsnLogError | OSError):
+                        raise error
+                    elif error is not None:
+                        self._silent(asked[task], error)
+                        said.append(f"{asked[task]}: {error}")
+        finally:
+            for task in asked:
+                task.cancel()
+        assert node.electing is not None
+        raise NotMaster(node.electing.reason or "; ".join(sorted(said)) or "no member leads")
+
+    def _silent(self, name: NodeName, error: BaseException) -> None:
+        """A member that does not answer; if it led, and where nothing listens any more its process has ended."""
+        if isinstance(error, Unreachable) and error.refused:
+            assert self.node.electing is not None
+            self.node.electing.gone(name)
+
+    async def _connect(self, master: Answer) -> Channel:
+        """A feed's channel.  Raises what the master refuses it with."""
+        node = self.node
+        incarnation = Incarnation(founding.parse_hex(master.incarnation))
+        process = founding.parse_hex(master.process)
+        if not self.log.allocated and node.founder is not None and node.founder != (incarnation, process):
+            raise Unreachable(f"{master.name} is not the process that this empty node answered; waits for it")
+        return await node.network.connect(
+            f"{node.urls[NodeName(master.name)]}/v1/feed",
+            headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
+            message_bytes_max=MESSAGE_BYTES_MAX + 64,
+            timeout_s=node.config.connect_timeout_s,
+        )
+
+    def _hello(self, to: NodeName, to_incarnation: Incarnation) -> FeedHello:
         record = self.log.node_file.record
         return FeedHello(
             group=self.node.config.group,
             node=self.node.config.name,
             incarnation=Incarnation(record.incarnation),
-            to=self.master,
+            to=to,
             to_incarnation=to_incarnation,
             term=Term(record.term),
             process=self.node.process,
@@ -132,6 +184,8 @@ class Following:
             raise asyncio.CancelledError from error
         if isinstance(error, IntegrityFault):
             raise Halted(f"integrity: {error}. Compare the copies with 'vlsnlog audit'") from error
+        if isinstance(error, RollbackProhibited):
+            raise error
         if isinstance(error, asyncio.CancelledError):
             raise error
         self._stopped(error)
@@ -151,7 +205,9 @@ class Following:
         self.reason = reason
         self.node.set_state("UNKNOWN", reason)
 
-    def _on_position(self, _: Position) -> None:
+    def _on_position(self, position: Position) -> None:
+        assert self.master is not None and self.node.electing is not None
+        self.node.electing.heard(self.master, Term(position.term))
         if self.node.state != "REPLICA":
             self._tries = 0
             self.reason = ""
@@ -162,6 +218,9 @@ class Following:
 
     def sealed(self, pendings: list[Pending]) -> None:
         raise AssertionError("a replica seals nothing")
+
+    def handed_over(self) -> None:
+        pass
 
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
@@ -178,6 +237,3 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
         if not isinstance(found, asyncio.CancelledError):
             return found
     return errors.exceptions[0]
-
-
-__all__ = ["Following", "StaleTerm"]

@@ -56,6 +56,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     floor_term: Number = 0
     floor_vlsn: Number = 0
     state: str = "UNKNOWN"
+    no_space: bool = False
+    """It takes no appends: a master without space hands over to another one only."""
     clock_us: Number = 0
     """Its wall clock, µs since the epoch."""
 

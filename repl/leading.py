@@ -1,16 +1,11 @@
 """Leading: the role of the master.
 
-Until elections exist the first member by name is the master:
+    1  its term was won (``electing``) or founded, is stored and synced; it seals its TERM entry, and with it the
+       GROUP that it founds
+    2  it takes appends, feeds replicas and counts what they have synced, until something ends its lead
 
-    1  an empty log is founded (``founding``); a log that does not list this incarnation leads nobody
-    2  below its vote floor it seals nothing until every member has told its end, and does not lead if one
-       is further: what this node once acknowledged may be there and no longer here
-    3  it takes a new term, stored and synced, and seals its TERM entry
-    4  it takes appends, feeds replicas and counts what they have synced, until something ends its lead
-
-The lead ends for good (until a person restarts it) when a replica turns out to have blocks that this log
-does not: a fixed master orders no rollback.  When it ends, what was queued fails as ``NotMaster``, what was
-sealed as ``OutcomeUnknown``, and every feed with it.
+A replica's blocks that this log does not have are rolled back there: they were never durable.  When the lead ends, what
+was queued fails as ``NotMaster``, what was sealed as ``OutcomeUnknown``, and every feed with it.
 """
 
 from __future__ import annotations
@@ -19,20 +14,20 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from feeder.acks import majority
-from feeder.feeder import Diverged, Feeder, Messages
+from feeder.feeder import Feeder, Messages
 from repl import founding
 from repl.api import Acks, Done, FeedHello
 from repl.appends import Append, AppendBook
 from repl.cleaning import FeederHolds, overtaken
-from repl.founding import Found, Wait
+from repl.founding import Found
 from repl.offload import settle
 from repl.once import Once, ProducerAppend
-from repl.peers import ask_all
+from repl.peers import ask_all, ask_to_stand
 from vlsn.block import EntryKind
 from vlsn.errors import (
+    BadArgument,
     ChannelClosed,
     DuplicateFeed,
-    Halted,
     InsufficientReplicas,
     NotListed,
     NotMaster,
@@ -40,6 +35,7 @@ from vlsn.errors import (
     QueueFull,
     StaleTerm,
     TooLarge,
+    Unreachable,
     VlsnLogError,
     WrongIncarnation,
     WrongName,
@@ -54,7 +50,9 @@ from vlsn.stream import Ack
 if TYPE_CHECKING:
     from repl.node import Node
 
-ASK_AGAIN_S = 0.3
+HAND_OVER_S = 2.0
+MAKE_WAY_S = 0.5
+"""How often a master looks whether it is without space."""
 DTVLSN_DELAY_S = 0.02
 """How soon after the DTVLSN moved it is told on quiet feeds; on busy ones the next blocks tell it."""
 TICK_S = 0.1
@@ -62,10 +60,12 @@ TICK_S = 0.1
 
 
 class Leading:
-    """One lead of this node.  ``run`` returns never; it raises what ended the lead."""
+    """One lead of this node, of ``term``.  ``run`` never returns; it raises what ended the lead, or is cancelled."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, term: Term, found: Found | None = None) -> None:
         self.node = node
+        self.term = term
+        self._founds = found
         self.log = node.opened()
         self.own = Incarnation(node.incarnation)
         self.feeders: dict[str, Feeder] = {}
@@ -74,68 +74,31 @@ class Leading:
         self.messages = Messages()
         self.holds = FeederHolds(self.log, node.name, self._hold_dropped)
         self._tasks: dict[Feeder, asyncio.Task[None]] = {}
-        self._present = 0
+        self.present = 0
+        """Replicas that count for ``insufficient-replicas``."""
+        self.handing_over: NodeName | None = None
+        self._acked = asyncio.Event()
+        self._over = asyncio.Event()
         self._telling: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        log = self.log
-        found = await self._found() if not log.allocated else None
-        if found is None:
-            await self._wait_until_listed()
-            await self._wait_above_floor()
-        term = found.term if found is not None else Term(max(log.node_file.record.term, log.history.last_term) + 1)
-        await self.node.store_term(term)
         try:
-            await self._lead(term, found)
+            await self._lead()
         finally:
             self._end()
 
-    # Before.
-
-    async def _found(self) -> Found | None:
-        """The decision to found, or None once this log is not empty any more."""
-        node = self.node
-        members = node.config.members
-        while True:
-            answers = await ask_all(node, founding.FOUNDING, members)
-            record = self.log.node_file.record
-            match founding.decide(node.config.group, members, answers, stored_term=Term(record.term)):
-                case Found() as found:
-                    node.event("founding", term=found.term, members=",".join(members))
-                    return found
-                case Wait(reason):
-                    node.set_state("UNKNOWN", reason)
-            await asyncio.sleep(ASK_AGAIN_S)
-
-    async def _wait_until_listed(self) -> None:
-        while founding.listed_incarnation(self.log.history.group, self.node.name) != self.own:
-            self.node.set_state("UNKNOWN", "not-listed: the group in this log does not list this incarnation")
-            await asyncio.sleep(1.0)
-
-    async def _wait_above_floor(self) -> None:
-        node, log = self.node, self.log
-        while True:
-            record = log.node_file.record
-            own = (log.history.last_term, log.range.last)
-            if (record.floor_term, record.floor_vlsn) <= own or log.range.last >= record.floor_vlsn:
-                return
-            others = [name for name in node.config.members if name != node.name]
-            answers = await ask_all(node, founding.DISCOVERY, others)
-            further = founding.further(own, answers)
-            if further is not None:
-                node.set_state("UNKNOWN", f"below-floor: {further} has more of the log than this node")
-            elif len(answers) < len(others):
-                silent = ", ".join(name for name in others if name not in answers)
-                node.set_state("UNKNOWN", f"below-floor: waits for {silent} to tell the end of its log")
-            else:
-                return
-            await asyncio.sleep(ASK_AGAIN_S)
+    async def over(self, why: str) -> None:
+        """``run`` has ended: this term is never sealed in again."""
+        assert self.node.electing is not None
+        await self.node.electing.resign(self.term, why)
 
     # The lead.
 
-    async def _lead(self, term: Term, found: Found | None) -> None:
-        node, log = self.node, self.log
+    async def _lead(self) -> None:
+        node, log, term = self.node, self.log, self.term
+        if node.electing is None or node.electing.leads != term:
+            raise NotMaster(f"term {term} was over before this node led it")
         self.book = AppendBook(
             self.own,
             term,
@@ -148,8 +111,8 @@ class Leading:
         start = Vlsn(log.allocated + 1)
         log.start_sealing(term)
         kinds, values = [EntryKind.TERM], [entry]
-        if found is not None:
-            kinds, values = [EntryKind.TERM, EntryKind.GROUP], [entry, found.group.encode()]
+        if self._founds is not None:
+            kinds, values = [EntryKind.TERM, EntryKind.GROUP], [entry, self._founds.group.encode()]
         log.append_entries(kinds, values, settle(sealed))
         self.book.set_group(founding.electable_incarnations(log.history.group), start)
         await sealed
@@ -161,22 +124,25 @@ class Leading:
         node.set_state("MASTER")
         node.event("leads", term=term, first=start)
         asking = asyncio.create_task(self._ask_those_without_feed(), name="ask")
+        making_way = asyncio.create_task(self._make_way(), name="make way")
         try:
             await self._ended
         finally:
             asking.cancel()
+            making_way.cancel()
 
     async def _ask_those_without_feed(self) -> None:
         """An empty member takes its first feed only from the process that asked it last: a founder that died
         between its first block and that feed has to ask once more."""
         asked: set[NodeName] = set()
         while True:
-            missing = [name for name in self.node.config.members if name not in self.feeders and name not in asked]
+            missing = [name for name in self.node.urls if name not in self.feeders and name not in asked]
             answers = await ask_all(self.node, founding.FOUNDING, (name for name in missing if name != self.node.name))
             asked.update(answers)
             await asyncio.sleep(1.0)
 
     def _end(self) -> None:
+        self._over.set()
         if self.node.state == "MASTER":
             self.node.set_state("UNKNOWN", "stopped leading")
         self.holds.release()
@@ -189,10 +155,64 @@ class Leading:
         if self.book is not None:
             self.book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
 
+    # Handing over.
+
+    async def hand_over(self, to: NodeName | None) -> NodeName:
+        """Moves mastership to ``to``, or to the replica that is furthest: takes no appends until it has all of the log
+        and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.  Raises
+        ``BadArgument`` for one that is not fed, ``Unreachable`` when it did not take over."""
+        node = self.node
+        feeder = self._heir(to)
+        name = NodeName(feeder.replica)
+        if self.handing_over is not None:
+            raise NotMaster(f"this node is handing over to {self.handing_over} already")
+        self.handing_over = name
+        node.event("hands_over", to=name, term=self.term)
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                while feeder.acked < self.log.allocated:
+                    self._acked.clear()
+                    await self._acked.wait()
+                await ask_to_stand(node, name, self.term)
+                await self._over.wait()
+        except TimeoutError:
+            raise Unreachable(f"{name} has not taken over within {HAND_OVER_S} s; this node leads on") from None
+        finally:
+            self.handing_over = None
+        return name
+
+    async def _make_way(self) -> None:
+        """A master without space hands over to a replica that has some; where none has, it goes on serving."""
+        while True:
+            await asyncio.sleep(MAKE_WAY_S)
+            if not self.log.no_space or self.handing_over is not None:
+                continue
+            answers = await ask_all(self.node, founding.DISCOVERY, [NodeName(name) for name in self.feeders])
+            able = [name for name, answer in answers.items() if not answer.no_space and name in self.feeders]
+            if not able:
+                continue
+            try:
+                await self.hand_over(max(able, key=lambda name: self.feeders[name].acked))
+            except VlsnLogError as error:
+                self.node.event("hand_over.failed", why=str(error))
+
+    def _heir(self, to: NodeName | None) -> Feeder:
+        assert self.book is not None
+        electable = self.book.electable
+        able = [each for each in self.feeders.values() if each.streaming and each.incarnation in electable]
+        if to is not None:
+            able = [feeder for feeder in able if feeder.replica == to]
+        if not able:
+            whom = f"{to} is" if to is not None else "no electable replica is"
+            raise BadArgument(f"{whom} fed by this master: nobody can take over")
+        return max(able, key=lambda feeder: feeder.acked)
+
     # Appends.
 
     def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
         log = self.log
+        if self.handing_over is not None:
+            raise NotMaster(f"this node is handing over to {self.handing_over}; try again")
         if log.overloaded:
             raise QueueFull(f"{log.queue_length} entries already wait to be logged")
         if acks is not Acks.NONE:
@@ -220,13 +240,17 @@ class Leading:
         assert self.book is not None
         total = len(self.book.electable)
         needed = (majority(total) if acks is Acks.MAJORITY else total) - 1
-        if self._present < needed:
-            raise InsufficientReplicas(f"{self._present} replicas are connected, acks={acks} needs {needed}")
+        if self.present < needed:
+            raise InsufficientReplicas(f"{self.present} replicas are connected, acks={acks} needs {needed}")
 
     def sealed(self, pendings: list[Pending]) -> None:
         assert self.book is not None
         self.book.sealed(pendings)
         self.once.sealed(pendings)
+
+    def handed_over(self) -> None:
+        for feeder in self.feeders.values():
+            feeder.handed_over()
 
     def synced(self, last_vlsn: Vlsn) -> None:
         for feeder in self.feeders.values():
@@ -257,7 +281,7 @@ class Leading:
         if book is None:
             return
         silent_max = self.node.config.election_timeout_s / TICK_S
-        self._present = sum(
+        self.present = sum(
             feeder.streaming and feeder.incarnation in book.electable and feeder.silent_ticks <= silent_max
             for feeder in self.feeders.values()
         )
@@ -268,7 +292,7 @@ class Leading:
         log = self.log
         if self.node.state != "MASTER":
             raise NotMaster("this node is not leading yet")
-        if hello.node not in self.node.config.members or hello.node == self.node.name:
+        if hello.node not in self.node.urls or hello.node == self.node.name:
             raise WrongName(f"{hello.node} is no member that this node feeds")
         if hello.to_incarnation is not None and hello.to_incarnation != self.own:
             raise WrongIncarnation(f"this node is incarnation {self.own:016x}, not {hello.to_incarnation:016x}")
@@ -280,8 +304,10 @@ class Leading:
             raise NotListed(f"the group does not list {hello.node}")
         if listed != hello.incarnation:
             raise NotListed(f"the group lists {hello.node} as incarnation {listed:016x}, not {hello.incarnation:016x}")
-        if hello.term > log.node_file.record.term:
-            raise StaleTerm(f"{hello.node} has stored term {hello.term}, this master leads {log.node_file.record.term}")
+        if hello.term > self.term:
+            assert self.node.electing is not None
+            self.node.electing.saw(hello.term)
+            raise StaleTerm(f"{hello.node} has stored term {hello.term}, this master leads {self.term}")
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
         before = self.feeders.get(hello.node)
@@ -307,9 +333,6 @@ class Leading:
             await feeder.run()
         except* (ChannelClosed, TimeoutError) as errors:
             why = str(errors.exceptions[0])
-        except* Diverged as errors:
-            why = str(errors.exceptions[0])
-            self._diverged(why)
         except* (VlsnLogError, OSError) as errors:
             why = f"{type(errors.exceptions[0]).__name__}: {errors.exceptions[0]}"
         finally:
@@ -319,12 +342,10 @@ class Leading:
             self._count_present()
             self.node.event("feed.end", replica=hello.node, why=why)
 
-    def _diverged(self, why: str) -> None:
-        if not self._ended.done():
-            self._ended.set_exception(Halted(f"diverged: {why}. Compare the copies with 'vlsnlog audit'"))
-
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
-        assert self.book is not None
+        assert self.book is not None and self.node.electing is not None
+        self.node.electing.heard_from(feeder.replica)
+        self._acked.set()
         self.book.note(Incarnation(feeder.incarnation), Vlsn(ack.synced))
         self.holds.acknowledged(feeder.replica, Vlsn(ack.synced))
 

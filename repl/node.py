@@ -1,13 +1,14 @@
 """A node: one log, one role in its group, one gateway.
 
-    serve HTTP ─► open the log (keeper's thread) ─► role: lead (first member by name) or follow ─► stop
+    serve HTTP ─► open the log (keeper's thread) ─► role: found, follow, or lead what an election won ─► stop
 
 1. HTTP answers from the start; until the log is open the node is UNKNOWN, reason ``opening``, and serves
    neither reads nor appends.
 2. Everything but the workers' jobs runs on the event loop's thread, in tasks that one group owns.
 3. A log that fails ends the process (``on_fatal``): after a failed sync the page cache is not to be trusted.
-4. A role's faults end the role, never the node: the reason stands in its status, and it is tried again,
+4. A role's faults end the role, never the node: the reason stands in its status, and the next role is tried,
    except DAMAGED and HALTED, which need a person (or, later, a mending peer).
+5. Which role it is says ``electing``; ``end_role`` returns when nothing of the one before is left.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,7 +25,9 @@ from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
 from repl.cleaning import Cleaning, told
 from repl.config import NodeConfig
+from repl.electing import Electing
 from repl.following import Following
+from repl.founder import Founder
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
@@ -52,7 +54,7 @@ from vlsn.errors import (
     WrongGroup,
     WrongName,
 )
-from vlsn.ids import Incarnation, Term, Vlsn
+from vlsn.ids import Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
 from vlsn.queued import Pending
 from vlsn.seal import Submission
@@ -67,15 +69,24 @@ logger = logging.getLogger("vlsnlog")
 
 
 class Role(Protocol):
-    """What a node is at the moment: leading or following."""
+    """What a node is at the moment: founding, leading or following."""
 
     async def run(self) -> None: ...
 
     def sealed(self, pendings: list[Pending]) -> None: ...
 
+    def handed_over(self) -> None: ...
+
     def synced(self, last_vlsn: Vlsn) -> None: ...
 
     def tick(self) -> None: ...
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancels ``task``, more than once: a cancel that meets a task group just as it fails is lost in its error."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
 
 
 class Node:
@@ -99,7 +110,12 @@ class Node:
         self.restoration = Restoration(self)
         self.mending: Mending | None = None
         self.scrub: Scrub | None = None
+        self.electing: Electing | None = None
         self.role: Role | None = None
+        self.may_found = config.first_member == config.name
+        """No member is known to hold a log of this group."""
+        self._role_task: asyncio.Task[None] | None = None
+        self._rolling_back: asyncio.Future[None] | None = None
         self.listener: Listener | None = None
         self.append_seconds = Seconds()
         self.founder: tuple[Incarnation, int] | None = None
@@ -153,7 +169,7 @@ class Node:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # the node's boundary: whatever else ends it ends the process
-            self._on_fatal(error)
+            self.fatal(error)
 
     async def _live_with_log(self) -> None:
         """One log's life; returns when another one is to be opened in its place."""
@@ -168,7 +184,9 @@ class Node:
         why = ""
         try:
             async with asyncio.TaskGroup() as tasks:
+                assert self.electing is not None
                 tasks.create_task(self._tick(), name="tick")
+                tasks.create_task(self.electing.run(), name="elections")
                 tasks.create_task(self._play(), name="role")
                 assert self.cleaning is not None
                 tasks.create_task(self.cleaning.run(), name="cleaning")
@@ -198,6 +216,11 @@ class Node:
             await closed
         log.node_file.close()
         self.log = self.reads = self.files = self.cleaning = self.restores = self.mending = self.scrub = None
+        self.electing = None
+
+    def fatal(self, error: BaseException) -> None:
+        """The process must end."""
+        self._on_fatal(error)
 
     async def _open(self) -> None:
         log, notes = await open_log(
@@ -212,6 +235,7 @@ class Node:
         self.restores = make_restores(self)
         self.scrub = Scrub(self)
         self.cleaning = Cleaning(self)
+        self.electing = Electing(self)
         self.reason = "starting"
         span = log.range
         self.event("opened", incarnation=f"{self.incarnation:016x}", first=span.first, last=span.last)
@@ -225,20 +249,39 @@ class Node:
                 self.role.tick()
 
     async def _play(self) -> None:
-        """The role for as long as the node lives; a role that ends for another try gets one."""
+        """One role after another, for as long as the node lives."""
         while not self.stopping:
-            role: Role = Leading(self) if self.config.first_member == self.config.name else Following(self)
-            self.role = role
+            role = self.role = self._next_role()
+            task = self._role_task = asyncio.create_task(role.run(), name=type(role).__name__)
             try:
-                await role.run()
-            except Halted as error:
+                await asyncio.wait([task])
+            finally:
+                await _ended(task)
+                self.role = None
+            error = None if task.cancelled() else task.exception()
+            if isinstance(role, Leading):
+                await role.over("the lead has ended" if error is None else str(error))
+            if isinstance(error, Halted):
                 self.set_state("HALTED", str(error))
                 await asyncio.Event().wait()  # until a person stops it
-            except VlsnLogError as error:
+            if error is not None and not isinstance(error, VlsnLogError):
+                raise error
+            if error is not None:
                 self.set_state("UNKNOWN", str(error))
-            finally:
-                self.role = None
-            await asyncio.sleep(ROLE_RETRY_S)
+                await asyncio.sleep(ROLE_RETRY_S)
+
+    def _next_role(self) -> Role:
+        electing, log = self.electing, self.log
+        assert electing is not None and log is not None
+        if electing.leads is not None:
+            return Leading(self, electing.leads, electing.founds if not log.allocated else None)
+        return Founder(self) if self.may_found and not log.allocated else Following(self)
+
+    async def end_role(self) -> None:
+        """Nothing of the role that played is left on return: its feeds and its sealing have ended."""
+        task = self._role_task
+        if task is not None:
+            await _ended(task)
 
     def set_state(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
@@ -281,15 +324,17 @@ class Node:
     def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
         return Offload(self._workers["keeper"])(job)
 
-    async def store_term(self, term: Term) -> None:
-        """``term`` is in the node file, synced, on return; lower than what is there changes nothing."""
-        node_file = self.opened().node_file
+    @property
+    def urls(self) -> dict[NodeName, str]:
+        """Every member's URL: as configured here, else as the group lists it."""
+        group = self.log.history.group if self.log is not None else None
+        listed = {NodeName(member.name): member.url for member in group.members} if group is not None else {}
+        return {**listed, **self.config.members}
 
-        def store() -> None:
-            if term > node_file.record.term:
-                node_file.replace(replace(node_file.record, term=term))
-
-        await self.on_keeper(store)
+    @property
+    def taking_feed(self) -> bool:
+        """A feed is in its syncup, or streams."""
+        return isinstance(self.role, Following) and self.role.taking_feed
 
     def durable_rose(self) -> None:
         if self.reads is not None:
@@ -301,6 +346,10 @@ class Node:
         assert self.role is not None
         self.role.sealed(pendings)
 
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        if self.role is not None:
+            self.role.handed_over()
+
     def written(self, last_vlsn: Vlsn) -> None:
         pass  # what a node says of its log is synced
 
@@ -310,7 +359,7 @@ class Node:
         self.durable_rose()
 
     def failed(self, error: LogFailed) -> None:
-        self._on_fatal(error)
+        self.fatal(error)
 
     # NodeApi.
 
@@ -436,8 +485,38 @@ class Node:
     async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
         return await peers.answer_hello(self, body)
 
+    async def transfer(self, to: str | None) -> dict[str, Any]:
+        role = self.role
+        if not isinstance(role, Leading) or self.state != "MASTER":
+            raise NotMaster("this node is not the master")
+        if to is not None and to == self.config.name:
+            return {"from": self.config.name, "to": to}
+        name = await role.hand_over(NodeName(to) if to is not None else None)
+        return {"from": self.config.name, "to": name}
+
+    async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await peers.answer_stand(self, body)
+
+    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await peers.answer_vote(self, body)
+
+    async def roll_back(self, matchpoint: Vlsn) -> None:
+        """Overmarks what follows ``matchpoint``; done, or not begun, on return.  Raises ``RollbackProhibited``, and
+        what ``Log.rollback`` refuses with.  Goes on when its caller is cancelled: ``drained`` waits for it."""
+        log = self.opened()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        last = log.range.last
+        log.rollback(matchpoint, partial(settle(done), None), settle_error(done))
+        self._rolling_back = done
+        await asyncio.shield(done)
+        self.event("rolled_back", to=matchpoint, **{"from": last})
+
     async def drained(self) -> None:
-        """Everything handed to the log before is synced."""
+        """Everything handed to the log before is synced, and a rollback under way has ended."""
+        rolling_back = self._rolling_back
+        if rolling_back is not None:
+            await asyncio.wait([rolling_back])
+            self._rolling_back = None
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.opened().drain(partial(settle(done), None))
         await done

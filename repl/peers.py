@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from repl.election import VoteReply, VoteRequest, read_reply, read_request
 from repl.founding import FOUNDING, Answer, Purpose, Question, parse_hex, read_answer, read_question
 from repl.http.problem import error_of
-from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName
-from vlsn.ids import Incarnation, NodeName
+from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
+from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.stream import Name, StoredTerm
 
 if TYPE_CHECKING:
+    from repl.electing import Electing
     from repl.node import Node
 
 
@@ -21,16 +24,7 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
     if name == node.config.name:
         return answer_of(node)
-    response = await node.network.request(
-        "POST",
-        f"{url}/v1/peer/hello",
-        headers={"Content-Type": "application/json"},
-        body=msgspec.json.encode(question_of(node, name, purpose)),
-        timeout_s=node.config.connect_timeout_s,
-    )
-    if response.status != 200:
-        raise error_of(bytes(response.body))
-    answer = read_answer(bytes(response.body))
+    answer = read_answer(await _post(node, f"{url}/v1/peer/hello", question_of(node, name, purpose)))
     if answer.group != node.config.group:
         raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
     if answer.name != name:
@@ -38,13 +32,49 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
     return answer
 
 
+async def ask_vote(node: Node, request: VoteRequest) -> VoteReply:
+    """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
+    reply = read_reply(await _post(node, f"{node.urls[NodeName(request.to)]}/v1/peer/vote", request))
+    if reply.sender != request.to or reply.pre != request.pre:
+        raise WrongName(f"{reply.sender} has answered in the place of {request.to}")
+    return reply
+
+
+class Stand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/peer/stand``: the master of ``term`` asks ``to``, which has all of its log, to take over."""
+
+    group: Name
+    sender: Name
+    to: Name
+    term: StoredTerm
+
+
+async def ask_to_stand(node: Node, name: NodeName, term: Term) -> None:
+    """Raises ``Unreachable``, a ``FeedRefused`` subclass, or what ``name`` refuses it with."""
+    stand = Stand(group=node.config.group, sender=node.config.name, to=name, term=term)
+    await _post(node, f"{node.urls[name]}/v1/peer/stand", stand)
+
+
+async def _post(node: Node, url: str, message: msgspec.Struct) -> bytes:
+    response = await node.network.request(
+        "POST",
+        url,
+        headers={"Content-Type": "application/json"},
+        body=msgspec.json.encode(message),
+        timeout_s=node.config.connect_timeout_s,
+    )
+    if response.status != 200:
+        raise error_of(bytes(response.body))
+    return bytes(response.body)
+
+
 async def ask_all(node: Node, purpose: Purpose, names: Iterable[NodeName]) -> dict[NodeName, Answer]:
     """The answers that came; a silent or refusing member is missing."""
-    members = node.config.members
+    urls = node.urls
 
     async def one(name: NodeName) -> tuple[NodeName, Answer | None]:
         try:
-            return name, await ask(node, name, members[name], purpose)
+            return name, await ask(node, name, urls[name], purpose)
         except (VlsnLogError, OSError) as error:
             node.event("peer.silent", peer=name, why=str(error))
             return name, None
@@ -82,6 +112,7 @@ def answer_of(node: Node) -> Answer:
         floor_term=record.floor_term,
         floor_vlsn=record.floor_vlsn,
         state=node.state,
+        no_space=bool(log.no_space),
         clock_us=node.seams.clock.wall_us(),
     )
 
@@ -92,7 +123,7 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
     question = read_question(body)
     if question.group != node.config.group:
         raise WrongGroup(f"this node is of group {node.config.group}, not {question.group}")
-    if question.to != node.config.name or NodeName(question.sender) not in node.config.members:
+    if question.to != node.config.name or NodeName(question.sender) not in node.urls:
         raise WrongName(f"hello from {question.sender} to {question.to}; this is {node.config.name}")
     node.opened()
     if question.purpose == FOUNDING:
@@ -102,4 +133,32 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
     return {field: getattr(answer, field) for field in answer.__struct_fields__}
 
 
-__all__ = ["Unreachable", "ask", "ask_all"]
+async def answer_vote(node: Node, body: object) -> dict[str, Any]:
+    """``POST /v1/peer/vote``."""
+    request = read_request(body)
+    reply = await _election_for(node, request).asked(request)
+    return {field: getattr(reply, field) for field in reply.__struct_fields__}
+
+
+async def answer_stand(node: Node, body: object) -> dict[str, Any]:
+    """``POST /v1/peer/stand``.  Raises ``StaleTerm`` when that term is not the stored one."""
+    try:
+        stand = msgspec.convert(body, Stand)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"stand: {error}") from None
+    await _election_for(node, stand).stand(NodeName(stand.sender), Term(stand.term))
+    return {"node": node.config.name, "stands": True}
+
+
+def _election_for(node: Node, message: VoteRequest | Stand) -> Electing:
+    if message.group != node.config.group:
+        raise WrongGroup(f"this node is of group {node.config.group}, not {message.group}")
+    if message.to != node.config.name or message.sender == node.config.name:
+        raise WrongName(f"{message.sender} asks {message.to}; this is {node.config.name}")
+    node.opened()
+    if node.electing is None:
+        raise NotMaster("the node is still opening its log; try again soon")
+    return node.electing
+
+
+__all__ = ["Unreachable", "ask", "ask_all", "ask_to_stand", "ask_vote"]

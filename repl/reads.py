@@ -1,6 +1,6 @@
 """What readers see: durable entries, from the ring when it has them, else from the segments.
 
-Nothing past the durable end (the DTVLSN, as far as it is synced here) is ever shown; a response is empty
+Nothing past the durable end (the DTVLSN, as far as it is here) is ever shown; a response is empty
 only when nothing visible lies between what was asked for and that end.  What was trimmed away is said, with
 the first VLSN still there.
 """
@@ -36,8 +36,8 @@ class Reads:
 
     @property
     def durable(self) -> Vlsn:
-        """How far readers may see."""
-        return min(self._log.dtvlsn, self._log.range.last_sync)
+        """How far readers may see: what a majority has synced, whether or not this node is one of them."""
+        return min(self._log.dtvlsn, self._log.ring.last_vlsn)
 
     def rose(self) -> None:
         """The DTVLSN or the synced end moved."""
@@ -81,7 +81,7 @@ class Reads:
         position = ring.position_of(Vlsn(at))
         data: list[bytes] = []
         if position is not None:
-            for block in ring.take(position, end=ring.synced_end, bytes_max=bytes_max):
+            for block in ring.take(position, end=ring.end, bytes_max=bytes_max):
                 if ring.last_at(position) > durable:
                     break
                 position += 1
@@ -141,11 +141,11 @@ class Reads:
         """Entries from ``at`` (at or below ``durable``) on and the VLSN after what was looked at."""
         ring = self._log.ring
         position = ring.position_of(Vlsn(at))
-        if position is None or position >= ring.synced_end:
+        if position is None:
             run = await self._entries_from_segments(at, durable, limit, bytes_max, kinds)
             return run.entries, run.next_vlsn
         found = Gathering(at, limit=limit, bytes_max=bytes_max, kinds=kinds)
-        for block in ring.take(position, end=ring.synced_end, bytes_max=max(bytes_max, 1)):
+        for block in ring.take(position, end=ring.end, bytes_max=max(bytes_max, 1)):
             header = block_format.decode_header(block)
             if header.last_vlsn > durable or not found.add(block, header) or found.full:
                 break

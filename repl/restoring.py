@@ -289,6 +289,9 @@ class Restoration:
     def sealed(self, pendings: list[Pending]) -> None:
         raise AssertionError("a log under restore seals nothing")
 
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
     def written(self, last_vlsn: Vlsn) -> None:
         pass
 

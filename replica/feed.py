@@ -2,8 +2,9 @@
 
     1  the write path is drained; SYNCUP goes out
     2  MATCHPOINT comes; the block there is compared with this log's own
-    3  the feed's term is stored, synced; START goes out, and an ACK for what is here already
-    4  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group
+    3  the feed's term is stored, synced; what lies past the matchpoint is rolled back
+    4  START goes out, and an ACK for what is here already
+    5  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group
 
 A feed's term is stored before anything is written, rolled back or acknowledged for it, and after the comparison:
 comparing only reads, and a stored term is never taken back, so a peer that does not hold this log must not be
@@ -66,6 +67,7 @@ class ReplicaFeed:
         log: LocalLog,
         channel: Channel,
         store_term: Callable[[Term], Awaitable[None]],
+        roll_back: Callable[[Vlsn], Awaitable[None]],
         offload: Offload,
         on_position: Callable[[Position], None],
         unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
@@ -79,6 +81,7 @@ class ReplicaFeed:
         self._log = log
         self._channel = channel
         self._store_term = store_term
+        self._roll_back = roll_back
         self._offload = offload
         self._on_position = on_position
         self._silent_looks = 0
@@ -89,8 +92,8 @@ class ReplicaFeed:
         self._failed: VlsnLogError | None = None
 
     async def run(self) -> None:
-        """Returns or raises when the feed has ended: ``IntegrityFault`` and ``FeedRejected`` are for a person,
-        everything else for another try."""
+        """Returns or raises when the feed has ended: ``IntegrityFault``, ``RollbackProhibited`` and ``FeedRejected``
+        are for a person, everything else for another try."""
         async with asyncio.timeout(SYNCUP_TIMEOUT_S):
             await self._syncup()
         self.streaming = True
@@ -126,12 +129,15 @@ class ReplicaFeed:
             raise StaleTerm(f"a feed of term {theirs.feed_term}; this node has stored term {stored}")
         try:
             await self._compare(theirs)
+            await self._store_term(Term(theirs.feed_term))
+            self.term = Term(theirs.feed_term)
+            self._check_term()
+            if theirs.vlsn < log.range.last:
+                await self._roll_back(Vlsn(theirs.vlsn))
+                self._check_term()
         except VlsnLogError as error:
             await self._channel.send(encode(Refuse(error.slug, str(error))))
             raise
-        await self._store_term(Term(theirs.feed_term))
-        self.term = Term(theirs.feed_term)
-        self._check_term()
         self.verified, self._last_term = Vlsn(theirs.vlsn), theirs.term
         await self._channel.send(encode(Start(theirs.vlsn + 1)))
         self._check_term()
@@ -147,8 +153,10 @@ class ReplicaFeed:
         span = self._log.range
         if theirs.feed_term < max(theirs.term, 1):
             raise BadBody(f"a feed of term {theirs.feed_term} with a matchpoint of term {theirs.term}")
-        if theirs.vlsn != span.last:
-            raise BadBody(f"the matchpoint is {theirs.vlsn}, this log ends at {span.last}: no rollback was ordered")
+        if theirs.vlsn > span.last or (theirs.vlsn and theirs.vlsn < span.first):
+            raise BadBody(f"the matchpoint is {theirs.vlsn}, this log holds VLSNs {span.first} to {span.last}")
+        if not theirs.vlsn and span.last:
+            raise BadBody(f"no matchpoint, but this log holds VLSNs {span.first} to {span.last}")
         if not theirs.vlsn:
             return
         mapping = self._log.index.at_or_before(Vlsn(theirs.vlsn))

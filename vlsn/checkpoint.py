@@ -207,7 +207,7 @@ class Checkpointer:
                 scan_lsn=scan,
                 first_vlsn=log.range.first,
                 last_vlsn=log.range.last,
-                dtvlsn=log.dtvlsn,
+                dtvlsn=min(log.dtvlsn, log.range.last),
                 clean=clean,
                 time_us=log.seams.clock.wall_us(),
             )

@@ -29,6 +29,10 @@ class LogListener(Protocol):
         """These have VLSNs now, in order, and are on their way to the writer."""
         ...
 
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        """Everything up to ``last_vlsn`` is with the writer, and in the ring."""
+        ...
+
     def written(self, last_vlsn: Vlsn) -> None:
         """Everything up to ``last_vlsn`` is written here; not called for what is synced in the same step."""
         ...
@@ -48,6 +52,8 @@ class Cycle:
     def __init__(self, log: LocalLog, consumer: Consumer, listener: LogListener) -> None:
         self.group: Group | None = None
         """What is with the writer."""
+        self.handed_over_s = 0.0
+        """When the writer got ``group``."""
         self.unsynced_since: float | None = None
         """When the oldest group that was written without a sync was; None where there is none, or its sync was
         asked for."""
@@ -74,8 +80,11 @@ class Cycle:
             if group is None:
                 return
             self.group = group
+            self.handed_over_s = log.seams.clock.monotonic_s()
             log.stats.unacked += group.entries
         log.writer.submit(lambda: self._write(group), self.written, self._write_failed)
+        if group.firsts:
+            self._listener.handed_over(group.last_vlsn)
 
     def _write(self, group: Group) -> float:
         """On the writer's thread: how long it took, in seconds."""

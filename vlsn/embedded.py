@@ -438,6 +438,9 @@ class Log:
             elif pending.durability is Durability.WRITE_NO_SYNC:
                 self._waiting_for_write.append(pending)
 
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
     def written(self, last_vlsn: Vlsn) -> None:
         self._tell(self._waiting_for_write, last_vlsn)
 

@@ -241,9 +241,15 @@ class ChannelClosed(VlsnLogError):
 
 
 class Unreachable(VlsnLogError):
-    """No connection to a peer could be made, or it gave no answer in time."""
+    """No connection to a peer could be made, or it gave no answer in time.
+
+    ``refused``: its host answered that nothing listens there, so its process has ended."""
 
     retry_safe = True
+
+    def __init__(self, detail: str, *, refused: bool = False) -> None:
+        super().__init__(detail)
+        self.refused = refused
 
 
 class IntegrityFault(VlsnLogError):

@@ -186,6 +186,12 @@ class LocalLog:
         return "the disk has no room for another segment" if self.placement.no_space else ""
 
     @property
+    def writing_s(self) -> float:
+        """For how many seconds the writer has been at what it was handed last; 0 when it is free."""
+        cycle = self.cycle
+        return self.seams.clock.monotonic_s() - cycle.handed_over_s if cycle.group is not None else 0.0
+
+    @property
     def late_standbys(self) -> int:
         return self.placement.late_standbys
 

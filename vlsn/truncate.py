@@ -221,6 +221,9 @@ class Truncation:
     def sealed(self, pendings: list[Pending]) -> None:
         raise AssertionError("nothing is appended here")
 
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
     def written(self, last_vlsn: Vlsn) -> None:
         raise AssertionError("a truncation writes nothing without a sync")
 

@@ -1,4 +1,4 @@
-"""What operators and other members ask: checkpoint, roll of the log, and the founding question."""
+"""What operators and other members ask: checkpoint, roll, cleaning, a change of master; founding and votes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from vlsn.records import JSON_FAULTS
 
 _NONE: frozenset[str] = frozenset()
 _CLEAN = frozenset({"dry_run"})
+_TRANSFER = frozenset({"to"})
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -40,13 +41,27 @@ class Admin:
         return _json(await self._node.restore())
 
     async def peer_hello(self, request: Request) -> Response:
-        query.only(request.query, _NONE)
-        body = await request.body(PEER_BODY_BYTES_MAX)
-        try:
-            question = _decoder.decode(body)
-        except JSON_FAULTS as error:
-            raise BadBody(f"the question is no JSON object: {error}") from None
-        return _json(await self._node.peer_hello(question))
+        return _json(await self._node.peer_hello(await _object(request)))
+
+    async def peer_stand(self, request: Request) -> Response:
+        return _json(await self._node.peer_stand(await _object(request)))
+
+    async def transfer(self, request: Request) -> Response:
+        query.only(request.query, _TRANSFER)
+        return _json(await self._node.transfer(request.query.get("to")))
+
+    async def peer_vote(self, request: Request) -> Response:
+        return _json(await self._node.peer_vote(await _object(request)))
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    """The JSON object in the body.  Raises ``BadBody``, ``TooLarge``."""
+    query.only(request.query, _NONE)
+    body = await request.body(PEER_BODY_BYTES_MAX)
+    try:
+        return _decoder.decode(body)
+    except JSON_FAULTS as error:
+        raise BadBody(f"the question is no JSON object: {error}") from None
 
 
 def _json(answer: dict[str, Any]) -> Response:

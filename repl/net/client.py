@@ -28,6 +28,10 @@ ANSWER_BYTES_MAX = 96 * MIB
 """A whole segment of the default size is the largest answer that anyone asks for."""
 
 
+def _refused(error: BaseException) -> bool:
+    return isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+
+
 class Client:
     def __init__(self) -> None:
         self._session: ClientSession | None = None
@@ -47,7 +51,7 @@ class Client:
             async with call as answer:
                 return Response(answer.status, Headers(answer.headers), await _read(answer, url))
         except (ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{method} {url}: {_said(error)}") from None
+            raise Unreachable(f"{method} {url}: {_said(error)}", refused=_refused(error)) from None
 
     async def connect(
         self, url: str, *, headers: Mapping[str, str] | None, message_bytes_max: int, timeout_s: float
@@ -62,7 +66,7 @@ class Client:
                     timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
                 )
         except (ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{url}: {_said(error)}") from None
+            raise Unreachable(f"{url}: {_said(error)}", refused=_refused(error)) from None
         transport = socket.get_extra_info("transport") or getattr(socket._response.connection, "transport", None)
         if transport is not None:
             transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)

@@ -39,10 +39,16 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         made.end()
 
 
+@pytest.fixture
+def hurt(hurt_before: Group) -> Group:
+    """Three nodes that are stopped and killed; each test leaves all of them running, and whole.  n1 leads."""
+    hurt_before.lead("n1")
+    return hurt_before
+
+
 @pytest.fixture(scope="package")
-def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """Three nodes that are stopped and killed; each test leaves all of them running, and whole.  Small segments
-    and a small ring, so that a replica that was away is fed from many files."""
+def hurt_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """Small segments and a small ring, so that a replica that was away is fed from many files."""
     made = Group(tmp_path_factory.mktemp("hurt"), segment_bytes=4 * MIB, ring_bytes_max=MIB)
     try:
         made.start()

@@ -35,7 +35,7 @@ class Standing:
 
 
 class Group:
-    """Nodes n1 to n3 under ``directory``; n1 leads.  Nothing runs before ``start``."""
+    """Nodes n1 to n3 under ``directory``; n1 leads first.  Nothing runs before ``start``."""
 
     def __init__(self, directory: Path, **settings: str | int | float) -> None:
         self.directory = directory
@@ -44,8 +44,31 @@ class Group:
         self.urls = {name: node.url for name, node in self._nodes.items()}
 
     @property
+    def leader(self) -> str:
+        """The name of the node that leads, in the highest term; waits until one does."""
+        found: list[tuple[int, str]] = []
+
+        def leads() -> bool:
+            told = {name: self.status(name) for name in NAMES if self._nodes[name].running}
+            found[:] = [(status["term"], name) for name, status in told.items() if status.get("state") == "MASTER"]
+            return bool(found)
+
+        self.until(leads, "a node leads")
+        return max(found)[1]
+
+    @property
     def master(self) -> str:
-        return self.urls["n1"]
+        return self.urls[self.leader]
+
+    def lead(self, name: str) -> None:
+        """Hands mastership to ``name``, whichever node has it now."""
+
+        def leads() -> bool:
+            call("POST", f"{self.master}/v1/admin/transfer?to={name}", timeout_s=10)
+            return self.status(name).get("state") == "MASTER"
+
+        self.until(leads, f"{name} leads")
+        self.settle()
 
     def launch(self, *names: str) -> None:
         """Starts the processes and waits for nothing."""
@@ -66,7 +89,7 @@ class Group:
             return all(status.get("state") in ("MASTER", "REPLICA") for status in told) and len(ends) == 1
 
         self.until(settled, "every running node has the whole log")
-        return int(self.status("n1")["range"]["last"])
+        return int(self.status(self.leader)["range"]["last"])
 
     def path(self, name: str) -> Path:
         return self._nodes[name].directory
@@ -124,18 +147,19 @@ class Group:
 
             def taken(value: bytes = value, answers: list[Answer] = answers) -> bool:
                 answers.append(self.post(value, query=f"?acks={acks}"))
-                return b"insufficient-replicas" not in answers[-1].body[:60]
+                refusals = (b"insufficient-replicas", b"no-master")
+                return not any(refusal in answers[-1].body[:60] for refusal in refusals)
 
             self.until(taken, "enough replicas are connected")
             vlsns.append(int(answers[-1].ok()["first"]))
         return vlsns
 
-    def post(self, value: bytes, *, name: str = "n1", query: str = "") -> Answer:
-        return call("POST", f"{self.urls[name]}/v1/entries{query}", body=value, headers=OCTETS)
+    def post(self, value: bytes, *, name: str = "", query: str = "") -> Answer:
+        return call("POST", f"{self.urls[name or self.leader]}/v1/entries{query}", body=value, headers=OCTETS)
 
     def feeder(self, name: str) -> dict[str, Any]:
         """What the master says of its feed to ``name``; empty when there is none."""
-        feeders: list[dict[str, Any]] = self.status("n1").get("feeders") or []
+        feeders: list[dict[str, Any]] = self.status(self.leader).get("feeders") or []
         return next((each for each in feeders if each["replica"] == name), {})
 
     def until(self, holds: Callable[[], bool], what: str, *, seconds: float = WAIT_S) -> None:

@@ -79,6 +79,7 @@ class StandIn:
             empty=False,
             last_term=header.term,
             last=self.last,
+            state="MASTER",
         )
         self.hello = Response(200, {}, msgspec.json.encode(answer))
         """To n2 when it says hello."""
@@ -170,13 +171,15 @@ def last_block(group: Group) -> bytes:
 
 @pytest.fixture
 async def stand_in(hurt: Group) -> AsyncIterator[StandIn]:
-    """In n1's place while n1 is stopped; afterwards n2 is the same process with the same log, and n1 is back."""
+    """In n1's place while n1 is stopped, and n3 too, so that n2 cannot be elected; afterwards n2 is the same process
+    with the same log, and both are back."""
     last = hurt.settle()
     process = hurt.status("n2")["process"]
+    hurt.kill("n3")
     hurt.stop("n1")
     made = StandIn(hurt)
     assert made.last == last
-    parts = urlsplit(hurt.master)
+    parts = urlsplit(hurt.urls["n1"])
     network = AiohttpNetwork()
     assert parts.hostname
     assert parts.port
@@ -189,11 +192,12 @@ async def stand_in(hurt: Group) -> AsyncIterator[StandIn]:
         await network.close()
         if not hurt.running("n2"):
             hurt.launch("n2")
-        hurt.start("n1")
+        hurt.start("n1", "n3")
     if told:
         assert (told["process"], told["range"]["last"]) == (process, last)
-    assert hurt.settle() == last + 1  # n1's new term
-    assert hurt.append(b"still here") == [last + 2]
+    settled = hurt.settle()
+    assert settled > last  # a new term's own entry
+    assert hurt.append(b"still here") == [settled + 1]
 
 
 async def test_garbage_for_a_matchpoint_ends_that_feed_alone(stand_in: StandIn) -> None:
@@ -209,7 +213,6 @@ async def test_garbage_for_a_matchpoint_ends_that_feed_alone(stand_in: StandIn) 
         bytes([MessageType.MATCHPOINT]) + b'{"vlsn":"1","feed_term":1}',
         bytes([MessageType.REFUSE]) + b"no JSON",
         encode(Refuse("internal", "not today")),
-        encode(msgspec.structs.replace(right, vlsn=right.vlsn - 1)),
         encode(msgspec.structs.replace(right, vlsn=right.vlsn + 1)),
         encode(msgspec.structs.replace(right, vlsn=-1)),
         encode(msgspec.structs.replace(right, vlsn=0)),
@@ -219,7 +222,7 @@ async def test_garbage_for_a_matchpoint_ends_that_feed_alone(stand_in: StandIn) 
         encode(msgspec.structs.replace(right, feed_term=1 << 70)),
         bytes([MessageType.MATCHPOINT]) + b'{"x":' + b"[" * 100_000,
         # A peer that does not hold this log leaves no higher term behind: the stream after it is of the old one.
-        encode(msgspec.structs.replace(right, feed_term=right.feed_term + 5, vlsn=right.vlsn - 1)),
+        encode(msgspec.structs.replace(right, feed_term=right.feed_term + 5, vlsn=right.vlsn + 1)),
         encode(msgspec.structs.replace(right, feed_term=right.feed_term + 5, vlsn=0)),
     ):
         async with stand_in.feed() as channel:

@@ -224,7 +224,7 @@ class FakeHost:
         listener = self._net.listeners.get(address)
         if listener is None:
             await self._net.passage(server, self.name)
-            raise Unreachable(f"{url}: connection refused")
+            raise Unreachable(f"{url}: connection refused", refused=True)
         request = Request(method, target, Headers({"Host": parts.netloc, **headers}), BytesBody(body), self.name)
         answer, connection = await self._served(listener, request, message_bytes_max, url)
         try:

@@ -127,7 +127,7 @@ def test_the_idle_end_is_stated_after_as_many_quiet_seconds_as_it_is_told(idle_e
     assert opened.log.state.idle_end() is not None
 
 
-@pytest.mark.parametrize("heartbeat_s", [0.1, 0.6])
+@pytest.mark.parametrize("heartbeat_s", [0.1, 0.4])
 def test_a_quiet_feed_beats_as_often_as_it_is_told(heartbeat_s: float) -> None:
     async def main() -> int:
         group = Group(3, heartbeat_s=heartbeat_s)

@@ -60,6 +60,9 @@ class Restored:
     def sealed(self, pendings: list[Pending]) -> None:
         raise AssertionError("a log under restore seals nothing")
 
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
     def written(self, last_vlsn: Vlsn) -> None:
         pass
 

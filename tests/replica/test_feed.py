@@ -13,7 +13,7 @@ from replica.feed import ReplicaFeed
 from replica.syncup import matchpoint_of
 from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
-from vlsn.ids import Term
+from vlsn.ids import Term, Vlsn
 from vlsn.reader import LogReader, ReadRun
 from vlsn.seams import Buffer
 from vlsn.stream import Ack, Matchpoint, Start, ack_message, encode, message_type
@@ -69,6 +69,9 @@ async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 
         events.append(term)
         node_file.replace(replace(node_file.record, term=max(node_file.record.term, term, somebody_stores)))
 
+    async def roll_back(matchpoint: Vlsn) -> None:
+        events.append(("back to", matchpoint))
+
     def offload(job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]:
         future: asyncio.Future[ReadRun] = asyncio.get_running_loop().create_future()
         future.set_result(job())
@@ -78,6 +81,7 @@ async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 
         log=opened.log,
         channel=Master(events, matchpoint),
         store_term=store_term,
+        roll_back=roll_back,
         offload=offload,
         on_position=lambda _: None,
     )
@@ -102,7 +106,7 @@ async def test_the_feeds_term_is_stored_after_the_comparison_and_before_the_firs
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"vlsn": 2}, BadBody),
+        ({"vlsn": 2}, IntegrityFault),
         ({"vlsn": 4}, BadBody),
         ({"vlsn": 0}, BadBody),
         ({"crc32": 1}, IntegrityFault),
@@ -127,7 +131,7 @@ async def test_nothing_is_acknowledged_for_a_feed_whose_term_is_not_the_stored_o
     events, ended = await fed(opened, matchpoint, somebody_stores=6)
     assert isinstance(ended, StaleTerm)
     assert opened.log.node_file.record.term == 6
-    assert [message_type(event).name for event in events if isinstance(event, bytes)] == ["SYNCUP"]
+    assert [message_type(event).name for event in events if isinstance(event, bytes)] == ["SYNCUP", "REFUSE"]
 
 
 async def test_a_feed_below_the_stored_term_is_left_alone() -> None:

@@ -85,20 +85,28 @@ class Group:
                 raise AssertionError(f"not within {limit_s} s: {what}; {states}; fatal {self.fatal}")
             await asyncio.sleep(0.01)
 
-    async def serving(self, master: str = "n1") -> None:
-        def ready() -> bool:
-            node = self.nodes[master]
-            return node.is_master() and node.dtvlsn() >= node.opened().range.last > 0
+    @property
+    def master(self) -> str:
+        """Who leads, as far as the nodes know: of the highest term.  The first by name while nobody does."""
+        leading = {name: node.opened().node_file.record.term for name, node in self.nodes.items() if node.is_master()}
+        return max(leading, key=lambda name: leading[name], default=self.names[0])
 
-        await self.until(ready, f"{master} serves")
+    async def serving(self, master: str = "") -> None:
+        """Until ``master``, or anyone, leads, with its own first block durable."""
+
+        def ready() -> bool:
+            node = self.nodes.get(master or self.master)
+            return node is not None and node.is_master() and node.dtvlsn() >= node.opened().range.last > 0
+
+        await self.until(ready, f"{master or 'a master'} serves")
 
     def state(self, name: str) -> str:
         return self.nodes[name].state
 
-    async def append(self, value: bytes, *, to: str = "n1", acks: str = "majority") -> tuple[int, dict[str, Any]]:
+    async def append(self, value: bytes, *, to: str = "", acks: str = "majority") -> tuple[int, dict[str, Any]]:
         response = await self.client.request(
             "POST",
-            f"{self.url(to)}/v1/entries?acks={acks}",
+            f"{self.url(to or self.master)}/v1/entries?acks={acks}",
             headers={"Content-Type": "application/octet-stream"},
             body=value,
             timeout_s=12.0,

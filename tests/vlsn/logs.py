@@ -144,6 +144,9 @@ class Opened:
     def sealed(self, pendings: list[Pending]) -> None:
         self.waiting.extend(pending for pending in pendings if isinstance(pending, Waiting))
 
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
     def written(self, last_vlsn: Vlsn) -> None:
         self.written_vlsn = last_vlsn
 

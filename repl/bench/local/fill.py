@@ -88,6 +88,8 @@ class _Filler:
     def sealed(self, pendings: list[Pending]) -> None:
         raise AssertionError("nothing is sealed here")
 
+    def handed_over(self, last_vlsn: Vlsn) -> None: ...
+
     def written(self, last_vlsn: Vlsn) -> None: ...
 
     def synced(self, last_vlsn: Vlsn) -> None:

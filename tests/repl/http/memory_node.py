@@ -284,6 +284,16 @@ class MemoryNode:
             raise NotFound("the restore is over")
         return bytes(range(256))[start:end], 3
 
+    async def transfer(self, to: str | None) -> dict[str, Any]:
+        self.calls.append(f"transfer to {to}")
+        return {"to": to}
+
+    async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"stands": body["to"]}
+
+    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"asked": body["term"]}
+
     def metrics_text(self) -> bytes:
         return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % len(self.entries)
 
