@@ -18,12 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from types import TracebackType
 from typing import TypeVar
 
@@ -31,93 +28,30 @@ from vlsn.block import Entry, EntryKind
 from vlsn.cleaning import CleaningReport
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import BadArgument, LogFailed, NotMaster, OutcomeUnknown, QueueFull, Trimmed, VlsnLogError
-from vlsn.holds import Hold, Owner
-from vlsn.ids import Lsn, Term, Vlsn
+from vlsn.errors import BadArgument, LogFailed, NotMaster, QueueFull, VlsnLogError
+from vlsn.holds import LogHold, Owner
+from vlsn.ids import Term, Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.lmdb_store import LmdbStores
 from vlsn.local import LocalLog
+from vlsn.log_reading import LogReading
+from vlsn.log_waiting import WaitingAppend, WaitingAppends
 from vlsn.options import Durability, LogOptions
 from vlsn.overmark import check_rollback
 from vlsn.queued import Pending
-from vlsn.reader import DATA_ONLY, EntryRun, LogReader, PairRun
+from vlsn.reader import DATA_ONLY
 from vlsn.records import TermEntry
 from vlsn.recovery import Recovered, recover
-from vlsn.seal import Values, values_of
+from vlsn.seal import values_of
 from vlsn.seams import Seams, Worker
 from vlsn.state import Checkpoint
-from vlsn.threads import CallerThreads, LoopShot, OneShot, Relay, Ticker
+from vlsn.threads import CallerThreads, LoopShot, OneShot, Ticker
 
 GROUP_NAME = "embedded"
 NODE_NAME = "log"
 TICK_S_MIN = 0.005
 TICK_S_MAX = 0.1
-_READ_BYTES = 1 << 20
-_READ_ENTRIES = 10_000
-_READERS_KEPT = 4
-_READER_SEGMENTS = 16
-"""So many segments stay open in each."""
 T = TypeVar("T")
-_Run = TypeVar("_Run", EntryRun, PairRun)
-
-
-class _Waiting(Pending):
-    """An append whose caller is told once, through ``shot``."""
-
-    __slots__ = ("_told", "shot")
-
-    def __init__(self, submission: Values, durability: Durability, shot: OneShot | LoopShot) -> None:
-        super().__init__(submission, durability)
-        self.shot = shot
-        self._told = False
-
-    def tell(self, error: VlsnLogError | None = None) -> None:
-        if not self._told:
-            self._told = True
-            self.shot.give(error)
-
-    def tell_by_relay(self) -> OneShot | None:
-        """As ``tell``, but whose thread waits for it is left to the caller to give."""
-        if self._told or not isinstance(self.shot, OneShot):
-            self.tell()
-            return None
-        self._told = True
-        return self.shot
-
-    def refused(self, error: VlsnLogError) -> None:
-        self.tell(error)
-
-
-class LogHold:
-    """A hold on an embedded log, from any thread; a context that releases it."""
-
-    def __init__(self, log: LocalLog, hold: Hold) -> None:
-        self._log = log
-        self._hold = hold
-
-    @property
-    def vlsn(self) -> Vlsn:
-        return self._hold.vlsn
-
-    @property
-    def live(self) -> bool:
-        """False once it was released, replaced or dropped."""
-        return self._hold.live
-
-    def advance(self, vlsn: int) -> None:
-        """VLSNs below ``vlsn`` are not needed any more; it never goes back."""
-        with self._log.latch:
-            self._hold.advance(Vlsn(vlsn))
-
-    def release(self) -> None:
-        with self._log.latch:
-            self._log.holds.release(self._hold)
-
-    def __enter__(self) -> LogHold:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
 
 
 class Log:
@@ -125,10 +59,7 @@ class Log:
 
     def __init__(self, recovered: Recovered, options: LogOptions, seams: Seams, keeper: Worker) -> None:
         self._seams = seams
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_for_write: deque[_Waiting] = deque()
-        self._relay = Relay(())
-        self._readers: list[LogReader] = []
+        self._waiting = WaitingAppends()
         self._ticker: Ticker | None = None
         self._keeper = keeper
         self._latch = recovered.latch
@@ -136,6 +67,7 @@ class Log:
         self._turn = seams.threads.latch()
         """Held by what stops the sealing: a rollback, the end."""
         self._log = LocalLog(recovered, options, seams, writer=self._writer, keeper=keeper, listener=self)
+        self._reading = LogReading(self._log)
         if options.retention:
             self._log.checkpointer.after = self._log.cleaner.run
 
@@ -250,68 +182,11 @@ class Log:
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
         """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
         Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there; what it gave before may be undone."""
-        kinds = None if all_kinds else DATA_ONLY
-
-        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
-            limit = min(wanted - at + 1, _READ_ENTRIES)
-            return reader.entries(at, start=start, upto_vlsn=upto, limit=limit, bytes_max=_READ_BYTES, kinds=kinds)
-
-        for run in self._runs(from_vlsn, to_vlsn, some):
-            for entry in run.entries:
-                if to_vlsn and entry.vlsn > to_vlsn:
-                    return
-                yield entry
+        return self._reading.entries(from_vlsn, to_vlsn, None if all_kinds else DATA_ONLY)
 
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
         """(VLSN, value) of the same entries, at less than half the cost.  Raises as ``read`` does."""
-
-        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
-            return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
-
-        return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some))
-
-    def _runs(
-        self, from_vlsn: int, to_vlsn: int, some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run]
-    ) -> Iterator[_Run]:
-        """``some`` of the log after some, until all up to ``to_vlsn`` was looked at."""
-        epoch = self._log.index.epoch
-        upto = self.range.last_sync
-        at = Vlsn(from_vlsn) or self.range.first
-        self._check_first(at)
-        wanted = min(to_vlsn, upto) if to_vlsn else upto
-        start: Lsn | None = None
-        with self._reader() as reader:
-            while at and at <= wanted:
-                if epoch != self._log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
-                    epoch, start = self._log.index.epoch, None
-                    self._check_first(at)
-                    upto = min(upto, self.range.last_sync)
-                    wanted = min(wanted, upto)
-                    continue
-                if start is None:
-                    mapping = self._log.index.at_or_before(at)
-                    assert mapping is not None
-                    start = mapping[1]
-                run = some(reader, at, start, upto, wanted)
-                if run.next_vlsn == at:
-                    return
-                yield run
-                at, start = run.next_vlsn, run.next_lsn
-
-    @contextmanager
-    def _reader(self) -> Iterator[LogReader]:
-        """A reader of its own, kept for the next read with the segments that it has open."""
-        try:
-            reader = self._readers.pop()
-        except IndexError:
-            reader = self._log.reader(segments_max=_READER_SEGMENTS)
-        try:
-            yield reader
-        finally:
-            if len(self._readers) < _READERS_KEPT and not self._log.closed:
-                self._readers.append(reader)
-            else:
-                reader.close()
+        return self._reading.pairs(from_vlsn, to_vlsn)
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
         """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
@@ -374,7 +249,8 @@ class Log:
         does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
         with self._log.latch:
             self._check()
-            return LogHold(self._log, self._log.holds.place(owner, name, Vlsn(vlsn), on_dropped=on_dropped))
+            holds = self._log.holds
+            return LogHold(holds, self._latch, holds.place(owner, name, Vlsn(vlsn), on_dropped=on_dropped))
 
     def raise_durable(self, vlsn: int) -> None:
         """Everything up to ``vlsn`` is durable: never rolled back from now on.  Lower than before changes nothing.
@@ -420,8 +296,7 @@ class Log:
             done.result()
             if self._ticker is not None:
                 self._ticker.close()
-            while self._readers:
-                self._readers.pop().close()
+            self._reading.close()
             self._writer.close()
             self._keeper.close()
             self._log.node_file.close()
@@ -431,35 +306,22 @@ class Log:
     # The log's listener.
 
     def sealed(self, pendings: list[Pending]) -> None:
-        for pending in pendings:
-            assert isinstance(pending, _Waiting)
-            if pending.durability is Durability.SYNC:
-                self._waiting.append(pending)
-            elif pending.durability is Durability.WRITE_NO_SYNC:
-                self._waiting_for_write.append(pending)
+        self._waiting.sealed(pendings)
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
         pass
 
     def written(self, last_vlsn: Vlsn) -> None:
-        self._tell(self._waiting_for_write, last_vlsn)
+        self._waiting.written(last_vlsn, busy=self._log.cycle.group is not None)
 
     def synced(self, last_vlsn: Vlsn) -> None:
         if self._log.options.durable_when_synced:
             self._log.raise_dtvlsn(last_vlsn)
-        self._tell(self._waiting_for_write, last_vlsn)
-        self._tell(self._waiting, last_vlsn)
+        self._waiting.synced(last_vlsn, busy=self._log.cycle.group is not None)
 
     def failed(self, error: LogFailed) -> None:
         with self._latch:  # what is synced meanwhile is told that, once
-            self._relay.finish()
-            waiting = [*self._waiting_for_write, *self._waiting]
-            self._waiting_for_write.clear()
-            self._waiting.clear()
-            for pending in waiting:
-                unknown = OutcomeUnknown(f"the log failed while this was being synced: {error}")
-                unknown.__cause__ = error
-                pending.tell(unknown)
+            self._waiting.failed(error)
 
     # Inside.
 
@@ -469,9 +331,9 @@ class Log:
         keys: Sequence[bytes | None] | None,
         durability: Durability,
         shot: OneShot | LoopShot,
-    ) -> _Waiting:
+    ) -> WaitingAppend:
         many = [values] if isinstance(values, bytes) else list(values)
-        pending = _Waiting(values_of(many, keys), durability, shot)
+        pending = WaitingAppend(values_of(many, keys), durability, shot)
         if pending.cost > self._log.entry_bytes_max:
             raise BadArgument(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
         with self._log.latch:
@@ -482,11 +344,6 @@ class Log:
             if durability is Durability.NO_SYNC:
                 pending.tell()
         return pending
-
-    def _check_first(self, vlsn: int) -> None:
-        first = self.range.first
-        if vlsn < first:
-            raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
 
     def _take_term(self) -> None:
         log = self._log
@@ -512,19 +369,3 @@ class Log:
     def _check(self) -> None:
         if self._log.failure is not None:
             raise self._log.failure
-
-    def _tell(self, waiting: deque[_Waiting], last_vlsn: Vlsn) -> None:
-        """Tells all up to ``last_vlsn``: by a relay while another group waits for this thread to write it, and then
-        whom that has not come to by now at once."""
-        if not waiting or waiting[0].last > last_vlsn:
-            return
-        self._relay.finish()
-        told = []
-        while waiting and waiting[0].last <= last_vlsn:
-            if (shot := waiting.popleft().tell_by_relay()) is not None:
-                told.append(shot)
-        self._relay = Relay(told)
-        if self._log.cycle.group is not None:
-            self._relay.pass_on()
-        else:
-            self._relay.finish()

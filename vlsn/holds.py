@@ -8,14 +8,16 @@
     feeder n2      at VLSN 4 000   for 3 s     what ends below VLSN 4 000 may go
     backup night   at VLSN 1       for 900 s   nothing may
 
-At home only, under the log latch, like the log's own methods.
+At home only, under the log latch, like the log's own methods; ``LogHold`` alone is for any thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import TracebackType
 
 from vlsn.errors import BadArgument, Trimmed
 from vlsn.ids import NULL_VLSN, Vlsn
@@ -112,3 +114,36 @@ class Holds:
         before = self._held.pop((owner, name), None)
         if before is not None:
             before.live = False
+
+
+class LogHold:
+    """A hold on an embedded log, from any thread; a context that releases it."""
+
+    def __init__(self, holds: Holds, latch: AbstractContextManager[object], hold: Hold) -> None:
+        self._holds = holds
+        self._latch = latch
+        self._hold = hold
+
+    @property
+    def vlsn(self) -> Vlsn:
+        return self._hold.vlsn
+
+    @property
+    def live(self) -> bool:
+        """False once it was released, replaced or dropped."""
+        return self._hold.live
+
+    def advance(self, vlsn: int) -> None:
+        """VLSNs below ``vlsn`` are not needed any more; it never goes back."""
+        with self._latch:
+            self._hold.advance(Vlsn(vlsn))
+
+    def release(self) -> None:
+        with self._latch:
+            self._holds.release(self._hold)
+
+    def __enter__(self) -> LogHold:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()

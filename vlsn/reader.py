@@ -123,7 +123,8 @@ class SegmentFile:
 
 
 class LogReader:
-    """Reads one log's blocks; one user at a time.  Keeps up to ``segments_max`` segments open between calls.
+    """Reads one log's blocks; one user at a time.  Keeps up to ``segments_max`` segments open between calls, but
+    none that it has read to its end.
 
     ``synced_end(number)`` is how far a segment may be read now; 0 for one that its owner keeps no end of: then
     the next segment's header says it.  ``first()`` is the first VLSN there is, as its owner knows it: what is missing
@@ -248,6 +249,7 @@ class LogReader:
             return False
         if following.header.prev_end < lsn_offset(taking.at):
             taking.expected = 0  # what lay past there was written again, where we go: it comes once more
+        self._segments.pop(segment.number).close()  # whoever reads on and on does not come back
         self._keep(following)
         taking.at = lsn(following.number, FIRST_FRAME)
         return True
@@ -269,7 +271,7 @@ class LogReader:
             buf, at = segment.file.read(offset + at, frame.size), 0
         if not check_frame(buf, at, frame):
             return None
-        block = buf[at + FRAME_BYTES : at + FRAME_BYTES + frame.length]
+        block = memoryview(buf)[at + FRAME_BYTES : at + FRAME_BYTES + frame.length]
         header = block_format.BlockHeader(*_HEADER.unpack_from(block))
         if header.size != frame.length or header.last_vlsn > upto_vlsn:
             return None

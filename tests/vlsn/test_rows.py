@@ -148,5 +148,19 @@ def test_many_readers_of_one_log_keep_few_segments_open() -> None:
         run = reader.entries(vlsn, start=lsn(vlsn, FIRST_FRAME), upto_vlsn=7, limit=1, bytes_max=1)
         assert [each.vlsn for each in run.entries] == [vlsn]
         assert len(reader._segments) <= 3
+    assert len(reader._segments) == 3
     reader.close()
     assert reader._segments == {}
+
+
+def test_a_reader_that_goes_on_from_segment_to_segment_leaves_none_open_behind_it() -> None:
+    built = LogBuilder(FakeDisk(), "/d")
+    for _ in range(6):
+        built.block(b"x").roll()
+    built.block(b"x").write()
+    ends = {piece.header.number: piece.end for piece in built.pieces}
+    reader = LogReader(built.disk, "/d", lambda number: ends.get(number, 0), segments_max=5)
+    run = reader.entries(1, start=lsn(1, FIRST_FRAME), upto_vlsn=7, limit=10, bytes_max=1 << 20)
+    assert [each.vlsn for each in run.entries] == [1, 2, 3, 4, 5, 6, 7]
+    assert list(reader._segments) == [7]
+    reader.close()

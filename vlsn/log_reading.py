@@ -1,0 +1,106 @@
+"""Reads of an embedded log, from any thread: each borrows a reader, which is kept for the next with its open segments.
+
+A reader of one VLSN after another at random keeps up to ``SEGMENTS_OPEN`` segments open; one that goes on from segment
+to segment leaves behind none.  ``READERS_KEPT`` wait for the next reads, so that so many times ``SEGMENTS_OPEN`` files
+are open at most, and one or two more for each thread that reads just then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import TypeVar
+
+from vlsn.block import Entry
+from vlsn.errors import Trimmed
+from vlsn.ids import Lsn, Vlsn
+from vlsn.local import LocalLog
+from vlsn.reader import DATA_ONLY, EntryRun, LogReader, PairRun
+
+READERS_KEPT = 4
+SEGMENTS_OPEN = 64
+READ_BYTES = 1 << 20
+READ_ENTRIES = 10_000
+_Run = TypeVar("_Run", EntryRun, PairRun)
+
+
+class LogReading:
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+        self._readers: list[LogReader] = []
+
+    def entries(self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY) -> Iterator[Entry]:
+        """Synced entries of these ``kinds`` (None: all) from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0:
+        what is synced now).  Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there."""
+
+        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
+            limit = min(wanted - at + 1, READ_ENTRIES)
+            return reader.entries(at, start=start, upto_vlsn=upto, limit=limit, bytes_max=READ_BYTES, kinds=kinds)
+
+        for run in self._runs(from_vlsn, to_vlsn, some):
+            for entry in run.entries:
+                if to_vlsn and entry.vlsn > to_vlsn:
+                    return
+                yield entry
+
+    def pairs(self, from_vlsn: int, to_vlsn: int) -> Iterator[tuple[int, bytes]]:
+        """(VLSN, value) of the DATA entries, otherwise the same."""
+
+        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
+            return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
+
+        return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some))
+
+    def close(self) -> None:
+        while self._readers:
+            self._readers.pop().close()
+
+    def _runs(
+        self, from_vlsn: int, to_vlsn: int, some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run]
+    ) -> Iterator[_Run]:
+        """``some`` of the log after some, until all up to ``to_vlsn`` was looked at."""
+        log = self._log
+        epoch = log.index.epoch
+        upto = log.range.last_sync
+        at = Vlsn(from_vlsn) or log.range.first
+        self._check_first(at)
+        wanted = min(to_vlsn, upto) if to_vlsn else upto
+        start: Lsn | None = None
+        with self._reader() as reader:
+            while at and at <= wanted:
+                if epoch != log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
+                    epoch, start = log.index.epoch, None
+                    self._check_first(at)
+                    upto = min(upto, log.range.last_sync)
+                    wanted = min(wanted, upto)
+                    continue
+                if start is None:
+                    mapping = log.index.at_or_before(at)
+                    assert mapping is not None
+                    start = mapping[1]
+                run = some(reader, at, start, upto, wanted)
+                if run.next_vlsn == at:
+                    return
+                yield run
+                at, start = run.next_vlsn, run.next_lsn
+
+    def _check_first(self, vlsn: int) -> None:
+        first = self._log.range.first
+        if vlsn < first:
+            raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
+
+    @contextmanager
+    def _reader(self) -> Iterator[LogReader]:
+        """A reader of its own, kept for the next read with the segments that it has open."""
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._log.reader(segments_max=SEGMENTS_OPEN)
+        try:
+            yield reader
+        finally:
+            if len(self._readers) < READERS_KEPT and not self._log.closed:
+                self._readers.append(reader)
+            else:
+                reader.close()
