@@ -26,7 +26,8 @@ from repl.http.problem import error_of
 from repl.offload import Offload, settle
 from vlsn.errors import Damaged, IntegrityFault, NotFound, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
-from vlsn.mending import Filling, Wound, find_wound, mend
+from vlsn.mending import Filling, Wound, find_wound, find_wound_of_closed, mend
+from vlsn.recovery import LOCK_NAME
 from vlsn.segment import parse_segment_name
 
 if TYPE_CHECKING:
@@ -114,19 +115,13 @@ class Mending:
 
     async def _mend(self, wound: Wound) -> None:
         log, node = self._log, self._node
-        filling = await fill(node, wound, lambda vlsn: log.history.term_of(vlsn))
+        stored = log.node_file.record.term
+        filling = await fill(node, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
         kept = await self._alone(
             lambda: mend(log.seams.disk, log.directory, filling, free_bytes_min=log.options.free_bytes_min)
         )
         self.mended += len(filling.frames)
-        node.event(
-            "mended",
-            file=wound.name,
-            offset=wound.start,
-            first=wound.first,
-            last=filling.next_vlsn - 1,
-            kept=kept,
-        )
+        _tell(node, wound, filling, kept)
 
     async def _alone(self, job: Callable[[], T]) -> T:
         """``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
@@ -154,10 +149,59 @@ class Mending:
         await self._node.drained()
 
 
-async def fill(node: Node, wound: Wound, term_of: Callable[[Vlsn], int]) -> Filling:
+class ClosedMending:
+    """Mends a log that does not open for its damage: with blocks that peers say are durable, for which terms are
+    their names is not known here."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._said = ""
+        self._last: tuple[int, int] | None = None
+
+    async def try_for(self, error: Damaged) -> bool:
+        """Whether what ``error`` speaks of was mended, so that the log may be opened again."""
+        node, number = self._node, parse_segment_name(error.file)
+        try:
+            if number is None:
+                return False
+            return await self._mend(number)
+        except (VlsnLogError, OSError, TimeoutError) as why:
+            if self._said != str(why):
+                self._said = str(why)
+                node.event("damage.stays", file=error.file, offset=error.offset, why=str(why))
+            return False
+
+    async def _mend(self, number: int) -> bool:
+        node = self._node
+        disk, stores, directory = node.seams.disk, node.seams.stores, str(node.config.dir)
+        on_keeper = Offload(node.worker("keeper"))
+        wound, term = await on_keeper(lambda: find_wound_of_closed(disk, stores, directory, number))
+        if wound is None or (wound.number, wound.start) == self._last:
+            return False
+        filling = await fill(node, wound, lambda _: 0, term_max=term)
+
+        def put() -> str:
+            lock = disk.lock(f"{directory}/{LOCK_NAME}")
+            try:
+                return mend(disk, directory, filling, free_bytes_min=node.config.free_bytes_min)
+            finally:
+                lock.release()
+
+        kept = await on_keeper(put)
+        self._last = wound.number, wound.start
+        _tell(node, wound, filling, kept)
+        return True
+
+
+def _tell(node: Node, wound: Wound, filling: Filling, kept: str) -> None:
+    last = filling.next_vlsn - 1
+    node.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
+
+
+async def fill(node: Node, wound: Wound, term_of: Callable[[Vlsn], int], *, term_max: int) -> Filling:
     """All that fills ``wound``, from whichever members have it.  Raises what the last of them answered, or
     ``IntegrityFault``."""
-    filling = Filling(wound)
+    filling = Filling(wound, term_max=term_max)
     while not filling.whole:
         await _fill_next(node, filling, term_of(filling.next_vlsn))
     return filling

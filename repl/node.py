@@ -31,7 +31,7 @@ from repl.founder import Founder
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
-from repl.mending import Mending
+from repl.mending import RETRY_S, ClosedMending, Mending
 from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
 from repl.offload import Offload, settle, settle_error
@@ -108,6 +108,7 @@ class Node:
         self.restores: Restores | None = None
         """Of peers, from this log."""
         self.restoration = Restoration(self)
+        self.closed_mending = ClosedMending(self)
         self.mending: Mending | None = None
         self.scrub: Scrub | None = None
         self.electing: Electing | None = None
@@ -178,8 +179,7 @@ class Node:
         try:
             await self._open()
         except Damaged as error:
-            self.set_state("DAMAGED", str(error))
-            await self.restoration.run(await self.restoration.asked())
+            await self._mend_or_restore(error)
             return
         why = ""
         try:
@@ -200,6 +200,21 @@ class Node:
         end, durable = (log.history.last_term, log.range.last), log.dtvlsn
         await self._close_log(why)
         await self.restoration.run(why, end=end, durable=durable)
+
+    async def _mend_or_restore(self, error: Damaged) -> None:
+        """A log that does not open: it is mended from peers, or restored once a person asks."""
+        self.set_state("DAMAGED", str(error))
+        mending = self.closed_mending
+        asked = asyncio.create_task(self.restoration.asked(), name="restore")
+        try:
+            while not asked.done():
+                if await mending.try_for(error):
+                    return
+                await asyncio.wait([asked], timeout=RETRY_S)
+            why = await asked
+        finally:
+            asked.cancel()
+        await self.restoration.run(why)
 
     async def _close_log(self, why: str) -> None:
         """A clean stop of the log, if it is open."""
@@ -229,7 +244,7 @@ class Node:
         for note in notes:
             self.event("open", note=note)
         self.log = log
-        self.mending = Mending(self)
+        self.mending, self.closed_mending = Mending(self), ClosedMending(self)
         self.reads = Reads(log, self.offload("reads"))
         self.files = SegmentFiles(log, self.offload("reads"))
         self.restores = make_restores(self)

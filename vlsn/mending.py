@@ -23,16 +23,19 @@ import numpy as np
 import numpy.typing as npt
 
 from vlsn import block as block_format
-from vlsn import scan
+from vlsn import nodefile, scan
+from vlsn.chain import read_stated
 from vlsn.checksum import crc
 from vlsn.cuts import free_name
+from vlsn.directory import stated_synced_end, survey
 from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
 from vlsn.frame import FRAME_BYTES, FrameHeader, FrameKind, build_header, decode_header
-from vlsn.ids import Vlsn, padded
+from vlsn.identity import NODE_FILE_NAME
+from vlsn.ids import Vlsn, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX, MIB
 from vlsn.reader import SegmentFile
 from vlsn.scan import Stop, Walk
-from vlsn.seams import Disk
+from vlsn.seams import Disk, Stores
 from vlsn.segment import FIRST_FRAME, segment_name, sidecar_name
 from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar
 from vlsn.window import WINDOW_BYTES_MAX
@@ -166,8 +169,10 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
 class Filling:
     """The frames that fill a wound, from peers' blocks, one after the other."""
 
-    def __init__(self, wound: Wound) -> None:
+    def __init__(self, wound: Wound, *, term_max: int) -> None:
+        """``term_max``: the stored term; a block of a later one was never written here."""
         self.wound = wound
+        self._term_max = term_max
         self.next_vlsn = wound.first
         self.frames: list[bytes] = []
         self._at = wound.start
@@ -184,6 +189,8 @@ class Filling:
         header = block_format.decode(block)
         if header.first_vlsn != self.next_vlsn or len(block) != header.size:
             raise BadBody(f"block {header.name} of {len(block)} bytes where VLSN {self.next_vlsn} begins")
+        if header.term > self._term_max:
+            raise BadBody(f"block {header.name}, but this node's stored term is {self._term_max}")
         size = FRAME_BYTES + padded(len(block))
         if self._at + size > wound.end or (wound.following and header.last_vlsn >= wound.following):
             raise BadBody(
@@ -213,6 +220,20 @@ class Filling:
             raise IntegrityFault(
                 f"block {mine.name}: body checksum {mine.body_crc:08x} here, {theirs.body_crc:08x} at the peer"
             )
+
+
+def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int) -> tuple[Wound | None, int]:
+    """The first damage of segment ``number`` of a log that does not open for it, and its stored term.  Of the last
+    segment, what ``state`` and its own frames say was synced is looked at.  Raises ``Damaged`` where a header page, or
+    the node file, is the damage."""
+    stated = read_stated(stores, directory)
+    segments = survey(disk, directory)
+    term = nodefile.read(disk, f"{directory}/{NODE_FILE_NAME}").term
+    for segment in segments:
+        if segment.number == number and segment.active:
+            end = segment.live_end or lsn_offset(stated_synced_end(disk, segments, stated=stated.ends))
+            return find_wound(disk, directory, number, end), term
+    return None, term
 
 
 def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -> str:

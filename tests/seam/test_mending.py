@@ -183,3 +183,36 @@ def test_a_block_that_is_damaged_on_every_node_stays_damaged() -> None:
         assert not group.fatal
 
     run(main())
+
+
+@pytest.mark.parametrize("byte", [0, 5, 13, FRAME_BYTES + 20, FRAME_BYTES + 300])
+@pytest.mark.parametrize("behind", [1, 0])
+def test_a_log_that_does_not_open_for_damaged_blocks_is_mended_and_opened(byte: int, behind: int) -> None:
+    """Some blocks before its end; and its very last one, which nothing follows but the stated end."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(57, told, checkpoint_period_s=600.0, checkpoint_bytes=1 << 30)
+        await asyncio.sleep(3.0)  # the idle end is stated
+        vlsns = [max(told) - 3 * behind, max(told) - 7] if behind else [max(told)]
+        places = [place(group, "n3", vlsn) for vlsn in vlsns]
+        group.kill("n3")
+        for path, offset in places:
+            group.machines["n3"].disk.flip_bit(path, offset + byte)
+        group.net.split(["n3"], ["n1", "n2"])
+        await group.start("n3")
+        await group.until(lambda: group.state("n3") == "DAMAGED", "n3 does not open its log")
+        await asyncio.sleep(12.0)
+        assert group.state("n3") == "DAMAGED"
+        group.net.heal()
+        await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 has mended and follows", limit_s=40)
+        assert await read(group, "n3", 1) == told
+        assert not group.nodes["n3"].restoration.count
+        await group.stop()
+        machine = group.machines["n3"]
+        machine.kill()
+        report = verify(machine.disk, machine.stores, "/n3")
+        assert not report.findings, report.findings
+        assert not group.fatal
+
+    run(main())

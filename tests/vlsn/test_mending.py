@@ -60,7 +60,7 @@ class Story:
         return find_wound(self.disk, self.machine.directory, number, self.ends[number])
 
     def filled(self, wound: Wound) -> Filling:
-        filling = Filling(wound)
+        filling = Filling(wound, term_max=1)
         while not filling.whole:
             filling.add(self.blocks[filling.next_vlsn])
         return filling
@@ -158,9 +158,9 @@ def test_what_does_not_belong_there_is_refused() -> None:
     wound = story.wound(number)
     assert wound is not None
     with pytest.raises(BadBody):
-        Filling(wound).add(story.blocks[31])
+        Filling(wound, term_max=1).add(story.blocks[31])
     with pytest.raises(BadBody):
-        Filling(wound).add(story.blocks[30][:-1] + b"?")
+        Filling(wound, term_max=1).add(story.blocks[30][:-1] + b"?")
     forged = Opened(Machine(3))
     put(forged, {}, 40, 907)
     reader = forged.log.reader()
@@ -168,10 +168,10 @@ def test_what_does_not_belong_there_is_refused() -> None:
     assert at is not None
     block = reader.blocks(30, start=at[1], upto_vlsn=forged.log.range.last, bytes_max=1).data[0]
     with pytest.raises(BadBody, match="more than blocks"):
-        Filling(wound).add(block)
+        Filling(wound, term_max=1).add(block)
     assert other.blocks[30] != story.blocks[30]
     with pytest.raises(IntegrityFault):
-        Filling(wound).add(other.blocks[30])
+        Filling(wound, term_max=1).add(other.blocks[30])
 
 
 def test_a_copy_without_room_is_refused_with_nothing_changed() -> None:
