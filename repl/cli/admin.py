@@ -1,4 +1,4 @@
-"""``vlsnlog checkpoint`` and ``vlsnlog rotate``: one order to every node given."""
+"""``vlsnlog checkpoint``, ``rotate`` and ``restore``: one order to every node given (``restore``: to one)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def checkpoint(url: list[str], as_json: bool) -> int:
 def rotate(url: list[str], as_json: bool) -> int:
     """Make every node given begin a new segment now."""
     return _order("rotate", url, as_json)
+
+
+@click.command(cls=Command)
+@url_option
+@json_option
+def restore(url: list[str], as_json: bool) -> int:
+    """Make the node given give up its log and fetch another member's; a master refuses."""
+    if len(url) != 1:
+        raise click.UsageError("a restore gives up a whole copy of the log: name one node with --url")
+    return _order("restore", url, as_json)
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool) -> int:

@@ -32,6 +32,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "status": ("status", "Ask every member how it is."),
     "checkpoint": ("admin", "Make nodes write a checkpoint now."),
     "rotate": ("admin", "Make nodes begin a new segment now."),
+    "restore": ("admin", "Make one node give up its log and fetch another member's."),
     "clean": ("clean", "Remove what retention wants gone, or say what would go."),
     "dump": ("dump", "Print one line a frame of a node's directory."),
     "verify": ("verify", "Check every byte of a node's directory."),

@@ -93,6 +93,7 @@ def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
     reasons += [
         f"{node['node']} refuses appends: no-space" for node in nodes if (node.get("log") or {}).get("no_space")
     ]
+    reasons += [f"{node['node']} has {len(node['damage'])} damaged segments" for node in nodes if node.get("damage")]
     masters = [node for node in nodes if node["state"] == "MASTER"]
     if len(masters) != 1:
         names = ", ".join(node["node"] for node in masters)
@@ -102,6 +103,16 @@ def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
     unfed = [node["node"] for node in nodes if node["state"] == "REPLICA" and node["node"] not in fed]
     reasons += [f"{name} has no feed from {masters[0]['node']}" for name in unfed]
     return reasons
+
+
+def _restoring(running: dict[str, Any]) -> str:
+    """One line on a restore under way."""
+    if not running["from"]:
+        return "looks for a member to restore from" + (f" ({running['last_error']})" if running["last_error"] else "")
+    total = running["bytes_total"]
+    percent = f"{100 * running['bytes_done'] // total} % of " if total else ""
+    left = f", {running['expected_s']} s left" if running["expected_s"] is not None else ""
+    return f"restores from {running['from']}: {percent}{total} bytes{left}"
 
 
 def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
@@ -128,5 +139,8 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
         if cleaning.get("blocked"):
             by = ", ".join(cleaning["blocked_by"])
             click.echo(f"{node['node']}: {cleaning['blocked']} segments that retention wants gone are kept by {by}")
+        running = (node.get("restore") or {}).get("running")
+        if running:
+            click.echo(f"{node['node']}: {_restoring(running)}")
     for reason in reasons:
         click.echo(f"degraded: {reason}")

@@ -20,7 +20,7 @@ import pytest
 from repl.cli.append import _run as run
 from repl.cli.append import bodies
 from repl.cli.main import main
-from repl.cli.status import degraded
+from repl.cli.status import _print, degraded, summarise
 from tests.repl.client.group import GroupNode, ServedNode
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
 
@@ -303,6 +303,10 @@ def test_status_without_any_node_is_degraded(shell: Shell) -> None:
         ([told("n1", "MASTER", fed=["n2"]), told("n2", "MASTER")], ["there are several masters: n1, n2"]),
         ([told("n1", "UNKNOWN", reason="not-listed")], ["n1 is UNKNOWN (not-listed)", "there is no master"]),
         ([told("n1", "MASTER"), told("n2", "DAMAGED")], ["n2 is DAMAGED"]),
+        (
+            [told("n1", "MASTER", fed=["n2"]), {**told("n2", "REPLICA"), "damage": [{"file": "00000001.vlog"}]}],
+            ["n2 has 1 damaged segments"],
+        ),
     ],
 )
 def test_degraded_names_every_reason(nodes: list[dict[str, Any]], words: list[str]) -> None:
@@ -317,6 +321,24 @@ def test_checkpoint_and_rotate_go_to_every_url(shell: Shell, served: ServedNode,
     assert result.status == 2
     assert result.out == f"{served.url} segment=2\n".encode()
     assert NOWHERE in result.err
+
+
+def test_a_restore_is_of_one_node(shell: Shell, served: ServedNode, node: GroupNode) -> None:
+    assert shell("restore") == Result(0, f"{served.url} state=RESTORING\n".encode(), "")
+    assert node.calls == ["restore"]
+    result = shell("restore", "--url", f"{NOWHERE},{served.url}")
+    assert result.status == 2 and "name one node" in result.err
+    assert node.calls == ["restore"]
+
+
+def test_status_shows_a_restore_under_way(capsys: pytest.CaptureFixture[str]) -> None:
+    running = {"from": "n2", "bytes_done": 25, "bytes_total": 100, "expected_s": 3.5, "last_error": ""}
+    nodes = [{**told("n3", "RESTORING"), "url": "u", "restore": {"running": running}}]
+    _print(summarise(nodes), [])
+    assert "n3: restores from n2: 25 % of 100 bytes, 3.5 s left" in capsys.readouterr().out
+    nodes[0]["restore"] = {"running": {**running, "from": "", "last_error": "n2: connection refused"}}
+    _print(summarise(nodes), [])
+    assert "n3: looks for a member to restore from (n2: connection refused)" in capsys.readouterr().out
 
 
 def test_options_come_from_the_config_file_too(
