@@ -47,7 +47,8 @@ class Stopped:
 
 
 @pytest.fixture(scope="module")
-def stopped(hurt: Group, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+def stopped(hurt_before: Group, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    hurt = hurt_before
     rng = Random(5)
     for round in range(3):
         hurt.append(*[rng.randbytes(rng.choice((0, 1, 7, 100, 5_000))) for _ in range(30)])

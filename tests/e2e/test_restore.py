@@ -37,6 +37,7 @@ def short(tmp_path: Path) -> Iterator[Group]:
 
 def test_a_trimmed_replica_is_restored_killed_on_the_way_and_follows(short: Group) -> None:
     group = short
+    group.lead("n1")
     group.append(b"early")
     group.settle()
     had = int(group.status("n3")["range"]["last"])
@@ -60,6 +61,7 @@ def test_a_trimmed_replica_is_restored_killed_on_the_way_and_follows(short: Grou
         assert call("GET", f"{group.urls['n3']}/v1/entries/{vlsn}").body == VALUE
     group.append(b"late")
     group.settle()
+    group.lead("n1")
     assert main(["restore", "--url", group.urls["n1"]]) == 2  # a master gives up nothing
     assert main(["restore", "--url", group.urls["n2"]]) == 0
     group.until(lambda: len(group.status("n2").get("restore", {}).get("history", [])) == 1, "n2 has restored")
