@@ -26,6 +26,7 @@ from replica.feed import FeedRejected, ReplicaFeed
 from vlsn.errors import (
     BadBody,
     ChannelClosed,
+    Damaged,
     FeedRefused,
     Halted,
     IntegrityFault,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.5
 FIND_TIMEOUT_S = 2.0
+DAMAGED_SYNCUPS_MAX = 10
+"""So many syncups in a row that end because this node's own log cannot be read (what is to be rolled back, say, which
+no peer can give) end in a restore."""
 _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
 
 
@@ -60,6 +64,7 @@ class Following:
         self.reason = ""
         self.feeds = 0
         self._tries = 0
+        self._damaged_syncups = 0
 
     @property
     def master_url(self) -> str | None:
@@ -193,6 +198,10 @@ class Following:
             if error.reason == Trimmed.slug and self.feed is not None and not self.feed.term:
                 self.node.restoration.want(f"trimmed: {error}")
             raise Unreachable(f"{error.reason}: {error}") from error
+        if isinstance(error, Damaged) and self.feed is not None and self.feed.position is None:
+            self._damaged_syncups += 1
+            if self._damaged_syncups >= DAMAGED_SYNCUPS_MAX:
+                self.node.restoration.want(f"damaged: {self._damaged_syncups} syncups in a row ended so: {error}")
         if isinstance(error, VlsnLogError) and not isinstance(error, _Again):
             raise ChannelClosed(str(error)) from error
         raise error
@@ -209,7 +218,7 @@ class Following:
         assert self.master is not None and self.node.electing is not None
         self.node.electing.heard(self.master, Term(position.term))
         if self.node.state != "REPLICA":
-            self._tries = 0
+            self._tries = self._damaged_syncups = 0
             self.reason = ""
             self.node.set_state("REPLICA")
         self.node.durable_rose()

@@ -6,8 +6,8 @@
 1. Meanwhile the node votes and acknowledges, fails reads of that range with ``damaged``, and does not stand in an
    election (``may_stand``).
 2. Only a sealed segment is mended: damage in the current one rolls it first.
-3. What no peer can give stays, is said in the status, and is tried again every ``RETRY_S``.  A local record, or a
-   header page, is nobody else's: such a log is restored when a person asks for it.
+3. What no peer can give stays, is said in the status, and is tried again every ``RETRY_S``.  A rollback's record, or
+   a header page, is nobody else's: such a log is restored when a person asks for it.
 4. Two contents under one name are an integrity fault: nothing is written over either.
 
 A log that does not open for such damage, all of it at or below the durable end that this node knew, is mended the
@@ -203,6 +203,8 @@ async def fill(node: Node, wound: Wound, term_of: Callable[[Vlsn], int], *, term
     ``IntegrityFault``."""
     filling = Filling(wound, term_max=term_max)
     while not filling.whole:
+        if filling.add_record():
+            continue
         await _fill_next(node, filling, term_of(filling.next_vlsn))
     return filling
 

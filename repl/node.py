@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 from feeder.restore import Restores
@@ -54,7 +55,7 @@ from vlsn.errors import (
     WrongGroup,
     WrongName,
 )
-from vlsn.ids import Incarnation, NodeName, Vlsn
+from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
 from vlsn.queued import Pending
 from vlsn.seal import Submission
@@ -63,6 +64,8 @@ from vlsn.seconds import Seconds
 from vlsn.segment import segment_name
 from vlsn.state import Checkpoint
 
+MENDS_BEFORE_RESTORE = 3
+"""Tries to mend a log that does not open, each ``RETRY_S`` apart, before it is restored."""
 ROLE_RETRY_S = 1.0
 CANCEL_AGAIN_S = 0.2
 logger = logging.getLogger("vlsnlog")
@@ -202,19 +205,25 @@ class Node:
         await self.restoration.run(why, end=end, durable=durable)
 
     async def _mend_or_restore(self, error: Damaged) -> None:
-        """A log that does not open: it is mended from peers, or restored once a person asks."""
+        """A log that does not open: it is mended from peers; restored where all that it ever held is durable
+        elsewhere, or a person asks."""
         self.set_state("DAMAGED", str(error))
-        mending = self.closed_mending
-        asked = asyncio.create_task(self.restoration.asked(), name="restore")
+        restoration = self.restoration
+        asked = asyncio.create_task(restoration.asked(), name="restore")
+        durable: Vlsn | None = None
         try:
-            while not asked.done():
-                if await mending.try_for(error):
+            for tries in count(1):
+                if await self.closed_mending.try_for(error):
                     return
+                if tries >= MENDS_BEFORE_RESTORE and (durable := await restoration.lossless()) is not None:
+                    restoration.want(f"damaged, and all of it up to VLSN {durable} is durable elsewhere: {error}")
                 await asyncio.wait([asked], timeout=RETRY_S)
-            why = await asked
+                if asked.done():
+                    break
+            why = asked.result()
         finally:
             asked.cancel()
-        await self.restoration.run(why)
+        await restoration.run(why, durable=durable or NULL_VLSN)
 
     async def _close_log(self, why: str) -> None:
         """A clean stop of the log, if it is open."""

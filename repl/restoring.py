@@ -88,6 +88,19 @@ class Restoration:
     async def wanted(self) -> None:
         raise RestoreWanted(await self.asked())
 
+    async def lossless(self) -> Vlsn | None:
+        """For a log that does not open: its end, if some member's durable end is at or past it, so that a restore
+        takes away nothing that this node ever acknowledged; else None."""
+        node = self._node
+        self.progress = Progress(began_s=node.seams.clock.monotonic_s())
+        try:
+            end = await self._on_keeper(self._restart().end)
+            if end is None or not await self._look(NULL_VLSN, Vlsn(end)):
+                return None
+            return Vlsn(end)
+        finally:
+            self.progress = None
+
     async def begun(self) -> bool:
         """Whether a restore has begun here and is not over."""
         disk, directory = self._node.seams.disk, str(self._node.config.dir)

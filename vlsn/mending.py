@@ -8,8 +8,9 @@
     5  the copy is renamed over the segment, the directory synced                            ◄ commit point
 
 Stopped before 5 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
-there, and the new file when it opens it again.  Only what peers can give is mended: blocks.  A local record, a header
-page and an abandoned life are a node's own; a log without them is restored whole.
+there, and the new file when it opens it again.  Only what peers can give is mended: blocks; and a checkpoint's record,
+which nothing rests on.  A rollback's record, a header page and an abandoned life are a node's own; a log without them
+is restored whole.
 
 A segment is held in memory from the damage on.  Blocking, on the keeper's thread; no rollback, checkpoint or cleaning
 meanwhile, and nobody writes to the segment.
@@ -34,12 +35,18 @@ from vlsn.identity import NODE_FILE_NAME
 from vlsn.ids import Vlsn, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX, MIB
 from vlsn.reader import SegmentFile
+from vlsn.records import CheckpointEnd, CheckpointStart
 from vlsn.scan import Stop, Walk
 from vlsn.seams import Disk, Stores
 from vlsn.segment import FIRST_FRAME, segment_name, sidecar_name
 from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar
 from vlsn.window import WINDOW_BYTES_MAX
 
+_RECORD_OF = {
+    FRAME_BYTES + CheckpointStart.LAYOUT.size: FrameKind.CHECKPOINT_START,
+    FRAME_BYTES + CheckpointEnd.LAYOUT.size: FrameKind.CHECKPOINT_END,
+}
+"""By their frames' sizes, which no block's and no rollback's record has."""
 COPY_SUFFIX = ".mend"
 _COPY_BYTES = MIB
 
@@ -197,15 +204,42 @@ class Filling:
                 f"block {header.name} takes {size} bytes, the damage in {wound.name} {wound.end - self._at}: "
                 "more than blocks was lost there"
             )
-        old = wound.old if self._at == wound.start else None
         self._check_old(block)
-        synced = old.synced if old is not None and old.synced <= self._at else wound.synced
-        head = build_header(FrameKind.BLOCK, block, offset=self._at, prev=self._prev, synced=synced, salt=wound.salt)
-        self.frames.append((head + block).ljust(size, b"\0"))
-        self._at, self._prev = self._at + size, size
+        self._place(FrameKind.BLOCK, block)
         self.next_vlsn = Vlsn(header.last_vlsn + 1)
         if self.whole and wound.following and self.next_vlsn != wound.following:
             raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
+
+    def add_record(self) -> bool:
+        """Whether what is next can only have been a checkpoint's record: one is put there that says no more than is
+        known.  The log reads them at an open alone, and needs none."""
+        wound, left = self.wound, self.wound.end - self._at
+        old = wound.old if self._at == wound.start else None
+        if old is not None and old.size <= left and _RECORD_OF.get(old.size) == old.kind:
+            kind = old.kind
+        elif wound.following == self.next_vlsn and left in _RECORD_OF:
+            kind = _RECORD_OF[left]
+        else:
+            return False
+        last = int(self.next_vlsn) - 1
+        first = 1 if last else 0
+        if kind == FrameKind.CHECKPOINT_START:
+            record = CheckpointStart(id=0, first_vlsn=first, last_vlsn=last, dtvlsn=0, clock_us=0).encode()
+        else:
+            record = CheckpointEnd(
+                id=0, start_lsn=0, flags=0, first_vlsn=first, last_vlsn=last, dtvlsn=0, clock_us=0
+            ).encode()
+        self._place(FrameKind(kind), record)
+        return True
+
+    def _place(self, kind: FrameKind, payload: bytes) -> None:
+        wound = self.wound
+        old = wound.old if self._at == wound.start else None
+        synced = old.synced if old is not None and old.synced <= self._at else wound.synced
+        size = FRAME_BYTES + padded(len(payload))
+        head = build_header(kind, payload, offset=self._at, prev=self._prev, synced=synced, salt=wound.salt)
+        self.frames.append((head + payload).ljust(size, b"\0"))
+        self._at, self._prev = self._at + size, size
 
     def _check_old(self, block: bytes) -> None:
         """The header of the block that was here, where it can still be read by its own checksum."""

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import msgspec
 
-from vlsn import scan
+from vlsn import nodefile, scan
 from vlsn.checksum import crc
 from vlsn.directory import make_directory, segment_numbers, survey
 from vlsn.errors import Damaged, Restoring
 from vlsn.examine import block_names
 from vlsn.floor import with_floor
 from vlsn.frame import FrameKind
-from vlsn.identity import check_identity, highest_term, new_identity, open_node_file
+from vlsn.identity import NODE_FILE_NAME, check_identity, highest_term, new_identity, open_node_file
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
@@ -127,6 +127,28 @@ class Restart:
             lock.release()
         return marker
 
+    def end(self) -> int | None:
+        """The last VLSN that what is here speaks of, whether it opens or not, and never below the vote floor; None
+        where that cannot be told."""
+        try:
+            record = nodefile.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
+        except (FileNotFoundError, Damaged):
+            return None
+        return max([record.floor_vlsn, *(vlsn for _, vlsn in self._ends(record.term))])
+
+    def _ends(self, stored_term: int) -> list[tuple[int, int]]:
+        """(term, VLSN) of every end that speaks for itself: of readable block headers, the VLSN behind them where
+        something cannot be read, the idle end, the checkpoint."""
+        found = last_block(self._disk, self._directory, stored_term=stored_term)
+        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
+        state.store.close()
+        ends = [found] if found is not None else []
+        if state.idle is not None:
+            ends.append((state.idle.term, state.idle.vlsn))
+        if state.checkpoint is not None and state.checkpoint.last_vlsn > max((end[1] for end in ends), default=0):
+            ends.append((stored_term, state.checkpoint.last_vlsn))
+        return ends
+
     def begun(self) -> Marker | None:
         """The restore that can go on where it stopped; None when there is none, or it has to begin again."""
         try:
@@ -166,12 +188,11 @@ class Restart:
     # Its steps.
 
     def _write_floor(self, end: tuple[int, int] | None) -> None:
-        """``end``, or that of the last block whose header can be read, where the log does not open."""
-        disk, directory = self._disk, self._directory
+        """``end``, or where the log does not open the highest that speaks for itself."""
         node_file = self._open_node_file()
         try:
             record = node_file.record
-            floor = end or last_block(disk, directory, stored_term=record.term)
+            floor = end or max(self._ends(record.term), default=None)
             if floor is not None:
                 raised = with_floor(record, floor, last_visible=NULL_VLSN)
                 if raised is not record:

@@ -250,3 +250,75 @@ def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks() -> No
         assert not group.fatal
 
     run(main())
+
+
+def newest(group: Group, name: str) -> str:
+    """The newest segment of a node that holds frames."""
+    disk = group.machines[name].disk
+    named = [each for each in disk.list(f"/{name}") if each.endswith(".vlog")]
+    return max(each for each in named if any(disk.content(f"/{name}/{each}")[4096:5000]))
+
+
+def test_a_damaged_log_is_restored_by_itself_once_all_that_it_held_is_durable_elsewhere() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(37, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+        await group.start()
+        await group.serving()
+        await append(group, 30, told)
+        await asyncio.sleep(3.0)
+        group.kill("n2")
+        disk, path = group.machines["n2"].disk, f"/n2/{newest(group, 'n2')}"
+        disk.flip_bit(path, 20)
+        disk.flip_bit(path, len(disk.content(path).rstrip(b"\0")) - 1)
+        await group.start("n2")
+        await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
+        await asyncio.sleep(40.0)
+        assert group.state("n2") == "DAMAGED"  # nothing says that what it cannot read is anywhere else
+        await append(group, 5, told)
+        await caught_up(group, "n2", told)
+        assert group.nodes["n2"].restoration.count == 1
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_restore() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(38, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+        await group.start()
+        await group.serving()
+        await append(group, 10, told)
+        group.net.split(["n1", "client"], ["n2", "n3"])
+        lost = [await group.append(b"lost %d" % number + VALUE, acks="none") for number in range(4)]
+        assert all(status == 200 for status, _ in lost)
+        path = newest(group, "n1")
+        at = group.machines["n1"].disk.content(f"/n1/{path}").index(b"lost 1")
+        await asyncio.sleep(3.0)
+        group.kill("n1")
+        group.net.heal()
+        group.machines["n1"].disk.flip_bit(f"/n1/{path}", at)
+
+        def leads() -> str:
+            return next((name for name, node in group.nodes.items() if node.is_master()), "")
+
+        await group.until(lambda: leads() != "", "another one leads")
+        master = leads()
+        for number in range(20):
+            value = b"on %d" % number + VALUE
+            status, answer = await group.append(value, to=master)
+            while answer.get("type") == "insufficient-replicas":
+                await asyncio.sleep(0.1)
+                status, answer = await group.append(value, to=master)
+            assert status == 200, answer
+            told[answer["first"]] = value
+        await group.start("n1")
+        await caught_up(group, "n1", told)
+        assert group.nodes["n1"].restoration.count == 1
+        assert f"{path}.old" in group.machines["n1"].disk.list("/n1")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from tests.fakes.disk import FakeDisk, StopHere
 from tests.vlsn.logs import Machine, Opened, put
+from vlsn import scan
 from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
-from vlsn.frame import FRAME_BYTES
+from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.limits import MENDED_KEPT_MAX
 from vlsn.mending import Filling, Wound, check_window, find_wound, mend
-from vlsn.segment import FIRST_FRAME, segment_name, sidecar_name
+from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name, sidecar_name
 from vlsn.verify import verify
 
 
@@ -150,6 +151,37 @@ def test_neighbours_and_zeros_are_one_wound() -> None:
     assert wound is not None and (wound.start, wound.end, wound.following) == (offset, end, 34)
     assert story.mend_all(number) == 1
     assert Opened(story.machine, take_term=False).entries() == story.held
+
+
+@pytest.mark.parametrize("byte", [0, 2, 4, 17, 21, FRAME_BYTES + 3])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_checkpoints_record_is_replaced_by_one_that_says_no_more_than_is_known(byte: int, which: int) -> None:
+    machine = Machine(1)
+    held: dict[int, bytes] = {}
+    opened = Opened(machine)
+    put(opened, held, 20, 900)
+    opened.log.checkpointer.run()
+    put(opened, held, 20, 900)
+    opened.log.rotate("request")
+    put(opened, held, 5, 900)
+    opened.log.checkpointer.run()
+    number, end = next(iter(opened.log.segments().items()))
+    opened.close()
+    path = f"{machine.directory}/{segment_name(number)}"
+    data = machine.disk.content(path)
+    kinds = [FrameKind.CHECKPOINT_START, FrameKind.CHECKPOINT_END]
+    found = scan.walk(data, base=0, start=FIRST_FRAME, end=end, salt=SegmentHeader.decode(data).salt)
+    at = int(found.offsets[found.headers["kind"] == kinds[which]][0])
+    machine.disk.flip_bit(path, at + byte)
+    wound = find_wound(machine.disk, machine.directory, number, end)
+    assert wound is not None and wound.start == at
+    filling = Filling(wound, term_max=1)
+    assert filling.add_record() and filling.whole
+    mend(machine.disk, machine.directory, filling, free_bytes_min=0)
+    assert find_wound(machine.disk, machine.directory, number, end) is None
+    report = verify(machine.disk, machine.stores, machine.directory)
+    assert not report.findings, report.findings
+    assert Opened(machine, take_term=False).entries() == held
 
 
 def test_what_does_not_belong_there_is_refused() -> None:
