@@ -111,6 +111,8 @@ class AppendBook:
         }
         left = []
         for append in self._repeats:
+            if append.settled:
+                continue
             if append.last > reached[append.acks]:
                 left.append(append)
                 continue

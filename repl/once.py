@@ -136,6 +136,7 @@ class Once:
                 raise OutOfSequence(
                     f"sequence {append.sequence} of producer {append.producer:016x} is another submission"
                 )
+            append.submission = None
             original.repeats.append(append)
             return
         table = self._log.history.producers

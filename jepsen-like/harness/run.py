@@ -225,7 +225,7 @@ async def _healed(run: _Run, work: Work) -> int:
     try:
         async with asyncio.timeout(HEAL_S):
             while True:
-                async with work.appender(run.group.urls, "last") as appender:
+                async with work.appender(run.group.urls) as appender:
                     if await append_once("last", appender, run.recorder, 1):
                         last = int(run.recorder.ops[-1].value.get("first", 0))
                         if last:

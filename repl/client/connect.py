@@ -22,6 +22,7 @@ from repl.client.tail import Page, Reader
 from repl.config import split_urls
 from repl.http.types import Network
 from vlsn.block import Entry
+from vlsn.clock import SystemRandom
 from vlsn.errors import BadArgument, LogClosed
 
 LAST_ANSWERS_S = 5.0
@@ -35,10 +36,13 @@ class Client:
     can double it.  What is safe has been retried until the append's deadline before it is raised.
     """
 
-    def __init__(self, urls: Sequence[str], *, acks: Acks, timeout_s: float, network: Network | None) -> None:
+    def __init__(
+        self, urls: Sequence[str], *, acks: Acks, timeout_s: float, exactly_once: bool, network: Network | None
+    ) -> None:
         self._urls = urls
         self._acks = acks
         self._timeout_s = timeout_s
+        self._random = SystemRandom() if exactly_once else None
         self._given_network = network
         self._producer: Producer | None = None
         self._put: Callable[[bytes, bytes | None], Awaitable[int]] = _not_open
@@ -50,7 +54,9 @@ class Client:
             self._network = real_network()
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
-        self._producer = Producer(self._endpoints, self._network, acks=self._acks, timeout_s=self._timeout_s)
+        self._producer = Producer(
+            self._endpoints, self._network, acks=self._acks, timeout_s=self._timeout_s, random=self._random
+        )
         self._put = self._producer.queue.put
         self._task = asyncio.create_task(self._producer.run(), name="vlsnlog-producer")
         return self
@@ -157,12 +163,19 @@ def _closed() -> LogClosed:
 
 
 def connect(
-    url: str, *, acks: Acks | str = Acks.MAJORITY, timeout_s: float = 10.0, network: Network | None = None
+    url: str,
+    *,
+    acks: Acks | str = Acks.MAJORITY,
+    timeout_s: float = 10.0,
+    exactly_once: bool = False,
+    network: Network | None = None,
 ) -> Client:
     """A client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
 
-    ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline.  Nothing is opened
-    before ``async with``.  Raises ``BadArgument``.
+    ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline.  ``exactly_once``: what got no
+    answer is sent again, and the log takes it once, whatever becomes of connections and masters; ``OutcomeUnknown``
+    then means that no answer came until the deadline, or until the client was closed.  Appends stay in their order.
+    Nothing is opened before ``async with``.  Raises ``BadArgument``.
     """
     try:
         policy = Acks(acks)
@@ -170,7 +183,7 @@ def connect(
         raise BadArgument(f"acks: {acks!r} is not one of {', '.join(Acks)}") from None
     if not 0 < timeout_s <= 3600:
         raise BadArgument(f"timeout_s: {timeout_s} is out of range; it must be above 0 and at most 3600")
-    return Client(split_urls(url), acks=policy, timeout_s=timeout_s, network=network)
+    return Client(split_urls(url), acks=policy, timeout_s=timeout_s, exactly_once=exactly_once, network=network)
 
 
 def real_network() -> Network:

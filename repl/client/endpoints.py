@@ -44,6 +44,12 @@ class Status:
         return term if isinstance(term, int) else 0
 
     @property
+    def durable(self) -> int:
+        """The highest VLSN that this node knows to be durable."""
+        dtvlsn = self.document.get("dtvlsn")
+        return dtvlsn if isinstance(dtvlsn, int) else 0
+
+    @property
     def members(self) -> dict[str, str]:
         """URLs by name."""
         members = self.document.get("members")
@@ -61,6 +67,8 @@ class Endpoints:
 
     def __init__(self, network: Network, urls: Sequence[str]) -> None:
         self.given = tuple(urls)
+        self.durable = 0
+        """The highest VLSN that a node called durable."""
         self._network = network
         self._members: dict[str, str] = {}
         self._reached: dict[str, str] = {}
@@ -116,3 +124,4 @@ class Endpoints:
         for status in statuses:
             self._members.update(status.members)
             self._reached[status.node] = status.url
+            self.durable = max(self.durable, status.durable)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from vlsn.batch import encode_parts
-from vlsn.errors import BadBody, TooLarge, VlsnLogError
-from vlsn.limits import BLOCK_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
+from vlsn.batch import BATCH_BYTES, encode_parts, of_producer
+from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, VlsnLogError
+from vlsn.limits import BLOCK_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
+from vlsn.produced import PRODUCER_BYTES
 from vlsn.seams import Buffer
+
+if TYPE_CHECKING:
+    from repl.client.identity import Identity
 
 GROUP_ENTRIES_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = BLOCK_BYTES_MAX // 2
@@ -24,7 +28,20 @@ class Group:
     """Appends that gathered while others were sent, each with its waiter; or one ``append_many``, with one
     waiter and its ``batch``."""
 
-    __slots__ = ("batch", "bytes", "deadline", "id", "keys", "large_bytes", "sent_at", "values", "waiters")
+    __slots__ = (
+        "batch",
+        "bytes",
+        "deadline",
+        "id",
+        "identity",
+        "keys",
+        "large_bytes",
+        "sent_at",
+        "sequence",
+        "uncertain",
+        "values",
+        "waiters",
+    )
 
     def __init__(self, deadline: float) -> None:
         self.batch: list[Buffer] | None = None
@@ -37,6 +54,11 @@ class Group:
         self.deadline = deadline
         self.id = 0
         self.sent_at = 0.0
+        self.identity: Identity | None = None
+        """Whose submission it is, and which, once it was sent; None while any would do."""
+        self.sequence = 0
+        self.uncertain = False
+        """Sent, and not answered: it may be in the log."""
 
     @property
     def full(self) -> bool:
@@ -61,7 +83,10 @@ class Group:
 
     def parts(self) -> list[Buffer]:
         """The batch, in pieces."""
-        return self.batch if self.batch is not None else encode_parts(self.values, self.keys)
+        named = (self.identity.producer, self.sequence) if self.identity is not None else None
+        if self.batch is None:
+            return encode_parts(self.values, self.keys, producer=named)
+        return self.batch if named is None else of_producer(self.batch, named)
 
     def acknowledge(self, first: int, start: int, end: int) -> None:
         """Wakes the waiters from ``start`` to ``end`` (exclusive); ``first`` is the group's first VLSN."""
@@ -72,6 +97,10 @@ class Group:
                 pass
 
     def fail(self, error: VlsnLogError) -> None:
+        if self.uncertain and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(f"sent, but not acknowledged: {error}; it may have been logged")
+        if self.identity is not None:
+            self.identity.broken = True
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -98,8 +127,9 @@ def checked_value(value: object, key: object) -> tuple[bytes, Key]:
     return data, name
 
 
-def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None) -> list[Buffer]:
-    """One atomic append as its batch.  Raises ``TooLarge``, ``BadBody``, ``TypeError``."""
+def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool) -> list[Buffer]:
+    """One atomic append as its batch, with room for a producer where it will be ``named``.  Raises ``TooLarge``,
+    ``BadBody``, ``TypeError``."""
     if not values:
         raise BadBody("append_many of no values; give at least one")
     try:
@@ -113,6 +143,9 @@ def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None) -> list[Buffer
         raise TooLarge(f"an entry of {longest} bytes; the limit is {ENTRY_BYTES_MAX}")
     if longest_key > KEY_BYTES_MAX:
         raise TooLarge(f"a key of {longest_key} bytes; the limit is {KEY_BYTES_MAX}")
+    room = BODY_BYTES_MAX - PRODUCER_BYTES if named else BODY_BYTES_MAX
+    if (size := sum(map(len, parts)) - BATCH_BYTES) > room:
+        raise TooLarge(f"a batch of {size} bytes; the limit is {room}")
     return parts
 
 

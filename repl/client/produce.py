@@ -4,7 +4,8 @@ A group goes out as one batch; its answer wakes every waiter of the group.  Cost
 one list append and one future for each append.
 
 1. An append is sent again only if it cannot have been logged: it was never sent, or its refusal says so.
-   What was sent and never answered raises ``OutcomeUnknown``.
+   What was sent and never answered raises ``OutcomeUnknown``.  An exactly-once client's groups have names in the log
+   (``identity.py``): it sends them again, in their order, until they are answered or their time is over.
 2. Groups go out in the order of their appends; a refusal refuses all groups sent after it, and they go out
    again in the same order.
 3. Every append has a deadline; past it, it fails with what kept it waiting.
@@ -23,15 +24,27 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from repl.api import Acks
 from repl.client.endpoints import Endpoints
 from repl.client.group import Group
+from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
 from repl.http.types import Network
 from repl.produce import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
-from vlsn.errors import BadBody, LogClosed, OutcomeUnknown, TooLarge, Unreachable, VlsnLogError
+from vlsn.errors import (
+    BadBody,
+    LogClosed,
+    OutcomeUnknown,
+    OutOfSequence,
+    TooLarge,
+    UnknownProducer,
+    Unreachable,
+    VlsnLogError,
+)
+from vlsn.limits import PRODUCER_REMEMBERED_MAX
 from vlsn.records import JSON_FAULTS
-from vlsn.seams import Channel
+from vlsn.seams import Channel, Random
 
-IN_FLIGHT_GROUPS_MAX: Final = 256
+IN_FLIGHT_GROUPS_MAX: Final = PRODUCER_REMEMBERED_MAX
+"""What the log remembers of a producer: all of it may have to be sent again."""
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 WAKE_AT_ONCE: Final = 512
 WATCH_PERIOD_S: Final = 0.1
@@ -49,8 +62,12 @@ class _Refusal(msgspec.Struct):
 class Producer:
     """The queue's connection.  All on one event loop."""
 
-    def __init__(self, endpoints: Endpoints, network: Network, *, acks: Acks, timeout_s: float) -> None:
-        self.queue = AppendQueue(timeout_s)
+    def __init__(
+        self, endpoints: Endpoints, network: Network, *, acks: Acks, timeout_s: float, random: Random | None = None
+    ) -> None:
+        """``random``: what an exactly-once client draws its names from."""
+        self.queue = AppendQueue(timeout_s, named=random is not None)
+        self._identities = Identities(random) if random is not None else None
         self.highest_durable = 0
         """The highest VLSN that an answer called durable."""
         self._endpoints = endpoints
@@ -171,12 +188,20 @@ class Producer:
             raise fault
 
     def _end_session(self, fault: VlsnLogError) -> None:
-        """What was refused goes back to the front; what was sent and not answered is unknown."""
+        """What was refused goes back to the front, and of an exactly-once client what was sent and not answered, too;
+        of another one that is unknown."""
         self._last_fault = fault
-        self._fail_in_flight(f"not acknowledged: {fault}")
-        if self._refused:
-            self.queue.put_back(self._refused)
-            self._refused.clear()
+        if self._identities is None or self._closing:
+            self._fail_in_flight(f"not acknowledged: {fault}")
+        for group in self._in_flight:
+            group.uncertain = True
+        back = [*self._refused, *self._in_flight]
+        if self._identities is not None:
+            self._identities.settle(back)
+        self._refused.clear()
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self.queue.put_back(back)
         self._settle()
 
     def _fail_in_flight(self, why: str) -> None:
@@ -224,7 +249,11 @@ class Producer:
         self._in_flight.append(group)
         self._in_flight_bytes += group.bytes
         timeout_ms = min(max(1, int((group.deadline - now) * 1000)), TIMEOUT_MS_MAX)
-        return b"".join((request_header(group.id, self._acks, timeout_ms), *group.parts()))
+        born = None
+        if self._identities is not None:
+            self._identities.name(group, max(self._endpoints.durable, self.highest_durable))
+            born = group.identity.born if group.identity is not None else None
+        return b"".join((request_header(group.id, self._acks, timeout_ms, born), *group.parts()))
 
     # Answers.
 
@@ -246,7 +275,9 @@ class Producer:
             return None
         self._progress = True
         if answer.durable:
-            self.highest_durable = answer.last
+            self.highest_durable = max(self.highest_durable, answer.last)
+        if self._identities is not None:
+            self._identities.acknowledged(group)
         return group, answer.first
 
     def _refuse(self, group: Group, document: bytes) -> None:
@@ -255,15 +286,30 @@ class Producer:
         if self._closing:
             group.fail(error)
             return
-        if error.retry_safe or _was_not_submitted(document):
+        if error.retry_safe or _was_not_submitted(document) or self._comes_again(group, error):
             self._refused.append(group)
             return
         self._progress = True
-        if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1:
+        if not group.uncertain:
+            group.identity = None  # its sequence is free
+        if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1 and not group.uncertain:
             # One append has spoilt the batch of its neighbours; nothing was logged, so each goes alone.
             self._refused.extend(group.split())
         else:
             group.fail(error)
+
+    def _comes_again(self, group: Group, error: VlsnLogError) -> bool:
+        """Whether a producer may send ``group`` once more, though the refusal does not say that it is not logged."""
+        if self._identities is None:
+            return False
+        if isinstance(error, OutcomeUnknown):
+            group.uncertain = True
+            return True
+        if isinstance(error, OutOfSequence | UnknownProducer) and group.identity is not None and not group.uncertain:
+            group.identity.broken = True
+            group.identity = None
+            return True
+        return False
 
     # Time.
 
@@ -280,9 +326,15 @@ class Producer:
             if self.queue.fail_late(now, self._last_fault):
                 self._settle()
             if self._in_flight:
-                if min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now:
+                if self._is_hung(now):
                     self._hung.set()
                 self._may_send.set()
+
+    def _is_hung(self, now: float) -> bool:
+        """An exactly-once client asks again soon, for it may; another one waits as long as an answer may come."""
+        if self._identities is not None and self._in_flight[0].sent_at + SILENCE_S < now:
+            return True
+        return min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now
 
 
 async def _wake(acknowledged: list[tuple[Group, int]]) -> None:

@@ -22,8 +22,10 @@ QUEUED_BYTES_MAX: Final = 64 << 20
 class AppendQueue:
     """The queue.  ``work`` is set while something waits."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, *, named: bool) -> None:
         self.work = asyncio.Event()
+        self._named = named
+        """Each group will go out as a producer's."""
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._create_future = self._loop.create_future
@@ -56,7 +58,7 @@ class AppendQueue:
 
     def put_many(self, values: Sequence[bytes], keys: Sequence[Key] | None = None) -> Awaitable[int]:
         """Queues one atomic append of many; the result is the first VLSN."""
-        batch = batch_of(values, keys)
+        batch = batch_of(values, keys, named=self._named)
         return self._when_room(self._put_batch, batch) if self._full else self._put_batch(batch)
 
     def _put_batch(self, batch: list[Buffer]) -> Awaitable[int]:

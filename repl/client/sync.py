@@ -93,6 +93,8 @@ async def _next(pages: AsyncIterator[Page]) -> Page | None:
     return await anext(pages, None)
 
 
-def connect_sync(url: str, *, acks: Acks | str = Acks.MAJORITY, timeout_s: float = 10.0) -> SyncClient:
+def connect_sync(
+    url: str, *, acks: Acks | str = Acks.MAJORITY, timeout_s: float = 10.0, exactly_once: bool = False
+) -> SyncClient:
     """``connect``, without asyncio.  Raises ``BadArgument``."""
-    return SyncClient(connect(url, acks=acks, timeout_s=timeout_s))
+    return SyncClient(connect(url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once))

@@ -13,12 +13,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from itertools import count
 from random import Random
 
 from harness.ops import Recorder
-from harness.workloads.writing import Appender, HttpAppender, has_producers, plain_appender, producing_appender, write
-from vlsn.errors import BadArgument
+from harness.workloads.writing import Appender, HttpAppender, plain_appender, producing_appender, write
 
 HTTP_EACH = 4
 
@@ -33,10 +31,10 @@ class Work:
     restless: float
     http: bool
 
-    def appender(self, urls: Mapping[str, str], name: str) -> AbstractAsyncContextManager[Appender]:
-        """A client of its own; a producer's ``name`` is used once."""
+    def appender(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[Appender]:
+        """A client of its own."""
         if self.producers:
-            return producing_appender(list(urls.values()), name)
+            return producing_appender(list(urls.values()))
         return plain_appender(list(urls.values()))
 
     async def write(
@@ -49,7 +47,7 @@ class Work:
         stop: asyncio.Event,
     ) -> None:
         """Writer ``number``, until ``stop``."""
-        process, chance, lives = f"w{number}", Random(f"{seed} w{number}"), count(1)
+        process, chance = f"w{number}", Random(f"{seed} w{number}")
         by_http = self.http and number % HTTP_EACH == HTTP_EACH - 1
 
         @asynccontextmanager
@@ -57,7 +55,7 @@ class Work:
             yield HttpAppender(list(urls.values()), chance)
 
         def opened() -> AbstractAsyncContextManager[Appender]:
-            return posting() if by_http else self.appender(urls, f"{process}.{next(lives)}")
+            return posting() if by_http else self.appender(urls)
 
         await write(process, opened, recorder, chance=chance, rate=rate, stop=stop, many=not by_http)
 
@@ -71,8 +69,4 @@ NAMES = tuple(_WORKS)
 
 
 def work_of(name: str) -> Work:
-    """Raises ``BadArgument`` for a workload that this tree has no client for."""
-    work = _WORKS[name]
-    if work.producers and not has_producers():
-        raise BadArgument("--workload producer needs exactly-once producers, which this client does not have yet")
-    return work
+    return _WORKS[name]

@@ -7,7 +7,6 @@ acknowledgement is *info*: it may be there.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -54,16 +53,10 @@ async def plain_appender(urls: list[str]) -> AsyncIterator[Appender]:
 
 
 @asynccontextmanager
-async def producing_appender(urls: list[str], producer: str) -> AsyncIterator[Appender]:
-    """The client as an exactly-once producer of that name: it sends again until it knows."""
-    arguments: dict[str, Any] = {"producer": producer}
-    async with connect(",".join(urls), timeout_s=PRODUCER_TIMEOUT_S, **arguments) as client:
+async def producing_appender(urls: list[str]) -> AsyncIterator[Appender]:
+    """The client as an exactly-once producer: it sends again until it knows."""
+    async with connect(",".join(urls), timeout_s=PRODUCER_TIMEOUT_S, exactly_once=True) as client:
         yield _ThroughClient(client)
-
-
-def has_producers() -> bool:
-    """Whether the client of this tree has exactly-once producers."""
-    return "producer" in inspect.signature(connect).parameters
 
 
 class HttpAppender:

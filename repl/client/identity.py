@@ -1,0 +1,66 @@
+"""A client's name as a producer, by which the log takes each of its groups once.
+
+A group gets its sequence when it is sent for the first time, and keeps it for as long as it may be in the log: what was
+sent and not answered, and whatever lies before that.  Behind it sequences are given anew.
+
+    sent 4 5 6 7, 4 acknowledged, 5 refused, then the connection is lost     5 6 7 go out again as 5 6 7
+    sent 4 5 6 7, 4 acknowledged, 5 6 7 refused                              5 6 7 are free for whatever goes out
+
+Once a group that may be in the log is given up, no later one can follow on it for sure: those begin again under another
+name, from 0 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repl.client.group import Group
+from vlsn.seams import Random
+
+
+class Identity:
+    """A random id; ``born``, a VLSN that was durable when it was drawn; the sequence that comes next."""
+
+    __slots__ = ("born", "broken", "next", "producer", "taken")
+
+    def __init__(self, random: Random, born: int) -> None:
+        self.producer = random.u64() or 1
+        self.born = born
+        self.next = 0
+        self.taken = 0
+        """All before this sequence are acknowledged, or belong to groups up to the last one that may be in the log."""
+        self.broken = False
+        """What it was given is not sure to follow on any more."""
+
+
+class Identities:
+    """Gives groups their names."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._current: Identity | None = None
+
+    def name(self, group: Group, born: int) -> None:
+        """``group`` goes out now; it has a name afterwards."""
+        if group.identity is not None:
+            return
+        current = self._current
+        if current is None or current.broken:
+            current = self._current = Identity(self._random, born)
+        group.identity, group.sequence = current, current.next
+        current.next += 1
+
+    def acknowledged(self, group: Group) -> None:
+        assert group.identity is not None
+        group.identity.taken = max(group.identity.taken, group.sequence + 1)
+
+    def settle(self, groups: Sequence[Group]) -> None:
+        """Nothing is on its way any more; ``groups`` go out again, before all that were not sent this time."""
+        for group in groups:
+            if group.uncertain and group.identity is not None:
+                group.identity.taken = max(group.identity.taken, group.sequence + 1)
+        for group in groups:
+            if group.identity is not None and group.sequence >= group.identity.taken:
+                group.identity = None
+        if self._current is not None:
+            self._current.next = self._current.taken
