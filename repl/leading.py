@@ -233,6 +233,7 @@ class Leading:
     def _repeat(self, append: Append) -> None:
         """It is in the log already; answered never from within its submission."""
         assert self.book is not None
+        self.node.duplicate_appends += 1
         self.book.repeat(append, durable=self.log.dtvlsn)
         asyncio.get_running_loop().call_soon(self.book.release_repeats)
 

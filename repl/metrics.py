@@ -55,6 +55,8 @@ class _Collector:
             return
         yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue_length)
         yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue_bytes)
+        yield _gauge("producers", "Exactly-once producers that the log knows", len(log.history.producers))
+        yield _counter("duplicate_appends", "Appends that were in the log or its queue before", node.duplicate_appends)
         yield _gauge("segments", "Live segment files", said["log"]["segments"])
         yield _gauge("log_bytes", "Synced bytes of all live segments", said["log"]["bytes"])
         yield _counter("groups", "Groups written and synced", log.stats.groups)

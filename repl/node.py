@@ -122,6 +122,8 @@ class Node:
         self._rolling_back: asyncio.Future[None] | None = None
         self.listener: Listener | None = None
         self.append_seconds = Seconds()
+        self.duplicate_appends = 0
+        """Submissions of producers that were here before."""
         self.founder: tuple[Incarnation, int] | None = None
         """Incarnation and process of whom this node last told that it is empty."""
         self._on_fatal = on_fatal

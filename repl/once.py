@@ -65,8 +65,6 @@ class Once:
         self._repeat = repeat
         self._queued: dict[int, dict[int, ProducerAppend]] = {}
         """By producer and sequence, ascending."""
-        self.repeated = 0
-        """Submissions that were in the queue or the log already."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
         """``born``: a VLSN that was durable before the producer's first submission, where it says one.  Raises
@@ -81,7 +79,6 @@ class Once:
             )
         else:
             self._meet_again(append)
-            self.repeated += 1
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
         """These have their VLSNs, and the log's table knows them."""
