@@ -62,6 +62,8 @@ class Electing:
         self._ticked_s = node.seams.clock.monotonic_s()
         self._door = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._listed: tuple[GroupEntry | None, list[Elector]] = (None, [])
+        """A group of the log, and its electors."""
         least = node.config.election_timeout_s
         self.core = Election(
             self._log.node_file.record,
@@ -220,7 +222,7 @@ class Electing:
                     await self._store(action)
                 case Ask():
                     for request in action.requests:
-                        self._spawn(self._ask(request))
+                        self._spawn(self._ask(request, self.core.rounds))
                 case Lead():
                     node.event("elected", term=action.term)
                     self.leads = action.term
@@ -250,7 +252,8 @@ class Electing:
             self._node.fatal(error)
             raise
 
-    async def _ask(self, request: VoteRequest) -> None:
+    async def _ask(self, request: VoteRequest, asked: int) -> None:
+        """``asked``: the round that it is a question of."""
         try:
             reply = await peers.ask_vote(self._node, request)
         except (VlsnLogError, OSError):
@@ -258,7 +261,8 @@ class Electing:
 
         async def answer() -> None:
             core = self.core
-            if core.role in (Role.ASKING, Role.STANDING) or reply.term > core.term:
+            late = core.rounds != asked and reply.term <= core.term
+            if not late and (core.role in (Role.ASKING, Role.STANDING) or reply.term > core.term):
                 await self._node.drained()
                 await self._carry_out(core.answered(reply, self._now, self._standing()))
 
@@ -281,7 +285,10 @@ class Electing:
         )
 
     def _electors(self) -> list[Elector]:
-        return electors(self._log.history.group)
+        group = self._log.history.group
+        if self._listed[0] is not group:
+            self._listed = group, electors(group)
+        return self._listed[1]
 
     def _founding(self, found: Found) -> Standing:
         return Standing(end=(0, 0), electors=electors(found.group))

@@ -204,6 +204,8 @@ class Election:
         self.master: NodeName | None = None
         """Whom this node hears, or itself."""
         self.failed_rounds = 0
+        self.rounds = 0
+        """Rounds of questions so far: an answer to one of an earlier round is late."""
         self._voted_for = record.voted_for if record.vote_term == record.term else ""
         self.floor: End = (record.floor_term, record.floor_vlsn)
         """The owner keeps it as the node file has it."""
@@ -327,6 +329,8 @@ class Election:
         """A reply to what ``Ask`` sent; late ones and those of another round change nothing."""
         if reply.term > self.term and not (reply.pre and reply.granted):
             return self._rise(Term(reply.term), f"{reply.sender} has stored term {reply.term}")
+        if reply.granted and not reply.pre and reply.term != self.term:
+            return []  # a vote of an earlier term, late: its voter may vote otherwise in this one
         wanted = {Role.ASKING: True, Role.STANDING: False}.get(self.role)
         listed = {elector.name: elector for elector in standing.electors if elector.electable}
         elector = listed.get(NodeName(reply.sender))
@@ -354,6 +358,7 @@ class Election:
         highest = not pre and self._round.is_highest_of_all(_electable(standing), (self.name, standing.end))
         self.role = Role.ASKING if pre else Role.STANDING
         self._round = _Round({self.name}, transfer=self._round.transfer and not pre)
+        self.rounds += 1
         requests = tuple(
             VoteRequest(
                 group=self.group,

@@ -211,6 +211,19 @@ def test_late_replies_change_nothing() -> None:
     assert one.role is Role.STANDING
 
 
+def test_a_late_vote_of_an_earlier_term_is_not_counted_in_this_one() -> None:
+    """Its voter may have given this term's vote to another: two masters of one term."""
+    one, at = election(), standing()
+    one.tick(2.0, at)
+    one.answered(reply("n3", 0, pre=True, granted=True), 2.0, at)
+    assert (one.role, one.term) == (Role.STANDING, 1)
+    one.tick(5.0, at)
+    one.answered(reply("n3", 1, pre=True, granted=True), 5.0, at)
+    assert (one.role, one.term) == (Role.STANDING, 2)
+    assert one.answered(reply("n2", 1, pre=False, granted=True), 5.1, at) == []
+    assert kinds(one.answered(reply("n2", 2, pre=False, granted=True), 5.2, at)) == [Lead]
+
+
 def test_a_higher_term_ends_a_lead() -> None:
     one, at = election(), standing()
     now = elected(one, at)
