@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Literal
 
@@ -73,6 +74,8 @@ class FakeDisk:
         self.latency: Callable[[Call], float] | None = None
         """Seconds that a call takes; ``FakeThreads`` draws them through ``take_latency``."""
         self.on_stop: Callable[[], None] | None = None
+        self.on_synced: Callable[[str], None] | None = None
+        """Called with a file's path after each sync of it that worked."""
         self.stopped = False
         self._rng = rng or Random(0)
         self._root = Directory()
@@ -199,8 +202,9 @@ class FakeDisk:
             self._root.power_cut(rng, tear=tear)
 
     def files(self, directory: str) -> Sequence[str]:
-        """Paths of the files in ``directory``."""
-        names = self._directory(directory).names
+        """Paths of the files in ``directory``; none where there is no such directory."""
+        found = self._look(directory)
+        names = found.names if isinstance(found, Directory) else {}
         return [f"{directory}/{name}" for name, node in sorted(names.items()) if isinstance(node, Inode)]
 
     def unsynced_sectors(self, path: str) -> Sequence[int]:
@@ -248,6 +252,19 @@ class FakeDisk:
     def durable_content(self, path: str) -> bytes:
         """What the medium alone holds of a file, were its name there."""
         return bytes(self._inode(path).durable)
+
+    def medium(self, directory: str) -> Mapping[str, bytearray]:
+        """Name → content of the files in ``directory`` whose names are synced, as the medium alone holds them: what
+        the worst power cut would leave.  Not to be changed."""
+        found = self._look(directory)
+        durable = found.durable if isinstance(found, Directory) else {}
+        return {name: node.durable for name, node in durable.items() if isinstance(node, Inode)}
+
+    def wipe(self) -> None:
+        """Everything is gone, as with another disk in its place; the process must be, too."""
+        with self._latch:
+            self.process_kill()
+            self._root = Directory()
 
     def write_content(self, path: str, data: bytes) -> None:
         """A file with exactly these bytes, synced; its directory must be there."""
@@ -380,6 +397,8 @@ class FakeFile:
         with self._call("sync") as rule:
             if rule is None or rule.moment == "after":
                 self._inode.sync()
+                if self._disk.on_synced is not None:
+                    self._disk.on_synced(self._path)
             elif rule.code:
                 self._inode.sync_failed(self._disk._rng)
 
@@ -425,6 +444,7 @@ def _used(node: Node) -> int:
     return len(node.cached) if isinstance(node, Inode) else sum(map(_used, node.names.values()))
 
 
+@cache
 def _normal(path: str) -> str:
     return posixpath.normpath(posixpath.join("/", path))
 

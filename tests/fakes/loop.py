@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from tests.fakes.disk import StopHere
@@ -29,6 +30,8 @@ START_S = 1_000.0
 LIMIT_S = 86_400.0
 TURNS_MAX = 500_000
 """Turns of the loop without a step of time: more is a loop that never waits."""
+CANCELLED_MAX = 200
+"""Cancelled timers that may lie in the heap; then, and when they are half of it, they are thrown out."""
 
 
 class Deadlock(AssertionError):
@@ -84,7 +87,8 @@ class VirtualFuture(asyncio.Future[Any]):
 
 class VirtualLoop(asyncio.BaseEventLoop):
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _timer_cancelled_count: int
+    _stopping: bool
 
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:
         super().__init__()
@@ -94,27 +98,79 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._end = START_S + limit_s
         self._turns = 0
         self._numbers = itertools.count(1)
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._steps = 0
+        self._break_at = 0
+        self._break: Callable[[], object] | None = None
         self._home = threading.get_ident()
-        self._selector = self  # BaseEventLoop asks it ``select``
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
         return self._now
 
-    def select(self, timeout: float | None) -> list[object]:
-        """Moves time instead of waiting for it."""
-        if timeout == 0:
+    def after_steps(self, steps: int, call: Callable[[], object]) -> None:
+        """``call`` between two callbacks of the loop, ``steps`` callbacks from now: so between any two awaits of
+        any tasks.  One at a time; a later one takes its place."""
+        self._break_at = self._steps + steps
+        self._break = call
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Two timers of one time run in the order in which they were set."""
+        self._check_closed()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._numbers), timer))
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        """As asyncio's own, without its selector, its clock and its debug mode; time moves instead of being waited
+        for."""
+        ready, timers = self._ready, self._timers
+        self._throw_out()
+        if not ready and not self._stopping:
+            self._move_time()
+        else:
             self._turns += 1
             if self._turns > TURNS_MAX:
                 raise OutOfTime(f"{TURNS_MAX} turns at {self._now - START_S:.6f} s: {_waits(self)}")
-            return []
-        if timeout is None:
+        end = self._now + self._clock_resolution
+        while timers and timers[0][0] < end:
+            timer = heappop(timers)[2]
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+            self._steps += 1
+            if self._steps == self._break_at and self._break is not None:
+                self._break()
+
+    def _throw_out(self) -> None:
+        timers = self._timers
+        if self._timer_cancelled_count > CANCELLED_MAX and self._timer_cancelled_count * 2 > len(timers):
+            timers[:] = [each for each in timers if not each[2].cancelled()]
+            heapify(timers)
+            self._timer_cancelled_count = 0
+        while timers and timers[0][2].cancelled():
+            timer = heappop(timers)[2]
+            timer._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+
+    def _move_time(self) -> None:
+        if not self._timers:
             raise Deadlock(f"deadlock in virtual time at {self._now - START_S:.6f} s: {_waits(self)}")
         self._turns = 0
-        self._now = max(self._now, self._scheduled[0].when())
+        self._now = max(self._now, self._timers[0][0])
         if self._now > self._end:
             raise OutOfTime(f"not done after {self._end - START_S:.0f} s of virtual time: {_waits(self)}")
-        return []
 
     def extend(self, seconds: float = 60.0) -> None:
         """The run may go on for so long from now: its limits may just have ended it."""
@@ -169,9 +225,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     create_connection = create_server = create_datagram_endpoint = _no_sockets
     connect_accepted_socket = getaddrinfo = getnameinfo = _no_sockets
-
-    def _process_events(self, event_list: list[object]) -> None:
-        assert not event_list
 
     def _write_to_self(self) -> None:
         """There is no select to wake."""

@@ -44,7 +44,7 @@ class Machine:
         self.rng = rng
         self.latency_s = latency_s
         self.disk = FakeDisk(rng=rng, capacity_bytes=capacity_bytes)
-        self.stores = FakeStores()
+        self.stores = FakeStores(self.disk)
         self.clock_offset_us = 0
         self.process: Process | None = None
         self.disk.on_stop = self.kill

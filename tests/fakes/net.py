@@ -88,6 +88,11 @@ class FakeNet:
             for source, target in itertools.product(one, other):
                 self.block(source, target)
 
+    def unblock(self, ways: Iterable[tuple[str, str]]) -> None:
+        """These ways (source, target) are open again, whoever has blocked them."""
+        self._blocked.difference_update(ways)
+        self._change()
+
     def heal(self) -> None:
         """Every way is open again; what is not cut by then moves on."""
         self._blocked.clear()

@@ -24,6 +24,8 @@ PORT = 7701
 class Group:
     """Machines n1 … and whatever node runs on each."""
 
+    node_class = Node
+
     def __init__(self, seed: int, size: int = 3, **settings: Any) -> None:
         self.loop = asyncio.get_running_loop()
         self.rng = Random(seed)
@@ -51,7 +53,7 @@ class Group:
     async def start(self, *names: str) -> None:
         for name in names or self.names:
             process = self.machines[name].boot()
-            node = Node(
+            node = self.node_class(
                 self.config(name),
                 process.seams,
                 process.network,

@@ -1,0 +1,133 @@
+"""The clients of a simulation: plain ones that send once, producers that send until they know, readers.
+
+What a client is told is held against the watch at once, and noted for the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tests.sim.group import SimGroup
+from tests.sim.report import Report
+from vlsn.errors import VlsnLogError
+
+UNKNOWN = frozenset(("outcome-unknown", "internal"))
+NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten"))
+"""What a producer that sends one submission after the other, each until it is acknowledged, never hears."""
+SIZES = (12, 200, 1500, 5000)
+TIMEOUT_S = 1.5
+PAUSE_S = 0.5
+
+
+class Clients:
+    """All of them; they end once ``over`` is set and what they are at is done."""
+
+    def __init__(self, group: SimGroup, report: Report, *, plain: int, producers: int, readers: int) -> None:
+        self.group = group
+        self.report = report
+        self.over = False
+        self.acknowledged: dict[int, bytes] = {}
+        self.refused: set[bytes] = set()
+        jobs = [self._plain(number) for number in range(plain)]
+        jobs += [self._producer(number) for number in range(producers)]
+        jobs += [self._reader(number) for number in range(readers)]
+        self.tasks = [asyncio.create_task(job) for job in jobs]
+
+    def _rng(self, kind: str, number: int) -> Random:
+        return Random(f"{kind}/{self.report.seed}/{number}")
+
+    def target(self, rng: Random) -> str:
+        """Mostly whom the nodes say leads, sometimes anybody: a stale master too."""
+        return self.group.master if rng.random() < 0.7 else rng.choice(self.group.names)
+
+    async def _plain(self, number: int) -> None:
+        rng = self._rng("client", number)
+        count = 0
+        while not self.over:
+            value = f"{number}.{count}:".encode().ljust(rng.choice(SIZES), b"x")
+            acks = rng.choice(("majority", "majority", "all", "none"))
+            count += 1
+            status, answer = await self.append(self.target(rng), value, acks=acks)
+            if status == 200 and answer["durable"]:
+                self.acknowledge(answer["first"], value)
+            elif status == 200 or answer["type"] in UNKNOWN:
+                self.report.unknown += 1
+            else:
+                self.report.refused += 1
+                self.refused.add(value)
+            await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
+
+    async def _producer(self, number: int) -> None:
+        """Exactly once: the same submission until it is acknowledged, at whichever node."""
+        rng = self._rng("producer", number)
+        watch = self.group.watch
+        sequence = 0
+        while not self.over:
+            value = f"p{number}.{sequence}:".encode().ljust(SIZES[sequence % len(SIZES)], b"y")
+            name = f"&producer={number + 1:016x}&sequence={sequence}"
+            status, answer = await self.append(self.target(rng), value, acks="majority", more=name)
+            if status != 200:
+                watch.hold(answer["type"] not in NEVER, f"producer {number} hears {answer}")
+                self.report.repeated += 1
+                await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
+                continue
+            watch.hold(answer["durable"], f"producer {number} was told of what is not durable: {answer}")
+            self.report.duplicates += answer.get("duplicate", False)
+            self.acknowledge(answer["first"], value)
+            sequence += 1
+            await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
+
+    async def append(self, to: str, value: bytes, *, acks: str, more: str = "") -> tuple[int, dict[str, Any]]:
+        """Status and answer; one that never came is ``outcome-unknown``."""
+        self.report.operations += 1
+        try:
+            response = await self.group.client.request(
+                "POST",
+                f"{self.group.url(to)}/v1/entries?acks={acks}&timeout={TIMEOUT_S}{more}",
+                headers={"Content-Type": "application/octet-stream"},
+                body=value,
+                timeout_s=TIMEOUT_S + 0.5,
+            )
+        except (VlsnLogError, OSError):
+            return 0, {"type": "outcome-unknown"}
+        if response.status == 307:
+            return 307, {"type": "redirected"}
+        return response.status, msgspec.json.decode(bytes(response.body))
+
+    def acknowledge(self, vlsn: int, value: bytes) -> None:
+        self.report.acknowledged += 1
+        self.group.watch.shown("a client", vlsn, value)
+        self.acknowledged[vlsn] = value
+
+    async def _reader(self, number: int) -> None:
+        """Follows node after node from where it is; what was cleaned away is skipped."""
+        rng = self._rng("reader", number)
+        at = 1
+        while not self.over:
+            name = rng.choice(self.group.names)
+            try:
+                response = await self.group.client.request(
+                    "GET", f"{self.group.url(name)}/v1/entries?from={at}&wait=2", timeout_s=5.0
+                )
+            except (VlsnLogError, OSError):
+                await asyncio.sleep(0.5)
+                continue
+            body = bytes(response.body)
+            if response.status == 410:
+                at = max(at, msgspec.json.decode(body)["first"])
+                continue
+            if response.status != 200:
+                await asyncio.sleep(0.5)
+                continue
+            self.report.operations += 1
+            for line in body.splitlines():
+                entry = msgspec.json.decode(line)
+                self.group.watch.hold(entry["vlsn"] >= at, f"a reader of {name} went back to {entry['vlsn']}")
+                self.group.watch.shown(f"a reader of {name}", entry["vlsn"], entry["value"].encode())
+                self.report.read += 1
+            at = int(response.headers["Vlsnlog-Next"])
+            await asyncio.sleep(rng.uniform(0.0, 0.4))

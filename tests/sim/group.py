@@ -1,0 +1,82 @@
+"""The nodes of a simulation: the product's own, and what they tell the watch.  Nothing in them is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from repl.node import Node
+from tests.seam.nodes import Group
+from tests.sim.watch import Violation, Watch
+from vlsn.ids import Vlsn
+
+TOLD = ("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.provides", "hold.dropped")
+"""Events that would fill a transcript and say little."""
+
+
+class SimNode(Node):
+    """A node that is looked at."""
+
+    group_of: SimGroup
+
+    def event(self, name: str, **fields: object) -> None:
+        self.group_of.happened(self, name, fields)
+
+    async def _open(self) -> None:
+        await super()._open()
+        self.group_of.watch.opened(self)
+
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        self.group_of.watch.handed_over(self)
+        super().handed_over(last_vlsn)
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        self.group_of.watch.synced(self, last_vlsn)
+        super().synced(last_vlsn)
+
+    def durable_rose(self) -> None:
+        self.group_of.watch.durable_rose(self)
+        super().durable_rose()
+
+    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        reply = await super().peer_vote(body)
+        if reply["granted"] and not reply["pre"]:
+            self.group_of.watch.voted(self, int(body["term"]), str(body["sender"]))
+        return reply
+
+
+class SimGroup(Group):
+    """A group whose nodes are watched.  A node that ends itself, as after a second failure of its disk, is a process
+    that is gone."""
+
+    def __init__(self, seed: int, size: int, say: Callable[[str], None], **settings: Any) -> None:
+        super().__init__(seed, size, **settings)
+        self.watch = Watch(self, say)
+        self.on_end: Callable[[str, BaseException], None] = lambda name, error: None
+        self.on_event: Callable[[str, str, dict[str, Any]], None] = lambda name, event, fields: None
+        self._say = say
+
+        class Watched(SimNode):
+            group_of = self
+
+        self.node_class = Watched
+        for name, machine in self.machines.items():
+            machine.disk.on_synced = partial(self._synced, name)
+
+    def _synced(self, name: str, path: str) -> None:
+        if path.endswith("/node.id"):
+            self.watch.node_file(name)
+
+    def _ended(self, name: str, error: BaseException) -> None:
+        self.on_end(name, error)
+
+    def happened(self, node: SimNode, name: str, fields: dict[str, object]) -> None:
+        if name not in TOLD and not (name == "state" and fields.get("state") == "UNKNOWN"):
+            text = " ".join(f"{key}={value}" for key, value in fields.items() if value != "")
+            self._say(f"{node.name} {name} {text}")
+        self.watch.event(node, name, fields)
+        self.on_event(node.name, name, fields)
+
+
+__all__ = ["SimGroup", "SimNode", "Violation"]

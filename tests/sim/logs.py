@@ -1,0 +1,129 @@
+"""A log as the bytes of its disk say, by nothing but offsets: what is there to compare a node with.
+
+It shares no code with the product but the checksum and the names of files; the few fields that it reads are those
+of ``docs/format.md``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+from zlib import crc32
+
+from tests.fakes.disk import FakeDisk
+from vlsn.checksum import crc
+from vlsn.segment import segment_name
+
+Flips = Mapping[str, Collection[tuple[int, int]]]
+"""By path: offset and bit of each bit that was flipped."""
+FIRST_FRAME = 4096
+FRAME_BYTES = 24
+TAKEN = 2
+_STATE = struct.Struct("<H")
+_PREVIOUS = struct.Struct("<II")
+_FRAME = struct.Struct("<2sBBI")
+_BLOCK = struct.Struct("<4xIQQ")
+
+
+class Block(NamedTuple):
+    """One block by its name, and what stands for its content."""
+
+    first: int
+    last: int
+    term: int
+    check: int
+
+
+def block_of(data: bytes) -> Block:
+    count, term, first = _BLOCK.unpack_from(data)
+    return Block(first, first + count - 1, term, crc32(data))
+
+
+def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[tuple[Block, int]]:
+    """Every visible block of a log, as its disk reads, with its LSN, in the order of the log.  What is torn at its end
+    ends it; ``flips``, the bits that were flipped here, are put right where a frame does not match its checksum."""
+    files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
+    found: list[tuple[Block, int]] = []
+    segments = list(taken(files))
+    for number, data, end in segments:
+        path = f"{directory}/{segment_name(number)}"
+        blocks, bad = _blocks(number, data, end)
+        for offset, bit in sorted((flips or {}).get(path, ())):
+            if not bad:
+                break
+            if offset >= bad:
+                data = _flipped(data, offset, bit)
+                blocks, bad = _blocks(number, data, end)
+        assert not bad or number == segments[-1][0], f"{path}: nothing that can be read at {bad}"
+        found += blocks
+    return found
+
+
+def sound(disk: FakeDisk, directory: str) -> bool:
+    """Whether all of a log can be read."""
+    try:
+        visible(disk, directory)
+    except AssertionError:
+        return False
+    return True
+
+
+def _flipped(data: bytes, offset: int, bit: int) -> bytes:
+    return data[:offset] + bytes([data[offset] ^ 1 << bit]) + data[offset + 1 :]
+
+
+def _blocks(number: int, data: bytes, end: int) -> tuple[list[tuple[Block, int]], int]:
+    """The visible blocks of one segment up to the first bad frame, and where that is; 0 where there is none."""
+    found: list[tuple[Block, int]] = []
+    at = FIRST_FRAME
+    while at < end and data[at : at + 2] == b"\x4c\x56":
+        _, kind, flag, length = _FRAME.unpack_from(data, at)
+        payload = at + FRAME_BYTES
+        summed = crc(data[at : at + 3] + data[at + 4 : at + 20] + data[payload : payload + length])
+        if summed != int.from_bytes(data[at + 20 : payload], "little"):
+            return found, at
+        if kind == 1 and flag == 0:
+            found.append((block_of(data[payload : payload + length]), number << 32 | at))
+        at = payload + (length + 7) // 8 * 8
+    return found, at if at < end and any(data[at : at + FRAME_BYTES]) else 0
+
+
+def taken(files: Mapping[int, bytes]) -> Iterator[tuple[int, bytes, int]]:
+    """Number, content and live end of each segment that is part of the log."""
+    ends = {}
+    for data in files.values():
+        if len(data) >= FIRST_FRAME and _STATE.unpack_from(data, 10)[0] == TAKEN:
+            previous, end = _PREVIOUS.unpack_from(data, 40)
+            ends[previous] = end
+    for number, data in sorted(files.items()):
+        if len(data) >= FIRST_FRAME and _STATE.unpack_from(data, 10)[0] == TAKEN:
+            yield number, data, ends.get(number, len(data))
+
+
+class Medium:
+    """Looks for blocks on the medium of one machine; they mostly lie where the last one was found, or behind it."""
+
+    def __init__(self, disk: FakeDisk, directory: str) -> None:
+        self._disk, self._directory = disk, directory
+        self._near = ("", 0)
+
+    def holds(self, block: bytes) -> bool:
+        """Whether this block, not overmarked, is there."""
+        files = self._disk.medium(self._directory)
+        name, at = self._near
+        if name in files and self._found(name, files[name], block, at):
+            return True
+        names = sorted((name for name in files if name.endswith(".vlog")), reverse=True)
+        return any(self._found(name, files[name], block, 0) for name in names)
+
+    def _found(self, name: str, data: bytearray, block: bytes, start: int) -> bool:
+        if len(data) < FIRST_FRAME or _STATE.unpack_from(data, 10)[0] != TAKEN:
+            return False
+        at = data.find(block[:64], start)
+        while at >= 0:
+            if data[at : at + len(block)] == block and not data[at - FRAME_BYTES + 3]:
+                self._near = name, at
+                return True
+            at = data.find(block[:64], at + 1)
+        return False

@@ -1,0 +1,102 @@
+"""What happened in a seed, in all of them, and the floors below which a run shows too little."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from rich.table import Table
+
+VIRTUAL_S_MIN = 60.0
+OPERATIONS_MIN = 300
+FAULTS_MIN = 5
+KINDS_MIN = 3
+CHANGES_FRACTION_MIN = 0.9
+"""Of the seeds, so many see at least one change of master."""
+COUNTED = {
+    "operations": "client operations",
+    "acknowledged": "appends acknowledged",
+    "refused": "appends refused",
+    "unknown": "appends of unknown outcome",
+    "repeated": "submissions sent again",
+    "duplicates": "answered as duplicates",
+    "read": "entries read",
+    "changes": "changes of master",
+    "rolled_back": "rollbacks",
+    "restored": "network restores",
+    "replaced": "segments replaced after a failed write or sync",
+    "mended": "blocks mended",
+}
+
+
+@dataclass(slots=True)
+class Report:
+    """One seed."""
+
+    seed: int
+    size: int = 3
+    operations: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    unknown: int = 0
+    repeated: int = 0
+    duplicates: int = 0
+    read: int = 0
+    last: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    virtual_s: float = 0.0
+    replaced: int = 0
+    cleaned: int = 0
+    mended: int = 0
+    masters: list[str] = field(default_factory=list)
+    """Who led, in turn."""
+    rolled_back: int = 0
+    restored: int = 0
+    transcript: list[str] = field(default_factory=list)
+
+    @property
+    def changes(self) -> int:
+        return sum(one != other for one, other in pairwise(self.masters))
+
+    @property
+    def short_of(self) -> list[str]:
+        """The floors that this seed does not reach."""
+        reached = {
+            f"{self.virtual_s:.0f} of {VIRTUAL_S_MIN:.0f} virtual seconds": self.virtual_s >= VIRTUAL_S_MIN,
+            f"{self.operations} of {OPERATIONS_MIN} operations": self.operations >= OPERATIONS_MIN,
+            f"{self.faults.total()} of {FAULTS_MIN} faults": self.faults.total() >= FAULTS_MIN,
+            f"{len(self.faults)} of {KINDS_MIN} kinds of fault": len(self.faults) >= KINDS_MIN,
+        }
+        return [said for said, enough in reached.items() if not enough]
+
+
+def shortfalls(reports: Sequence[Report]) -> list[str]:
+    """What a whole run lacks; empty when it shows enough."""
+    short = [f"seed {report.seed}: {', '.join(said)}" for report in reports if (said := report.short_of)]
+    changed = sum(report.changes > 0 for report in reports)
+    if changed < CHANGES_FRACTION_MIN * len(reports):
+        short.append(f"only {changed} of {len(reports)} seeds saw a change of master")
+    return short
+
+
+def sums(reports: Sequence[Report], core_s: float) -> Table:
+    faults: Counter[str] = Counter()
+    for report in reports:
+        faults.update(report.faults)
+    virtual_s = sum(report.virtual_s for report in reports)
+    table = Table(show_header=False, box=None)
+    table.add_column(justify="right")
+    table.add_row(f"{sum(report.size == 5 for report in reports):,}", "seeds with five nodes, else three")
+    for name, said in COUNTED.items():
+        table.add_row(f"{sum(getattr(report, name) for report in reports):,}", said)
+    table.add_row(f"{sum(report.changes > 0 for report in reports):,}", "seeds with a change of master")
+    table.add_row(f"{sum(report.cleaned > 0 for report in reports):,}", "seeds that cleaned segments away")
+    table.add_row(f"{sum(report.restored > 0 for report in reports):,}", "seeds with a network restore")
+    table.add_row(f"{faults.total():,}", "faults")
+    for what, count in faults.most_common():
+        table.add_row(f"{count:,}", f"  {what}")
+    table.add_row(f"{virtual_s / 3600:,.2f}", "virtual hours")
+    table.add_row(f"{virtual_s / max(core_s, 0.001):,.0f}", "virtual hours for each core-hour")
+    return table

@@ -1,0 +1,310 @@
+"""What must hold at every step of a simulated group, held against what its nodes do and what their disks hold.
+
+The nodes of a simulation (``group.SimNode``) tell it what happens in them; it reads their disks itself:
+
+    one master in a term                                 at each election
+    a master has every entry that was ever durable       at each election (Raft §5.4.3)
+    one vote for each (incarnation, term), on the        at each sync of a node file, at each vote told
+        medium before it is told; terms never fall
+    one content for each (term, first VLSN)              at each block handed to a writer
+    VLSNs contiguous                                     the same
+    what a node says is synced is on its medium          at each sync
+    what is durable is on the media of a majority        whenever a DTVLSN rises
+    equal prefixes up to the common DTVLSN               the same: there is one list of what is durable
+    a DTVLSN never falls within a process                the same
+    nothing durable is rolled back, or gone after        at each rollback, at each open
+        a restart
+    the index says what the log says                     at each open
+    a value is in the log once                           at each block that becomes durable
+
+The first violation is kept; whoever runs the simulation asks for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.logs import Block, Medium, block_of, visible
+from vlsn.block import EntryKind, decode_header, entries
+from vlsn.errors import BadBody
+from vlsn.ids import Vlsn
+from vlsn.nodefile import SLOT_BYTES, NodeRecord
+
+if TYPE_CHECKING:
+    from tests.sim.group import SimGroup, SimNode
+
+DATA = frozenset((int(EntryKind.DATA),))
+SAMPLE = 7
+"""Of the blocks of a log that was opened, every so manieth is looked up in its index."""
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """The log of one machine, as far as its node was told to write it."""
+
+    blocks: list[Block] = field(default_factory=list)
+    unsynced: list[tuple[Block, bytes]] = field(default_factory=list)
+    synced: int = 0
+    """The last VLSN that was found on the medium."""
+    checked: int = 0
+    """Up to where it was compared with what is durable."""
+    process: int = 0
+    dtvlsn: int = 0
+    replaced: bool = False
+    """A wipe or a restore has made another log of it since."""
+
+    @property
+    def last(self) -> int:
+        return self.blocks[-1].last if self.blocks else 0
+
+    def at(self, vlsn: int) -> int:
+        """The index of the first block that ends at or after ``vlsn``."""
+        return bisect_left(self.blocks, vlsn, key=lambda block: block.last)
+
+
+class Watch:
+    def __init__(self, group: SimGroup, say: Callable[[str], None]) -> None:
+        self.violation: Violation | None = None
+        self.group = group
+        self.masters: dict[int, tuple[str, int, int]] = {}
+        """By term: name, incarnation and process of who was elected."""
+        self.leads: list[str] = []
+        self.durable: dict[int, Block] = {}
+        """By first VLSN: what some node ever called durable."""
+        self.durable_last = 0
+        self.values: dict[int, bytes] = {}
+        """By VLSN: the DATA entries of it."""
+        self.places: dict[bytes, int] = {}
+        self._media = {name: Medium(group.machines[name].disk, f"/{name}") for name in group.names}
+        self.copies = {name: Copy() for name in group.names}
+        self.flips: dict[str, set[tuple[int, int]]] = {}
+        """By path: the bits that rot has flipped."""
+        self.rolled_back = 0
+        self.restored = 0
+        self._say = say
+        self._contents: dict[tuple[int, int], int] = {}
+        self._bytes: dict[tuple[int, int], bytes] = {}
+        self._holders: dict[tuple[int, int], set[str]] = {}
+        self._votes: dict[tuple[int, int], str] = {}
+        self._terms: dict[int, int] = {}
+
+    def hold(self, holds: bool, said: str) -> None:
+        """Keeps the violation, and ends what was about to be done."""
+        if holds:
+            return
+        violation = Violation(said)
+        if self.violation is None:
+            self.violation = violation
+            self._say(f"VIOLATION: {said}")
+        raise violation
+
+    # Elections.
+
+    def elected(self, node: SimNode, term: int) -> None:
+        who = (node.name, node.incarnation, node.process)
+        before = self.masters.setdefault(term, who)
+        self.hold(before == who, f"two masters of term {term}: {before[0]} and {node.name}")
+        copy = self.copies[node.name]
+        if self.durable_last:
+            index = copy.at(self.durable_last)
+            has = copy.blocks[index] if index < len(copy.blocks) else None
+            first = max(self.durable)
+            said = f"{node.name} leads term {term} without what was durable: {self.durable[first]}; it has {has}"
+            self.hold(has == self.durable[first], said)
+
+    def node_file(self, name: str) -> None:
+        """The node file of that machine was synced."""
+        record = self.record_of(name)
+        if record is None:
+            return
+        before = self._terms.get(record.incarnation, 0)
+        self.hold(record.term >= before, f"{name}: its stored term fell from {before} to {record.term}")
+        self._terms[record.incarnation] = record.term
+        if record.voted_for:
+            self._vote(name, record.incarnation, record.vote_term, record.voted_for)
+
+    def voted(self, node: SimNode, term: int, candidate: str) -> None:
+        """A vote is about to be told."""
+        self._vote(node.name, node.incarnation, term, candidate)
+        record = self.record_of(node.name)
+        durable = record is not None and (record.vote_term, record.voted_for) == (term, candidate)
+        self.hold(durable, f"{node.name} tells a vote for {candidate} in term {term} that its medium does not hold")
+
+    def _vote(self, name: str, incarnation: int, term: int, candidate: str) -> None:
+        before = self._votes.setdefault((incarnation, term), candidate)
+        self.hold(before == candidate, f"{name} votes in term {term} for {before} and for {candidate}")
+
+    def record_of(self, name: str) -> NodeRecord | None:
+        """What the medium alone holds of the node file."""
+        data = bytes(self.group.machines[name].disk.medium(f"/{name}").get("node.id", b""))
+        found = []
+        for at in (0, SLOT_BYTES):
+            try:
+                found.append(NodeRecord.decode(data[at : at + SLOT_BYTES]))
+            except BadBody:
+                continue
+        return max(found, key=lambda record: record.sequence, default=None)
+
+    # The log of a node.
+
+    def opened(self, node: SimNode) -> None:
+        name, log = node.name, node.opened()
+        before = self.copies[name]
+        found = visible(self.group.machines[name].disk, f"/{name}", self.flips)
+        blocks = [block for block, _ in found if block.first >= log.range.first]
+        copy = self.copies[name] = Copy(blocks, synced=blocks[-1].last if blocks else 0, process=node.process)
+        copy.dtvlsn = before.dtvlsn if before.process == node.process and not before.replaced else 0
+        for one, other in pairwise(blocks):
+            self.hold(other.first == one.last + 1, f"{name}: {other} follows on {one} after an open")
+        self._index(node, found)
+        for block in blocks[copy.at(self.durable_last + 1) :]:
+            self._holders.setdefault((block.term, block.first), set()).add(name)
+            if (block.term, block.first) in self._contents:
+                self._one_content(name, block)
+        if not before.replaced:
+            self._kept(name, before, copy, log.range.first)
+        self.durable_rose(node)
+
+    def _index(self, node: SimNode, found: list[tuple[Block, int]]) -> None:
+        log, name = node.opened(), node.name
+        places = {block.first: lsn for block, lsn in found}
+        lasts = {block.last: lsn for block, lsn in found}
+        last = found[-1][0].last if found else 0
+        self.hold(log.range.last == last, f"{name}: the index ends at {log.range.last}, the log at {last}")
+        for block, lsn in [*found[:1], *found[::SAMPLE], *found[-2:]]:
+            if block.first < log.range.first:
+                continue
+            mapping = log.index.at_or_before(Vlsn(block.first))
+            said = f"{name}: the index has {mapping} for {block} at {lsn:#x}"
+            self.hold(mapping is not None and mapping[0] <= block.first, said)
+            assert mapping is not None
+            self.hold(mapping[1] in (places.get(mapping[0]), lasts.get(mapping[0])), said)
+
+    def _kept(self, name: str, before: Copy, now: Copy, first: int) -> None:
+        """What was synced here before the restart and is durable is still here."""
+        held = set(now.blocks)
+        for block in before.blocks[before.at(max(first, 1)) : before.at(before.synced + 1)]:
+            if block.first >= first and self.durable.get(block.first) == block:
+                self.hold(block in held, f"{name}: {block}, durable and synced here, is gone after an open")
+
+    def handed_over(self, node: SimNode) -> None:
+        """Another group is with the writer."""
+        log, name = node.opened(), node.name
+        group = log.cycle.group
+        if group is None or not group.firsts:
+            return
+        copy, first = self.copies[name], group.firsts[0]
+        if first <= copy.last:
+            self._truncate(name, copy, first - 1)
+        ring = log.ring
+        position = ring.position_of(Vlsn(first))
+        said = f"{name}: a block begins at VLSN {first}, behind {copy.last}"
+        self.hold(position is not None and (not copy.blocks or first == copy.last + 1), said)
+        assert position is not None
+        for data in ring.take(position, end=ring.end, bytes_max=1 << 30):
+            content = bytes(data)
+            block = block_of(content)
+            self.hold(not copy.blocks or block.first == copy.last + 1, f"{name}: {block} follows on {copy.last}")
+            self._one_content(name, block)
+            self._bytes.setdefault((block.term, block.first), content)
+            copy.blocks.append(block)
+            copy.unsynced.append((block, content))
+
+    def _one_content(self, name: str, block: Block) -> None:
+        before = self._contents.setdefault((block.term, block.first), block.check)
+        self.hold(before == block.check, f"{name}: two contents of {block}")
+
+    def _truncate(self, name: str, copy: Copy, last: int) -> None:
+        index = copy.at(last + 1)
+        for block in copy.blocks[index:]:
+            self.hold(self.durable.get(block.first) != block, f"{name}: {block} was durable, and is rolled back")
+            self._holders.get((block.term, block.first), set()).discard(name)
+        self.rolled_back += 1
+        del copy.blocks[index:]
+        copy.unsynced = [(block, data) for block, data in copy.unsynced if block.last <= last]
+        copy.synced = min(copy.synced, last)
+        self.hold(copy.checked <= last, f"{name}: rolled back to {last}, it had called {copy.checked} durable")
+
+    def synced(self, node: SimNode, last: int) -> None:
+        name, copy = node.name, self.copies[node.name]
+        medium = self._media[name]
+        left = []
+        for block, data in copy.unsynced:
+            if block.last > last:
+                left.append((block, data))
+                continue
+            self.hold(medium.holds(data), f"{name}: {block} is told to be synced, and is not on its medium")
+            self._holders.setdefault((block.term, block.first), set()).add(name)
+            copy.synced = block.last
+        copy.unsynced = left
+
+    def durable_rose(self, node: SimNode) -> None:
+        log = node.log
+        if log is None:
+            return
+        name, copy = node.name, self.copies[node.name]
+        self.hold(log.dtvlsn >= copy.dtvlsn, f"{name}: the DTVLSN fell from {copy.dtvlsn} to {log.dtvlsn}")
+        copy.dtvlsn = log.dtvlsn
+        upto = min(log.dtvlsn, copy.last)
+        if upto <= copy.checked:
+            return
+        index = copy.at(copy.checked + 1)
+        while index < len(copy.blocks) and copy.blocks[index].last <= upto:
+            block = copy.blocks[index]
+            if block.first > self.durable_last:
+                self._becomes_durable(name, block)
+            before = self.durable.get(block.first)
+            self.hold(before == block, f"{name} calls {block} durable; {before} was")
+            copy.checked = block.last
+            index += 1
+
+    def _becomes_durable(self, name: str, block: Block) -> None:
+        said = f"{name} calls {block} durable"
+        self.hold(block.first == self.durable_last + 1, f"{said}; what was durable ends at {self.durable_last}")
+        key = (block.term, block.first)
+        holders = self._holders.pop(key, set())
+        enough = len(self.group.names) // 2 + 1
+        self.hold(len(holders) >= enough, f"{said}; only {sorted(holders)} of {len(self.group.names)} have synced it")
+        self.durable[block.first] = block
+        self.durable_last = block.last
+        data = self._bytes.pop(key)
+        for entry in entries(data, decode_header(data), kinds=DATA):
+            self.values[entry.vlsn] = entry.value
+            before = self.places.setdefault(entry.value, entry.vlsn)
+            said = f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}"
+            self.hold(before == entry.vlsn, said)
+
+    # What happens to a machine.
+
+    def flipped(self, path: str, offset: int, bit: int) -> None:
+        self.flips.setdefault(path, set()).symmetric_difference_update({(offset, bit)})
+
+    def replaced(self, name: str) -> None:
+        """A wipe, or a restore: what its log holds from here on is not to be compared with what it held."""
+        self.copies[name].replaced = True
+
+    def shown(self, who: str, vlsn: int, value: bytes) -> None:
+        """A client was told of an entry, by a read or an acknowledgement."""
+        self.hold(vlsn <= self.durable_last, f"{who} was shown VLSN {vlsn}; durable is {self.durable_last}")
+        durable = self.values.get(vlsn)
+        self.hold(
+            durable == value, f"{who} was shown {value[:20]!r} at VLSN {vlsn}, which is {(durable or b'')[:20]!r}"
+        )
+
+    def event(self, node: SimNode, name: str, fields: dict[str, Any]) -> None:
+        if name == "elected":
+            self.elected(node, int(fields["term"]))
+        elif name == "leads":
+            self.leads.append(node.name)
+        elif name in ("restore.begin", "restore.again"):
+            self.replaced(node.name)
+        elif name == "restore.done":
+            self.restored += 1
