@@ -15,6 +15,7 @@ from typing import TypeVar
 from vlsn.block import Entry
 from vlsn.errors import Trimmed
 from vlsn.ids import Lsn, Vlsn
+from vlsn.index.scanner import ForwardScanner
 from vlsn.local import LocalLog
 from vlsn.reader import DATA_ONLY, EntryRun, LogReader, PairRun
 
@@ -28,7 +29,7 @@ _Run = TypeVar("_Run", EntryRun, PairRun)
 class LogReading:
     def __init__(self, log: LocalLog) -> None:
         self._log = log
-        self._readers: list[LogReader] = []
+        self._readers: list[tuple[LogReader, ForwardScanner]] = []
 
     def entries(self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY) -> Iterator[Entry]:
         """Synced entries of these ``kinds`` (None: all) from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0:
@@ -54,7 +55,7 @@ class LogReading:
 
     def close(self) -> None:
         while self._readers:
-            self._readers.pop().close()
+            self._readers.pop()[0].close()
 
     def _runs(
         self, from_vlsn: int, to_vlsn: int, some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run]
@@ -67,7 +68,7 @@ class LogReading:
         self._check_first(at)
         wanted = min(to_vlsn, upto) if to_vlsn else upto
         start: Lsn | None = None
-        with self._reader() as reader:
+        with self._reader() as (reader, scanner):
             while at and at <= wanted:
                 if epoch != log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
                     epoch, start = log.index.epoch, None
@@ -76,7 +77,8 @@ class LogReading:
                     wanted = min(wanted, upto)
                     continue
                 if start is None:
-                    mapping = log.index.at_or_before(at)
+                    stored = at <= log.index.stored_last  # past it memory answers, from a bucket that still grows
+                    mapping = (scanner if stored else log.index).at_or_before(at)
                     assert mapping is not None
                     start = mapping[1]
                 run = some(reader, at, start, upto, wanted)
@@ -91,16 +93,16 @@ class LogReading:
             raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
 
     @contextmanager
-    def _reader(self) -> Iterator[LogReader]:
-        """A reader of its own, kept for the next read with the segments that it has open."""
+    def _reader(self) -> Iterator[tuple[LogReader, ForwardScanner]]:
+        """A reader of its own, kept for the next read with the segments that it has open and a bucket of the index."""
         try:
             reader = self._readers.pop()
         except IndexError:
-            reader = self._log.reader(segments_max=SEGMENTS_OPEN)
+            reader = self._log.reader(segments_max=SEGMENTS_OPEN), ForwardScanner(self._log.index)
         try:
             yield reader
         finally:
             if len(self._readers) < READERS_KEPT and not self._log.closed:
                 self._readers.append(reader)
             else:
-                reader.close()
+                reader[0].close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from repl.cli.options import Command, json_option, require_log
-from repl.cli.report import count, print_json, print_table, size
+from repl.cli.report import print_json, print_table, several, size
 
 if TYPE_CHECKING:
     from vlsn.index.report import BucketRow, IndexReport
@@ -85,7 +85,8 @@ def _print(directory: Path, report: IndexReport, running: bool, store_bytes: int
     of += " of a running node" if running else ""
     click.echo(
         f"{directory}: {of}: VLSN {held.first} to {held.last}; "
-        f"{count(report.mappings)} mappings in {count(len(rows))} buckets, one for {report.vlsns_per_mapping} VLSNs, "
+        f"{several(report.mappings, 'mapping')} in {several(len(rows), 'bucket')}, "
+        f"one for {report.vlsns_per_mapping} VLSNs, "
         f"at most {size(report.distance_max)} apart; {size(report.bytes)} of mappings, {size(store_bytes)} on disk"
     )
 

@@ -62,6 +62,11 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
+def several(number: int, one: str, many: str = "") -> str:
+    """``1 bucket``, ``12 345 buckets``."""
+    return f"{count(number)} {one if number == 1 else many or one + 's'}"
+
+
 def _cell(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
 

@@ -10,7 +10,7 @@ import click
 
 from repl.cli.main import REFUSED
 from repl.cli.options import Command, json_option, require_log
-from repl.cli.report import count, print_json, size
+from repl.cli.report import print_json, several, size
 
 if TYPE_CHECKING:
     from vlsn.nodefile import NodeRecord
@@ -83,15 +83,15 @@ def _lines(directory: Path, loss: Loss, *, done: bool) -> list[str]:
         return [f"{directory}: the log ends at VLSN {loss.after} already: nothing to cut"]
     verb = "is lost now" if done else "would be lost"
     lines = [
-        f"{directory}: {verb}: VLSN {loss.first} to {loss.last}: {count(loss.entries)} entries in "
-        f"{count(loss.blocks)} blocks, {size(loss.bytes)}"
+        f"{directory}: {verb}: VLSN {loss.first} to {loss.last}: {several(loss.entries, 'entry', 'entries')} in "
+        f"{several(loss.blocks, 'block')}, {size(loss.bytes)}"
     ]
     lines += [f"  term {run.term}: VLSN {run.first} to {run.last}" for run in loss.terms]
     if loss.durable:
         until = min(loss.last, loss.dtvlsn)
         lines.append(
-            f"  of these VLSN {loss.first} to {until} ({count(loss.durable)} entries) were DURABLE: a majority had "
-            "synced them, and clients were told so"
+            f"  of these VLSN {loss.first} to {until} ({several(loss.durable, 'entry', 'entries')}) were DURABLE: "
+            "a majority had synced them, and clients were told so"
         )
     else:
         lines.append(f"  none of it is known to have been durable (VLSN {loss.dtvlsn} is)")

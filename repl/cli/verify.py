@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.options import Command, json_option, require_log
-from repl.cli.report import count, print_json, size
+from repl.cli.report import print_json, several, size
 
 if TYPE_CHECKING:
     from vlsn.verify_report import VerifyReport
@@ -69,7 +69,8 @@ def _print(directory: Path, report: VerifyReport) -> None:
     verdict = "ok" if report.ok else f"NOT OK, {len(report.findings)} findings"
     click.echo(
         f"{directory}: {verdict}{tail}: VLSN {report.first} to {report.last}, durable {report.dtvlsn}; "
-        f"{count(report.entries)} entries in {count(report.blocks)} blocks, {report.segments} segments, "
+        f"{several(report.entries, 'entry', 'entries')} in {several(report.blocks, 'block')}, "
+        f"{several(report.segments, 'segment')}, "
         f"{size(report.bytes)}"
     )
 

@@ -1,8 +1,9 @@
 """Scanners: cursors over the index that keep their bucket, and ask the index only when it runs out.
 
-``ForwardScanner`` is a feeder's: it goes up, closest mapping at or before.  ``BackwardScanner`` is syncup's:
-it goes down, closest mapping at or after, from where the log is walked back by ``prev``.  Neither answers
-from a bucket that a truncation may have cut since (the index's ``epoch``).  Source: JE ``VLSNScanner``.
+``ForwardScanner`` goes up, closest mapping at or before: each reader of an embedded log has one, so that reads of
+VLSNs close to one another look a stored bucket up once.  ``BackwardScanner`` goes down, closest mapping at or after,
+from where the log is walked back by ``prev``; syncup here compares terms and needs no walk.  Neither answers from a
+bucket that a truncation may have cut since (the index's ``epoch``).  Source: JE ``VLSNScanner``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -45,8 +44,6 @@ class Shell:
     def __init__(self, capture: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         self._capture = capture
         self._monkeypatch = monkeypatch
-        for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
-            monkeypatch.delenv(name)
         monkeypatch.setenv("VLSNLOG_URL", url)
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Result:

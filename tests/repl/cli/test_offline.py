@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,6 @@ from repl.audit.findings import AuditReport, Finding, SourceReport
 from repl.cli.audit import print_report
 from repl.cli.main import main
 from vlsn import Log
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    with Log.open(str(tmp_path / "log")) as log:
-        for number in range(5):
-            log.append([b"entry %d" % number, b"x" * 100])
-    return tmp_path / "log"
 
 
 def flip(directory: Path, text: bytes) -> None:
@@ -183,7 +168,9 @@ def test_the_index_of_a_running_log_is_that_of_its_last_checkpoint(
         log.append(b"later")
         assert main(["index", str(directory), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
+        assert main(["index", str(directory)]) == 0
     assert (shown["running"], shown["range"]["last"]) == (True, at)
+    assert "in 1 bucket, one for " in capsys.readouterr().out
 
 
 def test_a_rotten_bucket_of_the_index_is_a_finding(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

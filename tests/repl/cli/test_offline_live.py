@@ -17,12 +17,6 @@ OPTIONS = LogOptions(segment_bytes=128 << 10, checkpoint_bytes=256 << 10, durabl
 LOOKS_MAX = 400
 
 
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
-        monkeypatch.delenv(name)
-
-
 def busy(log: Log, stop: Event, counts: dict[str, int]) -> None:
     number = 0
     while not stop.is_set():

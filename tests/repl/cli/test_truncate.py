@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,6 @@ from repl.cli.main import main
 from tests.repl.cli.test_offline import flip, snapshot
 from vlsn import Log, nodefile
 from vlsn.disk import PosixDisk
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """VLSN 1 is a TERM entry; then five blocks of two entries, VLSN 2–3 to 10–11."""
-    with Log.open(str(tmp_path / "log")) as log:
-        for number in range(5):
-            log.append([b"entry %d" % number, b"x" * 100])
-    return tmp_path / "log"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

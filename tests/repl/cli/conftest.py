@@ -1,0 +1,25 @@
+"""What the command line's tests share: no settings from outside, and a small log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vlsn import Log
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """VLSN 1 is a TERM entry; then five blocks of two entries, VLSN 2–3 to 10–11."""
+    with Log.open(str(tmp_path / "log")) as log:
+        for number in range(5):
+            log.append([b"entry %d" % number, b"x" * 100])
+    return tmp_path / "log"
