@@ -20,7 +20,7 @@ from typing import TypeVar
 from repl.api import Acks, Appended, NodeApi, Pending
 from repl.http import ndjson, problem, query
 from repl.http.limits import TIMEOUT_S_MAX, AppendLimits, Budget
-from repl.http.types import Answer, Leave, Request, Response, Start
+from repl.http.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn import batch
 from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.produced import SEQUENCE_MAX
@@ -119,10 +119,11 @@ class Appends:
                 raise
         body = bytearray()
         try:
-            async for piece in request.pieces():
-                _check_length(len(body) + len(piece), limit)
-                self._bodies.take(len(piece))
-                body += piece
+            async with in_time():
+                async for piece in request.pieces():
+                    _check_length(len(body) + len(piece), limit)
+                    self._bodies.take(len(piece))
+                    body += piece
         except BaseException:
             self._bodies.give(len(body))
             raise

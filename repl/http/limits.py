@@ -16,6 +16,8 @@ from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 600.0
 WAIT_S_MAX = 60.0
+BODY_S = 60.0
+"""In which a body must have come whole, or its places go to others."""
 READ_LIMIT = 1_000
 READ_LIMIT_MAX = 10_000
 READ_BYTES_MAX = 4 * MIB

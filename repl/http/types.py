@@ -7,12 +7,15 @@ limit that it names.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
-from vlsn.errors import BadArgument, TooLarge
+from repl.http.limits import BODY_S
+from vlsn.errors import BadArgument, BadBody, TooLarge
 from vlsn.seams import Buffer, Channel
 
 QUERY_FIELDS_MAX = 16
@@ -99,27 +102,42 @@ class Request:
 
     async def body(self, limit: int) -> bytes:
         """The whole body.  Raises ``TooLarge`` without reading when it is announced over ``limit`` bytes,
-        and as soon as more than that has come."""
+        and as soon as more than that has come; ``BadBody`` when it does not come within ``BODY_S``."""
         length = self._body.length
         if length == 0:
             return b""
         if length is not None and length > limit:
             raise TooLarge(f"the body has {length} bytes, the limit is {limit}")
-        first = await self._body.read()
-        if len(first) == length:
-            return first
-        parts, size = [first], len(first)
-        while size <= limit and (part := await self._body.read()):
-            parts.append(part)
-            size += len(part)
+        async with in_time():
+            first = await self._body.read()
+            if len(first) == length:
+                return first
+            parts, size = [first], len(first)
+            while size <= limit and (part := await self._body.read()):
+                parts.append(part)
+                size += len(part)
         if size > limit:
             raise TooLarge(f"the body has more than {limit} bytes")
         return b"".join(parts)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes; the caller counts."""
+        """The body as it comes; the caller counts its bytes, and the time (``in_time``)."""
         while piece := await self._body.read():
             yield piece
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """For the reading of one body.  Raises ``BadBody`` after ``BODY_S``: a client that announces a body and sends
+    nothing more keeps no places by it."""
+    limit = asyncio.timeout(BODY_S)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise BadBody(f"the body did not come whole within {BODY_S:g} s") from error
 
 
 def _parse_query(text: str) -> dict[str, str]:

@@ -168,9 +168,14 @@ def test_the_index_of_a_running_log_is_that_of_its_last_checkpoint(
         log.append(b"later")
         assert main(["index", str(directory), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
-        assert main(["index", str(directory)]) == 0
     assert (shown["running"], shown["range"]["last"]) == (True, at)
-    assert "in 1 bucket, one for " in capsys.readouterr().out
+
+
+def test_one_is_counted_as_one(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", str(directory)]) == 0
+    assert " in 1 bucket, one for " in capsys.readouterr().out
+    assert main(["verify", str(directory)]) == 0
+    assert " in 6 blocks, 1 segment, " in capsys.readouterr().out
 
 
 def test_a_rotten_bucket_of_the_index_is_a_finding(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,11 +41,27 @@ class UnreadableBody:
         pytest.fail("the body was read")
 
 
+class StalledBody:
+    """A body of which one byte comes, and then no more for ever."""
+
+    def __init__(self, length: int | None) -> None:
+        self.length = length
+        self._pieces = [b"{"]
+
+    async def read(self) -> bytes:
+        if not self._pieces:
+            await asyncio.get_running_loop().create_future()
+        return self._pieces.pop()
+
+
+AnyBody = bytes | ChunkedBody | UnreadableBody | StalledBody
+
+
 def request(
     method: str,
     target: str,
     headers: dict[str, str] | None = None,
-    body: bytes | ChunkedBody | UnreadableBody = b"",
+    body: AnyBody = b"",
 ) -> Request:
     carried = BytesBody(body) if isinstance(body, bytes) else body
     return Request(method, target, Headers(headers or {}), carried)
@@ -55,7 +72,7 @@ async def call(
     method: str,
     target: str,
     headers: dict[str, str] | None = None,
-    body: bytes | ChunkedBody | UnreadableBody = b"",
+    body: AnyBody = b"",
 ) -> Response:
     gateway = node if isinstance(node, Gateway) else Gateway(node)
     response = await gateway.handle(request(method, target, headers, body))

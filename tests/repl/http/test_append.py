@@ -8,13 +8,15 @@ import pytest
 
 from repl.api import Acks
 from repl.http import ndjson
-from repl.http.limits import AppendLimits
+from repl.http.limits import BODY_S, AppendLimits
 from repl.http.routes import Gateway
+from tests.fakes.loop import run
 from tests.repl.http.calls import (
     BATCH,
     NDJSON,
     OCTETS,
     ChunkedBody,
+    StalledBody,
     UnreadableBody,
     call,
     json,
@@ -244,6 +246,25 @@ async def test_append_largest_entry_and_key_go_through() -> None:
     target = f"/v1/entries?key={'k' * KEY_BYTES_MAX}"
     assert (await call(node, "POST", target, OCTETS, bytes(ENTRY_BYTES_MAX))).status == 200
     refused(await call(node, "POST", target + "k", OCTETS, b""), 413, "too-large")
+
+
+def test_append_a_body_that_stalls_is_refused_in_time_and_its_budget_given_back() -> None:
+    announced = [*[BODY_BYTES_MAX] * (BODIES_IN_FLIGHT_BYTES_MAX // BODY_BYTES_MAX - 1), BODY_BYTES_MAX - 1]
+
+    async def stall() -> None:
+        gateway, loop = Gateway(MemoryNode()), asyncio.get_running_loop()
+        began = loop.time()
+        bodies = [StalledBody(length) for length in (*announced, None)]
+        calls = [asyncio.create_task(call(gateway, "POST", "/v1/entries", NDJSON, body)) for body in bodies]
+        await asyncio.sleep(BODY_S - 1)
+        assert not any(each.done() for each in calls)
+        refused(await call(gateway, "POST", "/v1/entries", OCTETS, b"v"), 429, "queue-full")
+        for each in calls:
+            assert f"within {BODY_S:g} s" in refused(await each, 400, "bad-body")["detail"]
+        assert loop.time() - began == pytest.approx(BODY_S, abs=0.1)
+        assert (await call(gateway, "POST", "/v1/entries", OCTETS, b"v")).status == 200
+
+    run(stall())
 
 
 async def test_append_bodies_in_flight_over_the_budget_are_refused_unread_until_some_are_answered() -> None:
