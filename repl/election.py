@@ -45,6 +45,9 @@ PRIORITY_DELAY_S = 0.05
 GONE_FRACTION = 0.3
 """Of an election timeout: how long at most a node waits once its master's process has ended."""
 
+FIRST_FRACTION = 0.2
+"""Of an election timeout: how long at least a node that has just started waits; whoever hears a master refuses it."""
+
 BELOW_FLOOR = "below-floor"
 
 End = tuple[int, int]
@@ -215,7 +218,7 @@ class Election:
         """When a master was heard last; before the start nobody was."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
-        self._deadline = now + uniform(*timeout_s)
+        self._deadline = now + uniform(timeout_s[0] * FIRST_FRACTION, timeout_s[0])
 
     # Events.
 
@@ -229,7 +232,7 @@ class Election:
 
     def is_due(self, now: float, standing: Standing) -> bool:
         """The next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
-        if self.role is Role.MASTER or now < self._deadline:
+        if self.role is Role.MASTER or self._waits(now, standing):
             return False
         return self._may_stand(standing, rounds=self.failed_rounds + 1)
 
@@ -261,7 +264,7 @@ class Election:
         """Called many times a timeout."""
         if self.role is Role.MASTER:
             return self._check_majority(now, standing)
-        if now < self._deadline:
+        if self._waits(now, standing):
             return []
         self.failed_rounds += 1
         self.master = None
@@ -438,6 +441,10 @@ class Election:
         return self.role is Role.MASTER or now - self._heard_at < self._timeout_s[0]
 
     # Time and terms.
+
+    def _waits(self, now: float, standing: Standing) -> bool:
+        """It is not yet time; who is alone in its group has nobody to wait for."""
+        return now < self._deadline and _electable(standing) != {self.name}
 
     def _check_majority(self, now: float, standing: Standing) -> list[Action]:
         electable = _electable(standing)

@@ -114,9 +114,8 @@ class Leading:
         if self._founds is not None:
             kinds, values = [EntryKind.TERM, EntryKind.GROUP], [entry, self._founds.group.encode()]
         log.append_entries(kinds, values, settle(sealed))
-        self.book.set_group(founding.electable_incarnations(log.history.group), start)
-        await sealed
-        # The group that this very block founded is in the log now, and counts.
+        if self._founds is not None:
+            await sealed  # the group that this very block founds is in the log then, and counts
         self.book.set_group(founding.electable_incarnations(log.history.group), start)
         self.book.note(self.own, log.range.last_sync)
         assert log.history.group is not None

@@ -149,8 +149,14 @@ class Node:
         self._tasks.append(asyncio.create_task(self._live(), name="live"))
 
     async def stop(self) -> None:
-        """A clean stop: the role ends, the log gets its clean checkpoint, everything is closed."""
+        """A clean stop: a master hands over, the role ends, the log gets its clean checkpoint, everything is closed."""
         self.stopping = True
+        role = self.role
+        if isinstance(role, Leading) and role.present:
+            try:
+                await role.hand_over(None)
+            except VlsnLogError as error:
+                self.event("hand_over.failed", why=str(error))
         under_way = set(self._tasks)
         while under_way:
             # More than once: a cancel that meets a task group just as it fails is lost in the group's error.

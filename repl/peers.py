@@ -146,6 +146,8 @@ async def answer_stand(node: Node, body: object) -> dict[str, Any]:
         stand = msgspec.convert(body, Stand)
     except msgspec.ValidationError as error:
         raise BadBody(f"stand: {error}") from None
+    if node.stopping:
+        raise NotMaster("this node is stopping: it does not stand")
     await _election_for(node, stand).stand(NodeName(stand.sender), Term(stand.term))
     return {"node": node.config.name, "stands": True}
 

@@ -94,7 +94,7 @@ def elected(one: Election, at: Standing) -> float:
 
 def test_a_node_asks_before_it_stands_and_stores_its_vote_before_it_asks_for_others() -> None:
     one, at = election(), standing()
-    assert one.tick(1.4, at) == []
+    assert one.tick(0.5, at) == []
     (ask,) = one.tick(1.6, at)
     assert isinstance(ask, Ask)
     assert [(each.to, each.pre, each.term) for each in ask.requests] == [("n2", True, 1), ("n3", True, 1)]
