@@ -161,7 +161,7 @@ async def ended(channel: Channel) -> None:
 
 
 def last_block(group: Group) -> bytes:
-    """Of n1, which is stopped."""
+    """Of n1, which is down."""
     *_, row = dump_rows(PosixDisk(), LmdbStores(), str(group.path("n1")))
     data = (group.path("n1") / row.file).read_bytes()
     start = row.offset + FRAME_BYTES
@@ -171,12 +171,11 @@ def last_block(group: Group) -> bytes:
 
 @pytest.fixture
 async def stand_in(hurt: Group) -> AsyncIterator[StandIn]:
-    """In n1's place while n1 is stopped, and n3 too, so that n2 cannot be elected; afterwards n2 is the same process
+    """In n1's place while n1 is down, and n3 too, so that n2 cannot be elected; afterwards n2 is the same process
     with the same log, and both are back."""
     last = hurt.settle()
     process = hurt.status("n2")["process"]
-    hurt.kill("n3")
-    hurt.stop("n1")
+    hurt.kill("n3", "n1")
     made = StandIn(hurt)
     assert made.last == last
     parts = urlsplit(hurt.urls["n1"])
