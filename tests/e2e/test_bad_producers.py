@@ -55,7 +55,7 @@ GARBAGE: dict[str, bytes] = {
     "nothing": b"",
     "one byte": b"\x01",
     "half a header": message(1)[:15],
-    "another type": REQUEST.pack(2, 1, 0, 1000, 1) + GOOD,
+    "another type": REQUEST.pack(9, 1, 0, 1000, 1) + GOOD,
     "unknown acks": REQUEST.pack(1, 3, 0, 1000, 1) + GOOD,
     "reserved bytes": REQUEST.pack(1, 1, 1, 1000, 1) + GOOD,
     "no timeout": REQUEST.pack(1, 1, 0, 0, 1) + GOOD,
