@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from aiohttp import web
+from aiohttp import HttpVersion10, web
 
 from repl.http import problem
 from repl.http.types import Handler, Quick, Request, Response, Upgrade
@@ -59,6 +59,8 @@ class HttpListener:
         if not target.startswith("/"):
             target = str(incoming.rel_url) if "://" in target else "/" + target
         body = IncomingBody(incoming)
+        if incoming.version < HttpVersion10:  # a bare "GET /": the parser takes it for HTTP/0.9
+            return self._reply(problem.response(BadArgument("the request names no version of HTTP")), body)
         answer = await self._handler(Request(incoming.method, target, incoming.headers, body))
         if isinstance(answer, Upgrade):
             return await self._upgrade(incoming, answer)
