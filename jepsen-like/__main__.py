@@ -6,6 +6,7 @@ Exit status: 0 all holds; 1 something that was promised does not; 2 it could not
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import shutil
 import sys
@@ -17,10 +18,12 @@ from pathlib import Path
 
 from harness.cluster import NODES, ClusterFailed
 from harness.command import add_options, check_command, run_command
+from harness.failover import good, measure, summary
 from harness.kill_all import kill_all
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
 from repl.cluster import free_base_port
+from vlsn.errors import VlsnLogError
 
 
 def main() -> int:
@@ -59,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     checking = faults.add_parser("check", help="judge the history of a run again")
     checking.add_argument("history", type=Path, help="a run's directory, or its history.jsonl")
     checking.set_defaults(run=check_command)
+    losing = faults.add_parser("failover", help="how long no append is taken when the master is killed, or hands over")
+    losing.add_argument("--rounds", type=int, default=20)
+    losing.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
+    losing.add_argument("--writers", type=int, default=8)
+    losing.add_argument("--transfer", action="store_true", help="planned transfers instead of SIGKILL")
+    losing.set_defaults(run=partial(_in_directory, _failover))
     killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
     killing.add_argument("--rounds", type=int, default=20)
     killing.add_argument("--writers", type=int, default=64)
@@ -68,10 +77,31 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (killing, tracing):
+    for each in (losing, killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
+    for each in (killing, tracing):
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
     return parser
+
+
+def _failover(options: argparse.Namespace, directory: Path) -> int:
+    what = "planned transfers" if options.transfer else "SIGKILL of the master"
+    _say(f"failover: {options.rounds} rounds of {what}, {options.nodes} nodes, {options.writers} writers")
+    measuring = measure(
+        directory,
+        rounds=options.rounds,
+        nodes=options.nodes,
+        writers=options.writers,
+        transfer=options.transfer,
+        say=_say,
+    )
+    try:
+        measured = asyncio.run(measuring)
+    except (TimeoutError, VlsnLogError) as error:
+        raise ClusterFailed(f"{type(error).__name__} {error}") from None
+    for line in summary(measured, transfer=options.transfer):
+        _say(line)
+    return 0 if good(measured, transfer=options.transfer) else 1
 
 
 def _kill_all(options: argparse.Namespace, directory: Path) -> int:

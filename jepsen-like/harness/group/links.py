@@ -17,6 +17,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,12 +39,10 @@ class _Link:
 
     def reset(self) -> None:
         for writer in self.writers:
-            opened = writer.get_extra_info("socket")
-            if opened is not None:
-                try:
-                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                except OSError:
-                    pass  # it is gone already
+            if writer.transport.is_closing():
+                continue
+            with suppress(OSError, ValueError):  # its other end may be gone already
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
 
 

@@ -43,7 +43,7 @@ def set_offset(directory: Path, seconds: float) -> None:
     """Within a second the node's wall clock is off by ``seconds``."""
     file = _file(directory)
     new = file.with_suffix(".new")
-    new.write_text(f"{seconds:+.3f}s\n")
+    new.write_text(f"{seconds:+.3f}\n")
     new.rename(file)
 
 

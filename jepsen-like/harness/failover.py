@@ -1,0 +1,220 @@
+"""Failover: how long a group takes no appends when its master dies, or hands over.
+
+    writers load it ─► SIGKILL of the master, or a planned transfer ─► the first append that the new master acknowledges
+      ─► the old one comes back, everybody is level ─► again
+
+Default settings, no links in between.  The writers are those of a client that tries again: exactly-once producers where
+there are any.  What they are told counts: an error, and the longest that any append took in the round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from harness.values import value_of
+from harness.workloads.writing import Appender, has_producers, plain_appender, producing_appender
+from repl.client.endpoints import Endpoints, Status
+from repl.cluster import Cluster, ending_with, free_base_port, prepare
+from repl.net.network import AiohttpNetwork
+from vlsn.errors import VlsnLogError
+
+LOAD_S = 1.0
+"""Of load before each loss."""
+ROUND_S = 60.0
+POLL_S = 0.02
+TARGET_S = 2.0
+TRANSFER_TARGET_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One acknowledged append; seconds of the loop's clock."""
+
+    began: float
+    ended: float
+    vlsn: int
+
+
+@dataclass(slots=True)
+class Load:
+    """What the writers were told."""
+
+    acks: list[Ack] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    number: int = 0
+
+    def longest_s(self, since: float) -> float:
+        return max((ack.ended - ack.began for ack in self.acks if ack.ended >= since), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One loss of a master."""
+
+    lost: str
+    won: str
+    seconds: float
+    """From the loss to the first acknowledgement by the new master."""
+    longest_s: float
+    """That any append took in this round."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """All rounds."""
+
+    rounds: list[Round] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    acknowledged: int = 0
+    producers: bool = False
+
+    @property
+    def seconds(self) -> list[float]:
+        return [each.seconds for each in self.rounds]
+
+
+async def measure(
+    directory: Path, *, rounds: int, nodes: int, writers: int, transfer: bool, say: Callable[[str], None]
+) -> Measured:
+    """Raises ``TimeoutError`` when a round does not end, ``NodeEnded``, ``BadArgument``."""
+    network = AiohttpNetwork()
+    measured = Measured(producers=has_producers())
+    try:
+        made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes))
+        with ending_with(made) as cluster:
+            for node in cluster.nodes:
+                node.start()
+            async with asyncio.timeout(ROUND_S):
+                await cluster.serving()
+            load = Load()
+            stop = asyncio.Event()
+            tasks = [asyncio.create_task(_write(f"w{number}", cluster, load, stop)) for number in range(writers)]
+            try:
+                for number in range(1, rounds + 1):
+                    async with asyncio.timeout(ROUND_S):
+                        each = await _round(cluster, network, load, transfer=transfer)
+                    measured.rounds.append(each)
+                    say(
+                        f"round {number:3}/{rounds}  {each.lost} -> {each.won}  first append after"
+                        f" {each.seconds * 1000:7.0f} ms, longest append {each.longest_s * 1000:7.0f} ms"
+                    )
+            finally:
+                stop.set()
+                await asyncio.gather(*tasks)
+            measured.errors, measured.acknowledged = load.errors, len(load.acks)
+            await cluster.stop()
+    finally:
+        await network.close()
+    return measured
+
+
+async def _write(process: str, cluster: Cluster, load: Load, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        life = f"{process}.{load.number}"
+        opened = producing_appender(cluster.urls, life) if has_producers() else plain_appender(cluster.urls)
+        async with opened as appender:
+            while not stop.is_set() and await _append(appender, load):
+                pass
+
+
+async def _append(appender: Appender, load: Load) -> bool:
+    loop = asyncio.get_running_loop()
+    load.number += 1
+    began = loop.time()
+    try:
+        vlsn = await appender.append([value_of(load.number)])
+    except VlsnLogError as error:
+        load.errors[error.slug] += 1
+        return False
+    load.acks.append(Ack(began, loop.time(), vlsn))
+    return True
+
+
+async def _round(cluster: Cluster, network: AiohttpNetwork, load: Load, *, transfer: bool) -> Round:
+    loop = asyncio.get_running_loop()
+    master, term = await _level(cluster, network)
+    await asyncio.sleep(LOAD_S)
+    lost_at = loop.time()
+    if transfer:
+        answer = await network.request("POST", f"{cluster.node(master).url}/v1/admin/transfer", timeout_s=ROUND_S)
+        if answer.status != 200:
+            raise TimeoutError(f"{master} did not hand over: {bytes(answer.body)[:300]!r}")
+    else:
+        cluster.node(master).send(signal.SIGKILL)
+        cluster.node(master).kill()
+    won, first = await _first_of_a_new_term(cluster, network, load, lost_at, term)
+    if not transfer:
+        cluster.node(master).start()
+    return Round(master, won, first.ended - lost_at, load.longest_s(lost_at))
+
+
+async def _level(cluster: Cluster, network: AiohttpNetwork) -> tuple[str, int]:
+    """The master and its term, once it leads and all the others follow it closely."""
+    endpoints = Endpoints(network, cluster.urls)
+    while True:
+        statuses = [each for each in await endpoints.statuses(cluster.urls) if isinstance(each, Status)]
+        leaders = [each for each in statuses if each.document.get("state") == "MASTER"]
+        followers = [each for each in statuses if each.document.get("state") == "REPLICA"]
+        if len(leaders) == 1 and len(followers) == len(cluster.nodes) - 1:
+            lags = [int((each.document.get("replica") or {}).get("lag_vlsns") or 0) for each in followers]
+            if max(lags) < 1000:
+                return leaders[0].node, leaders[0].term
+        await asyncio.sleep(POLL_S)
+
+
+async def _first_of_a_new_term(
+    cluster: Cluster, network: AiohttpNetwork, load: Load, lost_at: float, term: int
+) -> tuple[str, Ack]:
+    """The new master, and the first append acknowledged after ``lost_at`` that lies in its term."""
+    endpoints = Endpoints(network, cluster.urls)
+    while True:
+        statuses = [each for each in await endpoints.statuses(cluster.urls) if isinstance(each, Status)]
+        new = [each for each in statuses if each.document.get("state") == "MASTER" and each.term > term]
+        for status in new:
+            for ack in [each for each in load.acks if each.ended >= lost_at]:
+                if await _term_at(network, status.url, ack.vlsn) > term:
+                    return status.node, ack
+        await asyncio.sleep(POLL_S)
+
+
+async def _term_at(network: AiohttpNetwork, url: str, vlsn: int) -> int:
+    answer = await network.request("GET", f"{url}/v1/entries?from={vlsn}&limit=1", timeout_s=5.0)
+    if answer.status != 200 or not answer.body:
+        return 0
+    return int(bytes(answer.body).split(b'"term":')[1].split(b",")[0])
+
+
+def summary(measured: Measured, *, transfer: bool) -> list[str]:
+    """Aligned lines."""
+    seconds = measured.seconds
+    longest = max(each.longest_s for each in measured.rounds)
+    what = "transfer" if transfer else "SIGKILL"
+    rows = [
+        ("rounds", f"{len(seconds)}"),
+        (f"from {what} to the first append at the new master: median", f"{median(seconds) * 1000:,.0f} ms"),
+        ("  longest", f"{max(seconds) * 1000:,.0f} ms"),
+        ("  shortest", f"{min(seconds) * 1000:,.0f} ms"),
+        ("longest that any append took", f"{longest * 1000:,.0f} ms"),
+        ("appends acknowledged", f"{measured.acknowledged:,}"),
+        ("errors that writers were told", f"{sum(measured.errors.values())}"),
+    ]
+    lines = [f"  {label:<58}{value:>12}" for label, value in rows]
+    lines += [f"    {slug}: {count}" for slug, count in sorted(measured.errors.items())]
+    if not measured.producers:
+        lines.append("  writers are plain clients: what was under way at the loss may be unknown to them")
+    return lines
+
+
+def good(measured: Measured, *, transfer: bool) -> bool:
+    """Whether the group held what it promises."""
+    if measured.errors and measured.producers:
+        return False
+    if transfer:
+        return max(each.longest_s for each in measured.rounds) <= TRANSFER_TARGET_S
+    return median(measured.seconds) <= TARGET_S
