@@ -121,7 +121,7 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     progress.stage("checks the history")
     history = await asyncio.to_thread(read_history, directory / "history.jsonl")
     outcome.polls = sum(op.f == "poll" and op.type == "ok" for op in history)
-    outcome.entries = sum(len(op.value["vlsns"]) for op in history if op.f == "final" and op.type == "ok")
+    outcome.entries = sum(len(op.value["vlsns"]) for op in history if op.f == "final")
     outcome.found = await asyncio.to_thread(check, history)
     await _judge_directories(outcome, {name: group.directory(name) for name in group.names}, progress)
     _lacks(outcome)

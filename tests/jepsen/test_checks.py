@@ -44,6 +44,11 @@ def final(node: str, *rows: tuple[int, int, int], to: int = 0) -> Line:
     return ("final", "ok", "final", {"node": node, "to": to or max(vlsn for vlsn, _, _ in rows), **entries(*rows)})
 
 
+def cut_final(node: str, *rows: tuple[int, int, int]) -> Line:
+    """A node that serves no more than this."""
+    return ("final", "info", "final", {"node": node, "to": max((row[0] for row in rows), default=0), **entries(*rows)})
+
+
 def status(node: str, state: str, term: int, *, dtvlsn: int = 0, process: str = "p", incarnation: str = "1") -> Line:
     value = {"node": node, "state": state, "term": term, "master": "", "process": process}
     return ("watch", "info", "status", {**value, "incarnation": incarnation, "reason": "", "dtvlsn": dtvlsn, "last": 0})
@@ -93,6 +98,13 @@ def test_appends_under_way_together_may_come_in_either_order() -> None:
 def test_a_node_whose_disk_was_struck_may_end_and_be_damaged() -> None:
     struck: Line = ("nemesis", "info", "disk", {"id": 1, "phase": "begin", "nodes": ["n2"], "way": "flip"})
     assert rules(SENDS, struck, ended("n2"), status("n2", "DAMAGED", 1), final("n1", *LOG)) == set()
+
+
+def test_a_node_that_does_not_serve_its_log_to_the_end_is_judged_as_far_as_it_does() -> None:
+    behind = [*append("w3", "ok", 4, first=6), seek("r1", 1), poll("r1", *LOG), seek("r2", 1)]
+    assert rules(SENDS, behind, cut_final("n1"), cut_final("n2", *LOG[:3]), cut_final("n3", *LOG)) == set()
+    other = (*LOG[:2], (3, 1, 2))
+    assert {"logs-differ", "missing"} <= rules(SENDS, cut_final("n1", *other), final("n2", *LOG))
 
 
 def test_terms_and_durable_ends_may_begin_anew_with_an_incarnation_or_a_process() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.checks.view import Anomaly, View
+from harness.checks.view import NEVER, Anomaly, View
 
 
 def contiguity(view: View) -> Iterator[Anomaly]:
@@ -24,18 +24,20 @@ def acknowledged_everywhere(view: View) -> Iterator[Anomaly]:
     for final in view.finals:
         kept = dict(zip(final.page.vlsns, final.page.numbers, strict=True))
         for number, vlsn in view.acknowledged.items():
-            if kept.get(vlsn) != number:
+            if kept.get(vlsn) != number and (final.whole or vlsn <= final.to):
                 detail = f"acknowledged there, but it is {kept.get(vlsn, 'nothing')}"
                 yield Anomaly("missing", final.node, detail, vlsn, number)
 
 
 def equal_logs(view: View) -> Iterator[Anomaly]:
-    """Against the first node's: one anomaly a node, at the first difference."""
+    """Against the first node's, as far as both were read: one anomaly a node, at the first difference."""
     if not view.finals:
         return
-    first = list(view.finals[0].page.entries())
     for final in view.finals[1:]:
-        other = list(final.page.entries())
+        whole = final.whole and view.finals[0].whole
+        to = NEVER if whole else min(final.to, view.finals[0].to)
+        first = [each for each in view.finals[0].page.entries() if each[0] <= to]
+        other = [each for each in final.page.entries() if each[0] <= to]
         if other != first:
             size = min(len(first), len(other))
             at = next((at for at in range(size) if first[at] != other[at]), size)

@@ -42,7 +42,7 @@ def lost_writes(view: View) -> Iterator[Anomaly]:
     for send in view.sends:
         if send.end == "ok":
             for number, vlsn in send.places():
-                if number not in read:
+                if number not in read and (view.healed or vlsn <= view.highest_read):
                     rule = "lost-write" if vlsn <= view.highest_read else "unseen"
                     detail = f"acknowledged; the highest VLSN that was read is {view.highest_read}"
                     yield Anomaly(rule, send.process, detail, vlsn, number, send.ended / 1e9)

@@ -98,10 +98,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """A node's log in the end, read up to ``to``."""
+    """A node's log in the end, read up to ``to``; ``whole`` when that is as far as it was to be read."""
 
     node: str
     to: int
+    whole: bool
     page: Page
 
 
@@ -133,8 +134,8 @@ class View:
                     view.streams.append(streams[op.process])
                 case "poll", "ok":
                     streams[op.process].pages.append(_page(op))
-                case "final", "ok":
-                    view.finals.append(FinalRead(op.value["node"], op.value["to"], _page(op)))
+                case "final", "ok" | "info":
+                    view.finals.append(FinalRead(op.value["node"], op.value["to"], op.type == "ok", _page(op)))
                 case "status", _:
                     view.statuses.append(op)
                 case _:
@@ -171,6 +172,11 @@ class View:
                 if number != OWN:
                     seen.setdefault(vlsn, number)
         return seen
+
+    @property
+    def healed(self) -> bool:
+        """Whether every node was read to the end."""
+        return bool(self.finals) and all(final.whole for final in self.finals)
 
     @cached_property
     def highest_read(self) -> int:
