@@ -84,8 +84,8 @@ def nonmonotonic_sends(view: View) -> Iterator[Anomaly]:
 
 
 def torn_appends(view: View) -> Iterator[Anomaly]:
-    """Of final reads: all values of one append side by side in their order, or none."""
-    for final in view.finals:
+    """Of logs read to the end: all values of one append side by side in their order, or none."""
+    for final in [each for each in view.finals if each.whole]:
         places = {number: vlsn for vlsn, number in zip(final.page.vlsns, final.page.numbers, strict=True)}
         for send in view.sends:
             if len(send.numbers) > 1:
