@@ -216,8 +216,9 @@ def prepare(
 
 
 def free_base_port(nodes: int = 3) -> int:
-    """The first of so many ports in a row that nobody listens on, below those that Linux gives to clients."""
-    for base in range(20_000 + os.getpid() % 10_000, 32_000, nodes):
+    """The first of so many ports in a row that nobody listens on, below those that Linux gives to clients.  Processes
+    that are started one after the other look in different places."""
+    for base in range(20_000 + os.getpid() * 16 % 10_000, 32_000, nodes):
         try:
             for port in range(base, base + nodes):
                 _check_port_free(port)
