@@ -25,6 +25,7 @@ from harness.nemesis import clock, disk
 from harness.nemesis.nemesis import Nemesis
 from harness.nemesis.plan import WAYS, plan
 from harness.ops import Recorder, read_history
+from harness.person import Person
 from harness.report.progress import Progress
 from harness.workloads.reading import Positions, follow, read_all
 from harness.workloads.work import Work, work_of
@@ -155,15 +156,13 @@ async def _stages(run: _Run) -> None:
             run.group.release()
             settled.set()
             last = await _healed(run, work)
-            if last:
-                await _readers_done(run, positions, last)
+            await _readers_done(run, positions, last)
         finally:
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
-        if last:
-            run.progress.stage("reads every node")
-            await _read_everything(run, last)
+        run.progress.stage("reads every node")
+        await _read_everything(run, last)
 
 
 @asynccontextmanager
@@ -220,8 +219,10 @@ def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event
 
 
 async def _healed(run: _Run, work: Work) -> int:
-    """An append by a client of its own, once the group serves again: its VLSN, up to which every node has to come; 0
-    when it does not in ``HEAL_S``."""
+    """An append by a client of its own, once the group serves again: its VLSN, up to which every node has to come; or
+    how far any node knows the log to be durable, when they do not in ``HEAL_S``."""
+    person = Person(run.group, run.watch, run.network, run.recorder, sorted(run.group.may_end))
+    looking = asyncio.create_task(person.look_after())
     try:
         async with asyncio.timeout(HEAL_S):
             while True:
@@ -232,8 +233,11 @@ async def _healed(run: _Run, work: Work) -> int:
                             break
                 await asyncio.sleep(POLL_S)
             await _until(lambda: all(_serves(run, name, last) for name in run.group.names))
+            await person.scrubbed()
     except TimeoutError:
         return _not_healed(run)
+    finally:
+        looking.cancel()
     return last
 
 

@@ -25,8 +25,9 @@ SETTINGS: Mapping[str, str | int | float] = {
     "ring_bytes_max": 1 << 18,
     "checkpoint_bytes": 1 << 20,
     "checkpoint_period_s": 5.0,
+    "scrub_period_s": 1.0,
 }
-"""Small, so that rolling, checkpoints and feeds from segments happen while a run lasts."""
+"""Small, so that rolling, checkpoints, feeds from segments and looks for rot happen while a run lasts."""
 
 
 class Group:

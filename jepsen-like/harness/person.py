@@ -1,0 +1,76 @@
+"""What a person does for a node whose disk was struck, after the faults, as docs/operating.md tells it.
+
+A node that stays DAMAGED, or keeps damage that no peer can mend, is told to restore; each log then gets a look at all
+of its segments, the current one rolled first, so that what still is rotten is found now and not by ``verify``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from harness.group.nodes import Group
+from harness.group.watch import Watch
+from harness.ops import Recorder
+from repl.http.types import Network
+from vlsn.errors import VlsnLogError
+
+PATIENCE_S = 10.0
+"""How long a node may be busy mending itself before a person steps in."""
+POLL_S = 0.2
+PASSES = 2
+"""Of the scrub: one may have begun before the roll."""
+
+
+class Person:
+    """Looks after ``names``."""
+
+    def __init__(self, group: Group, watch: Watch, network: Network, recorder: Recorder, names: Iterable[str]) -> None:
+        self._group = group
+        self._watch = watch
+        self._network = network
+        self._recorder = recorder
+        self._names = list(names)
+
+    async def look_after(self) -> None:
+        """For ever: who has been damaged for too long restores."""
+        loop = asyncio.get_running_loop()
+        since: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(POLL_S)
+            for name in self._names:
+                status = self._watch.statuses.get(name, {})
+                if status.get("state") != "DAMAGED" and not status.get("damage"):
+                    since.pop(name, None)
+                elif loop.time() - since.setdefault(name, loop.time()) > PATIENCE_S:
+                    await self._tell(name, "restore")
+                    since[name] = loop.time()
+
+    async def scrubbed(self) -> None:
+        """Returns once each of them has been looked at whole, and no damage is known."""
+        for name in self._names:
+            await self._tell(name, "rotate")
+        due = {name: self._passes(name) + PASSES for name in self._names}
+        await self._until(
+            lambda: all(self._passes(name) >= passes and self._whole(name) for name, passes in due.items())
+        )
+
+    def _passes(self, name: str) -> int:
+        return int((self._watch.statuses.get(name, {}).get("scrub") or {}).get("passes") or 0)
+
+    def _whole(self, name: str) -> bool:
+        return not self._watch.statuses.get(name, {}).get("damage")
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():  # noqa: ASYNC110  what is waited for is another process's
+            await asyncio.sleep(POLL_S)
+
+    async def _tell(self, name: str, what: str) -> None:
+        answer: dict[str, Any] = {"node": name}
+        try:
+            url = f"{self._group.urls[name]}/v1/admin/{what}"
+            answer["status"] = (await self._network.request("POST", url, timeout_s=10.0)).status
+        except VlsnLogError as error:
+            answer["error"] = str(error)[:200]
+        self._recorder.record("person", "info", what, answer)
