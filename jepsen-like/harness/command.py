@@ -33,6 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="draws the faults and what the clients do; printed when not given")
     parser.add_argument("--rate", type=float, default=200.0, help="appends a second at most, over all writers")
     parser.add_argument("--writers", type=int, default=8)
+    parser.add_argument(
+        "--interval", type=float, help="seconds between faults of a kind, on average; default 10, or less"
+    )
     parser.add_argument("--disk", default=",".join(WAYS["disk"]), help="what the nemesis disk does")
     parser.add_argument("--no-audit", dest="audit", action="store_false", help="leave out the Spark audit")
     parser.add_argument("--store", type=Path, help="where runs are kept; default: jepsen-like/store")
@@ -92,8 +95,8 @@ def _asked(options: argparse.Namespace) -> Options:
     for name, given, known in (("--nemesis", kinds, KINDS), ("--disk", ways, WAYS["disk"])):
         if unknown := [each for each in given if each not in known]:
             raise BadArgument(f"{name}: {', '.join(unknown)} is not one of {', '.join(known)}")
-    if not options.time >= TIME_S_MIN or options.rate <= 0 or options.writers < 1:
-        raise BadArgument(f"--time at least {TIME_S_MIN:g}, --rate above 0, --writers at least 1")
+    if not options.time >= TIME_S_MIN or (options.interval or 1.0) <= 0 or options.rate <= 0 or options.writers < 1:
+        raise BadArgument(f"--time at least {TIME_S_MIN:g}, --rate and --interval above 0, --writers at least 1")
     return Options(
         workload=options.workload,
         kinds=kinds,
@@ -102,6 +105,7 @@ def _asked(options: argparse.Namespace) -> Options:
         seed=options.seed if options.seed is not None else random.randrange(1 << 32),
         rate=options.rate,
         writers=options.writers,
+        interval_s=options.interval,
         disk_ways=ways,
         audit=options.audit,
     )

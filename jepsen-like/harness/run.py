@@ -50,6 +50,7 @@ class Options:
     seed: int
     rate: float
     writers: int
+    interval_s: float | None = None
     disk_ways: tuple[str, ...] = WAYS["disk"]  # type: ignore[assignment]
     audit: bool = True
     settings: Mapping[str, str | int | float] = field(default_factory=lambda: SETTINGS)
@@ -191,7 +192,7 @@ async def _work(run: _Run, work: Work) -> None:
     """Clients and faults, for as long as asked."""
     options, stop = run.options, asyncio.Event()
     ways = {**WAYS, "disk": options.disk_ways}
-    strikes = plan(options.seed, options.kinds, seconds=options.seconds, ways=ways)
+    strikes = plan(options.seed, options.kinds, seconds=options.seconds, interval_s=options.interval_s, ways=ways)
     async with asyncio.TaskGroup() as tasks:
         for number in range(options.writers):
             rate = options.rate / options.writers

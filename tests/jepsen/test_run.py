@@ -20,10 +20,11 @@ OPTIONS = Options(
     workload="append",
     kinds=("kill", "pause", "partition"),
     nodes=3,
-    seconds=6.0,
-    seed=5,
+    seconds=7.0,
+    seed=14,
     rate=600.0,
     writers=12,
+    interval_s=6.0,
     audit=False,
 )
 
@@ -76,7 +77,7 @@ def test_the_command_of_a_run_has_all_that_it_was_asked() -> None:
     asked = replace(OPTIONS, kinds=("disk",), disk_ways=("flip",))
     words = command(asked).split()
     assert words[:3] == ["python", "jepsen-like", "run"]
-    assert {"--seed", "5", "--disk", "flip", "--time", "6", "--nodes", "3", "--workload", "append"} <= set(words)
+    assert {"--seed", "14", "--disk", "flip", "--interval", "6", "--nodes", "3", "--workload", "append"} <= set(words)
 
 
 def test_the_timeline_places_appends_states_and_faults_in_time() -> None:

@@ -49,7 +49,8 @@ class Nemesis:
         chance = Random(strike.draw)
         match strike.kind:
             case "kill" | "pause" | "clock":
-                nodes = nodes_hit(strike.way, self._group.names, self._watch.master, chance)
+                running = [name for name in self._group.names if self._group.running(name)]
+                nodes = nodes_hit(strike.way, self._group.names, running, self._watch.master, chance)
             case "disk":
                 nodes = [chance.choice(self._fragile)]
             case _:

@@ -1,7 +1,7 @@
 """The plan of a run's faults, from a seed.
 
-Each asked kind strikes again and again on its own, so that kinds overlap; the first time within the first third of the
-run.  Whom a fault meets is drawn from its own number when it strikes, since that depends on who leads then.  Pure.
+Each asked kind strikes again and again on its own, so that kinds overlap; the first time within the first interval.
+Whom a fault meets is drawn from its own number when it strikes, since that depends on who leads then.  Pure.
 """
 
 from __future__ import annotations
@@ -38,10 +38,18 @@ class Strike:
     draw: int
 
 
-def plan(seed: int, kinds: Sequence[str], *, seconds: float, ways: Mapping[str, Sequence[str]] = WAYS) -> list[Strike]:
-    """Strikes in the order of their beginnings; all end before ``seconds``."""
+def plan(
+    seed: int,
+    kinds: Sequence[str],
+    *,
+    seconds: float,
+    interval_s: float | None = None,
+    ways: Mapping[str, Sequence[str]] = WAYS,
+) -> list[Strike]:
+    """Strikes in the order of their beginnings; all end before ``seconds``.  ``interval_s``: on average between two of
+    a kind; by default ``INTERVAL_S``, less in runs shorter than a few of them."""
     strikes = []
-    interval = min(INTERVAL_S, seconds / SHORT_PARTS)
+    interval = interval_s or min(INTERVAL_S, seconds / SHORT_PARTS)
     for kind in kinds:
         chance = Random(f"{seed} {kind}")
         at = chance.uniform(0.1, 0.9) * interval

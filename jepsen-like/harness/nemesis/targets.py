@@ -7,14 +7,14 @@ from random import Random
 Pair = tuple[str, str]
 
 
-def nodes_hit(way: str, names: list[str], master: str | None, chance: Random) -> list[str]:
-    """``master`` hits anyone while nobody leads."""
+def nodes_hit(way: str, names: list[str], running: list[str], master: str | None, chance: Random) -> list[str]:
+    """``one`` is one that is ``running``, while any is; ``master`` too, while nobody leads."""
     few = (len(names) - 1) // 2
     match way:
-        case "master":
-            return [master if master is not None else chance.choice(names)]
-        case "one":
-            return [chance.choice(names)]
+        case "master" if master is not None:
+            return [master]
+        case "master" | "one":
+            return [chance.choice(running or names)]
         case "minority":
             return chance.sample(names, few)
         case "majority":

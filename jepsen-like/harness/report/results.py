@@ -32,6 +32,8 @@ def command(options: Options) -> str:
     words += [f"--nemesis {','.join(options.kinds)}"] if options.kinds else ["--nemesis none"]
     words += [f"--nodes {options.nodes}", f"--time {options.seconds:g}", f"--seed {options.seed}"]
     words += [f"--rate {options.rate:g}", f"--writers {options.writers}"]
+    if options.interval_s is not None:
+        words.append(f"--interval {options.interval_s:g}")
     if "disk" in options.kinds:
         words.append(f"--disk {','.join(options.disk_ways)}")
     return " ".join(words)
