@@ -20,7 +20,7 @@ PEER_SECONDS ?= 5
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers mutants sim jepsen kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers mutants sim jepsen failover kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -57,6 +57,10 @@ jepsen: $(STAMP) ## real nodes under faults, each workload: NEMESIS=kill,pause,p
 	@for workload in $(WORKLOADS); do \
 	  $(BIN)/python jepsen-like run --workload $$workload --nemesis $(NEMESIS) --nodes $(NODES) --time $(TIME) --seed $(SEED) || exit $$?; \
 	done
+
+failover: $(STAMP) ## how long no append is taken when the master is killed, and when it hands over: ROUNDS=20
+	@$(BIN)/python jepsen-like failover --rounds $(ROUNDS)
+	@$(BIN)/python jepsen-like failover --rounds $(ROUNDS) --transfer
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)

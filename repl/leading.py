@@ -169,7 +169,7 @@ class Leading:
         node.event("hands_over", to=name, term=self.term)
         try:
             async with asyncio.timeout(HAND_OVER_S):
-                while feeder.acked < self.log.allocated:
+                while self.log.queue_length or feeder.acked < self.log.allocated:
                     self._acked.clear()
                     await self._acked.wait()
                 await ask_to_stand(node, name, self.term)

@@ -1,0 +1,47 @@
+"""A master that hands over under load: the heir has all of the log before it stands, and wins at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+
+STALL_S = 0.2
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first(seed: int) -> None:
+    """The master's disk is slow: its replicas have acknowledged all that was logged while more waits behind it."""
+
+    async def main() -> None:
+        group = Group(seed)
+        await group.start()
+        await group.serving()
+        old = group.master
+        node = group.nodes[old]
+        log = node.opened()
+        term = log.node_file.record.term
+        group.machines[old].disk.latency = lambda call: STALL_S if "sync" in call.name else 0.0
+        first = asyncio.create_task(group.append(b"logged", to=old))
+        await group.until(lambda: log.writing_s > 0, "the disk is busy")
+        others = [asyncio.create_task(group.append(b"waits", to=old)) for _ in range(20)]
+        while log.writing_s < STALL_S - (seed + 1) * 0.001:  # it is free again while the heir is asked to stand
+            await asyncio.sleep(0.0005)
+        assert log.queue_length == 20
+        assert all(feeder.acked == log.allocated for feeder in node.role.feeders.values())  # type: ignore[union-attr]
+        began = group.loop.time()
+        heir = group.nodes[str((await node.transfer(None))["to"])]
+        await group.until(heir.is_master, "the heir leads")
+        assert heir.opened().node_file.record.term == term + 1, "it was not elected at once"
+        assert group.loop.time() - began < node.config.election_timeout_s
+        told = [reply["first"] for status, reply in await asyncio.gather(first, *others) if status == 200]
+        await group.serving()
+        assert told and set(told) <= set(await group.read(heir.name))
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
