@@ -3,8 +3,8 @@
     writers load it ─► SIGKILL of the master, or a planned transfer ─► the first append that the new master acknowledges
       ─► the old one comes back, everybody is level ─► again
 
-Default settings, no links in between.  The writers are those of a client that tries again: exactly-once producers where
-there are any.  What they are told counts: an error, and the longest that any append took in the round.
+Default settings, no links in between.  The writers are exactly-once clients, which try again.  What they are told
+counts: an error, and the longest that any append took in the round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from harness.values import value_of
-from harness.workloads.writing import Appender, has_producers, plain_appender, producing_appender
+from harness.workloads.writing import Appender, producing_appender
 from repl.client.endpoints import Endpoints, Status
 from repl.cluster import Cluster, ending_with, free_base_port, prepare
 from repl.net.network import AiohttpNetwork
@@ -72,7 +72,6 @@ class Measured:
     rounds: list[Round] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
-    producers: bool = False
 
     @property
     def seconds(self) -> list[float]:
@@ -84,7 +83,7 @@ async def measure(
 ) -> Measured:
     """Raises ``TimeoutError`` when a round does not end, ``NodeEnded``, ``BadArgument``."""
     network = AiohttpNetwork()
-    measured = Measured(producers=has_producers())
+    measured = Measured()
     try:
         made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes))
         with ending_with(made) as cluster:
@@ -94,7 +93,7 @@ async def measure(
                 await cluster.serving()
             load = Load()
             stop = asyncio.Event()
-            tasks = [asyncio.create_task(_write(f"w{number}", cluster, load, stop)) for number in range(writers)]
+            tasks = [asyncio.create_task(_write(cluster, load, stop)) for _ in range(writers)]
             try:
                 for number in range(1, rounds + 1):
                     async with asyncio.timeout(ROUND_S):
@@ -114,11 +113,9 @@ async def measure(
     return measured
 
 
-async def _write(process: str, cluster: Cluster, load: Load, stop: asyncio.Event) -> None:
+async def _write(cluster: Cluster, load: Load, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        life = f"{process}.{load.number}"
-        opened = producing_appender(cluster.urls, life) if has_producers() else plain_appender(cluster.urls)
-        async with opened as appender:
+        async with producing_appender(cluster.urls) as appender:
             while not stop.is_set() and await _append(appender, load):
                 pass
 
@@ -206,14 +203,12 @@ def summary(measured: Measured, *, transfer: bool) -> list[str]:
     ]
     lines = [f"  {label:<58}{value:>12}" for label, value in rows]
     lines += [f"    {slug}: {count}" for slug, count in sorted(measured.errors.items())]
-    if not measured.producers:
-        lines.append("  writers are plain clients: what was under way at the loss may be unknown to them")
     return lines
 
 
 def good(measured: Measured, *, transfer: bool) -> bool:
     """Whether the group held what it promises."""
-    if measured.errors and measured.producers:
+    if measured.errors:
         return False
     if transfer:
         return max(each.longest_s for each in measured.rounds) <= TRANSFER_TARGET_S

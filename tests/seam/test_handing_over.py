@@ -29,8 +29,8 @@ def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first
         first = asyncio.create_task(group.append(b"logged", to=old))
         await group.until(lambda: log.writing_s > 0, "the disk is busy")
         others = [asyncio.create_task(group.append(b"waits", to=old)) for _ in range(20)]
-        while log.writing_s < STALL_S - (seed + 1) * 0.001:  # it is free again while the heir is asked to stand
-            await asyncio.sleep(0.0005)
+        # Its disk is free again while the heir is asked to stand.
+        await asyncio.sleep(STALL_S - (seed + 1) * 0.001 - log.writing_s)
         assert log.queue_length == 20
         assert all(feeder.acked == log.allocated for feeder in node.role.feeders.values())  # type: ignore[union-attr]
         began = group.loop.time()
