@@ -12,11 +12,11 @@ sequences begin at 0 and rise by one with each of its submissions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, repeat
 from struct import Struct
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,14 +35,9 @@ _ONE = Struct("<QQII")
 assert _ONE.size == PRODUCER_BYTES == producer_bytes(1)
 
 
-class Produced(NamedTuple):
-    """One submission of a producer as it lies in the log; VLSNs inclusive."""
-
-    producer: int
-    sequence: int
-    first: int
-    last: int
-    term: int
+Produced: TypeAlias = tuple[int, int, int, int, int]
+"""One submission of a producer as it lies in the log: producer, sequence, first and last VLSN, term.  A plain tuple: a
+block may hold thousands."""
 
 
 def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:
@@ -79,9 +74,10 @@ def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int)
     """The submissions with a producer of a checked block from ``first_vlsn`` on, in order."""
     producers, sequences, counts = _read(buf, at, submissions)
     if submissions == 1:
-        return [Produced(producers[0], sequences[0], first_vlsn, first_vlsn + counts[0] - 1, term)]
-    ends = accumulate(counts, initial=first_vlsn)
-    return _rows(producers, sequences, list(ends), term)
+        return [(producers[0], sequences[0], first_vlsn, first_vlsn + counts[0] - 1, term)]
+    firsts = list(accumulate(counts, initial=first_vlsn))
+    lasts = [after - 1 for after in firsts[1:]]
+    return [row for row in zip(producers, sequences, firsts, lasts, repeat(term), strict=False) if row[0]]
 
 
 def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> list[Produced]:
@@ -101,15 +97,7 @@ def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.v
     terms = np.repeat(headers["term"], submissions)
     named = producers != 0
     rows = (column[named].tolist() for column in (producers, sequences, firsts, firsts + counts - 1, terms))
-    return list(map(Produced, *rows))
-
-
-def _rows(producers: Iterable[int], sequences: Iterable[int], ends: list[int], term: int) -> list[Produced]:
-    return [
-        Produced(producer, sequence, first, after - 1, term)
-        for producer, sequence, first, after in zip(producers, sequences, ends, ends[1:], strict=False)
-        if producer
-    ]
+    return list(zip(*rows, strict=True))
 
 
 def _read(buf: Buffer, at: int, submissions: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:

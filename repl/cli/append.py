@@ -2,7 +2,8 @@
 
 One entry a line: split at ``\\n`` only, nothing trimmed, an empty line is an entry, the last newline is
 optional.  Lines go out as several atomic bodies, a few of them under way at once, acknowledged in order;
-so what is acknowledged is always the first so many lines, and ``--skip-lines`` goes on behind them.
+so what is acknowledged is always the first so many lines, and ``--skip-lines`` goes on behind them.  Lines are sent
+exactly once: a body that got no answer goes out again, until its time is over.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ async def _append(
     from repl.client.connect import connect
 
     progress = Progress(skipped)
-    async with connect(",".join(urls), acks=acks, timeout_s=timeout_s) as log:
+    many = skipped is not None
+    async with connect(",".join(urls), acks=acks, timeout_s=timeout_s, exactly_once=many) as log:
         await require_a_node(log, urls)
         under_way: deque[tuple[int, asyncio.Task[tuple[int, int]]]] = deque()
         fault: TooLarge | None = None

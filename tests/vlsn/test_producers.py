@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,8 +16,17 @@ from vlsn import block
 from vlsn.block import BLOCK_DTYPE
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_MAX
-from vlsn.produced import Produced, produced_of
+from vlsn.produced import produced_of
 from vlsn.producers import ProducerLimits, Producers, ProducersRecord
+
+
+class Produced(NamedTuple):
+    producer: int
+    sequence: int
+    first: int
+    last: int
+    term: int
+
 
 LIMITS = ProducerLimits(producers=3, remembered=2, silent=12)
 IDS = range(1, 6)

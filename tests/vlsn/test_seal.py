@@ -118,7 +118,7 @@ def test_sixty_four_submissions_make_one_block(kind: str) -> None:
     given = [one(number) for number in range(64)]
     sealed = sealed_from(given)
     assert [part.submissions for part in sealed] == [64]
-    named = {row.producer for row in block.producers(sealed[0].data, block.decode(sealed[0].data))}
+    named = {row[0] for row in block.producers(sealed[0].data, block.decode(sealed[0].data))}
     assert named == {"producers": set(range(1, 65)), "one producer": {1}}.get(kind, set())
     assert read_back(sealed) == [pair for submission in given for pair in content(submission)]
 
