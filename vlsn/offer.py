@@ -90,6 +90,11 @@ def read_offer(body: bytes) -> Offer:
         raise BadBody("an offer with a session but no state record")
     if offer.record is not None and offer.record.vlsn != offer.dtvlsn:
         raise BadBody(f"a state record of VLSN {offer.record.vlsn} with a log durable to {offer.dtvlsn}")
+    if offer.record is not None:
+        try:
+            offer.record.producers.check()
+        except ValueError as error:
+            raise BadBody(f"an offer of a restore: {error}") from None
     return offer
 
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from replica.restore import Disagrees, agree, choose
 from tests.fakes.disk import StopHere
 from tests.replica.restores import Provider, open_restoring, restart_of, restore, run_restore, transfer
-from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, put
+from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, Waiting, put
 from vlsn.cleaning import CleaningReport
 from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.offer import Offer, RestoreAsk
 from vlsn.restoring import MARKER_NAME
+from vlsn.seal import Values
 from vlsn.stream import TermRun
 from vlsn.verify import verify
 
@@ -29,10 +30,15 @@ CLEANED = replace(SMALL, retention_bytes=RETAINED)
 
 
 def provider_log(held: dict[int, bytes], *, seed: int = 77) -> Opened:
-    """Three terms, segments cleaned away before, and a rolled back life in it."""
+    """Three terms, segments cleaned away before, and a rolled back life in it; producers in each term."""
     machine = Machine(seed)
     opened = Opened(machine, CLEANED)
-    for _ in range(3):
+    for life in range(3):
+        for producer, sequence in ((7, life), (20 + life, 0)):
+            pending = Waiting([b"of producer %d" % producer])
+            pending.submission = Values(pending.values, None, (producer, sequence))
+            opened.log.append(pending)
+            held[pending.first] = pending.values[0]
         put(opened, held, 90, 900)
         opened.close()
         opened = Opened(machine, CLEANED)
@@ -71,6 +77,11 @@ def test_a_restored_log_is_the_providers_in_frames_of_its_own() -> None:
     data_of(opened, held)
     assert (log.range.first, log.range.last, log.dtvlsn) == (theirs.range.first, theirs.range.last, theirs.dtvlsn)
     assert log.history.term_runs == theirs.history.term_runs
+    at = Vlsn(log.range.last + 1)
+    assert log.history.producers.record(log.range.last) == theirs.history.producers.record(theirs.range.last)
+    assert [
+        life.next for life in (log.history.producers.find(7, at=at), log.history.producers.find(20, at=at)) if life
+    ] == [3, 1]
     assert log.node_file.record.term >= theirs.history.last_term
     assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == end
     record = log.state.record()
