@@ -4,7 +4,8 @@
     2  START comes: the replica found its own block equal, and has rolled back what it had past it
     3  BLOCKS, at once when anything is sealed, synced here or not; HEARTBEAT every ``heartbeat_s``, or soon after the
        DTVLSN moved
-    4  ACKs come back meanwhile and go to the master's count
+    4  ACKs come back meanwhile and go to the master's count; a ROUND that the master begins goes out as soon as nothing
+       else is being sent, and its answer to the master
 
 A feeder lives inside a master's term and ends with it.  Its own faults (a damaged segment, a replica that
 sends rubbish, a closed channel) end the feed and nothing else.
@@ -37,9 +38,11 @@ from vlsn.stream import (
     check_syncup,
     decode_ack,
     decode_json,
+    decode_round,
     encode,
     heartbeat_message,
     message_type,
+    round_message,
 )
 
 SYNCUP_TIMEOUT_S = 30.0
@@ -79,6 +82,10 @@ class FeederOwner(Protocol):
     messages: Messages
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None: ...
+
+    def answered(self, feeder: Feeder, number: int) -> None:
+        """The replica has answered read round ``number``."""
+        ...
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
         """The replica has everything up to ``at``.  Raises ``Trimmed`` when what follows is about to go."""
@@ -123,6 +130,8 @@ class Feeder:
         self._idle = False
         """The sending task waits: ``handed_over`` may send in its place."""
         self._unsent = b""
+        self._round = 0
+        """A read round that has begun and was not sent."""
 
     @property
     def mode(self) -> Mode:
@@ -183,6 +192,12 @@ class Feeder:
         """A heartbeat, if the replica has not heard of the DTVLSN and nothing is being sent."""
         if self._idle and self._log.dtvlsn > self._told_dtvlsn:
             self._channel.send_now(heartbeat_message(self._position()))
+
+    def begin_round(self, number: int) -> None:
+        """Asks the replica, once it streams, whether this feed's term is still the one that it has stored."""
+        if not self._idle or not self._channel.send_now(round_message(self.term, number)):
+            self._round = number
+            self._wake()
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -245,14 +260,18 @@ class Feeder:
         assert source is not None
         channel = self._channel
         while True:
+            if self._round:
+                number, self._round = self._round, 0
+                await channel.send(round_message(self.term, number))
             first = source.next_vlsn
             blocks = source.from_ring()
             if not blocks and source.mode is Mode.ARCHIVE and source.next_vlsn <= self._log.range.last_sync:
                 blocks = await source.from_archive()
             if blocks:
                 await channel.send(self._message(blocks, first))
-                continue
-            if await self._nothing_for(self._heartbeat_s):
+            elif self._round:
+                pass  # it has begun meanwhile
+            elif await self._nothing_for(self._heartbeat_s):
                 await channel.send(heartbeat_message(self._position()))
             elif self._unsent:
                 message, self._unsent = self._unsent, b""
@@ -295,7 +314,11 @@ class Feeder:
     async def _receive(self) -> None:
         receive, clock = self._channel.receive, self._log.seams.clock
         while True:
-            ack = decode_ack(await receive())
+            message = await receive()
+            if message_type(message) is MessageType.ROUND:
+                self._answered(message)
+                continue
+            ack = decode_ack(message)
             if ack.term != self.term or ack.synced > self.sent:
                 raise BadBody(f"ACK of term {ack.term} to VLSN {ack.synced}; sent in term {self.term} to {self.sent}")
             now = clock.monotonic_s()
@@ -305,3 +328,10 @@ class Feeder:
             if self.acked >= self._log.range.last_sync:
                 self.caught_up_s = now
             self._owner.acknowledged(self, ack)
+
+    def _answered(self, message: bytes) -> None:
+        term, number = decode_round(message)
+        if term != self.term:
+            raise BadBody(f"ROUND {number} of term {term} came back on a feed of term {self.term}")
+        self.silent_ticks = 0
+        self._owner.answered(self, number)

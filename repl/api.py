@@ -155,6 +155,20 @@ class NodeApi(Protocol):
         """Raises ``NotYet``, ``NotData``, ``Trimmed``, ``Damaged``."""
         ...
 
+    def check_place(self, vlsn: int, term: int) -> None:
+        """Raises ``NotInLog`` when the log cannot hold, at ``vlsn``, the entry of ``term`` that a reader has seen."""
+        ...
+
+    async def confirm(self, timeout_s: float) -> int:
+        """A VLSN at or past everything that was acknowledged as durable before the call; reads here show it on
+        return.  Raises ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not
+        that far."""
+        ...
+
+    async def peer_read_index(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/read_index``.  Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
+        ...
+
     def check_feed(self, hello: FeedHello) -> None:
         """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
         ...

@@ -65,6 +65,7 @@ class Following:
         self.feeds = 0
         self._tries = 0
         self._damaged_syncups = 0
+        self._called = asyncio.Event()
 
     @property
     def master_url(self) -> str | None:
@@ -78,7 +79,7 @@ class Following:
 
     async def run(self) -> None:
         async for attempt in AsyncRetrying(
-            wait=self._wait, retry=retry_if_exception_type(_Again), sleep=asyncio.sleep, reraise=True
+            wait=self._wait, retry=retry_if_exception_type(_Again), sleep=self._pause, reraise=True
         ):
             with attempt:
                 await self._follow()
@@ -87,6 +88,17 @@ class Following:
         most = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._tries, 10))
         self._tries += 1
         return self.node.seams.random.uniform(most / 2, most)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._called.wait()
+        except TimeoutError:
+            pass
+
+    def called(self) -> None:
+        """A new master asks for its replicas: a search that waits for members that are gone begins again, at once."""
+        self._called.set()
 
     async def _follow(self) -> None:
         """One feed, from the search for a master to its end; always raises."""
@@ -124,6 +136,8 @@ class Following:
     async def _find(self) -> Answer:
         """What the member that leads says of itself.  Raises ``Unreachable`` when none does."""
         node = self.node
+        self._called.clear()
+        called = asyncio.create_task(self._called.wait(), name="called")
         asked = {
             asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
             for name, url in node.urls.items()
@@ -133,8 +147,10 @@ class Following:
         said: list[str] = []
         waiting = set(asked)
         try:
-            while waiting and (left := deadline - asyncio.get_running_loop().time()) > 0:
-                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            while waiting and not called.done() and (left := deadline - asyncio.get_running_loop().time()) > 0:
+                await asyncio.wait({*waiting, called}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                done = {task for task in waiting if task.done()}
+                waiting -= done
                 for task in sorted(done, key=lambda task: asked[task]):
                     error = task.exception()
                     if error is None and (answer := task.result()).state == "MASTER":
@@ -147,6 +163,7 @@ class Following:
                         self._silent(asked[task], error)
                         said.append(f"{asked[task]}: {error}")
         finally:
+            called.cancel()
             for task in asked:
                 task.cancel()
         assert node.electing is not None

@@ -23,6 +23,7 @@ from repl.founding import Found
 from repl.offload import settle
 from repl.once import Once, ProducerAppend
 from repl.peers import ask_all, ask_to_stand
+from repl.read_index import LeadersRounds
 from vlsn.block import EntryKind
 from vlsn.errors import (
     BadArgument,
@@ -72,6 +73,7 @@ class Leading:
         self.book: AppendBook | None = None
         self.once = Once(self.log, self._repeat)
         self.messages = Messages()
+        self.rounds = LeadersRounds(self)
         self.holds = FeederHolds(self.log, node.name, self._hold_dropped)
         self._tasks: dict[Feeder, asyncio.Task[None]] = {}
         self.present = 0
@@ -142,6 +144,7 @@ class Leading:
 
     def _end(self) -> None:
         self._over.set()
+        self.rounds.close()
         if self.node.state == "MASTER":
             self.node.set_state("UNKNOWN", "stopped leading")
         self.holds.release()
@@ -261,6 +264,7 @@ class Leading:
     def _durable_rose(self, durable: Vlsn) -> None:
         self.log.raise_dtvlsn(durable)
         self.node.durable_rose()
+        self.rounds.durable_rose()
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(DTVLSN_DELAY_S, self._tell_dtvlsn)
 
@@ -349,6 +353,11 @@ class Leading:
         self.book.note(Incarnation(feeder.incarnation), Vlsn(ack.synced))
         self.holds.acknowledged(feeder.replica, Vlsn(ack.synced))
 
+    def answered(self, feeder: Feeder, number: int) -> None:
+        assert self.node.electing is not None
+        self.node.electing.heard_from(feeder.replica)
+        self.rounds.answered(feeder, number)
+
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
         self.holds.matched(feeder.replica, at)
 
@@ -363,4 +372,5 @@ class Leading:
 
     def past_syncup(self, feeder: Feeder) -> None:
         self._count_present()
+        self.rounds.fed(feeder)
         self.node.event("feed.start", replica=feeder.replica, after=feeder.sent)

@@ -38,6 +38,7 @@ from repl.nodestatus import readiness, status
 from repl.offload import Offload, settle, settle_error
 from repl.opening import append_limits, open_log
 from repl.providing import answer_ask, block_of, make_restores, read_range
+from repl.read_index import ReadIndex
 from repl.reads import Reads
 from repl.restoring import Restoration, RestoreWanted
 from repl.scrub import Scrub
@@ -106,6 +107,7 @@ class Node:
         self.reason = "opening"
         self.log: LocalLog | None = None
         self.reads: Reads | None = None
+        self.read_index = ReadIndex(self)
         self.files: SegmentFiles | None = None
         self.cleaning: Cleaning | None = None
         self.restores: Restores | None = None
@@ -163,6 +165,7 @@ class Node:
             for task in under_way:
                 task.cancel()
             _, under_way = await asyncio.wait(under_way, timeout=CANCEL_AGAIN_S)
+        self.read_index.close(NotMaster("the node is stopping"))
         if self.listener is not None:
             await self.listener.close()
         await self._close_log("the node is stopping")
@@ -368,6 +371,11 @@ class Node:
         """A feed is in its syncup, or streams."""
         return isinstance(self.role, Following) and self.role.taking_feed
 
+    def called(self) -> None:
+        """A member that leads, or founds, has asked for this node."""
+        if isinstance(self.role, Following):
+            self.role.called()
+
     def durable_rose(self) -> None:
         if self.reads is not None:
             self.reads.rose()
@@ -426,6 +434,18 @@ class Node:
         role = self.role
         return role.master_url if isinstance(role, Following) else None
 
+    def master_name(self) -> NodeName | None:
+        """Whom this node hears as the master, itself included."""
+        if self.is_master():
+            return self.config.name
+        role = self.role
+        return role.master if isinstance(role, Following) and role.master_url is not None else None
+
+    @property
+    def lead(self) -> Leading | None:
+        """While this node is the master."""
+        return self.role if isinstance(self.role, Leading) and self.state == "MASTER" else None
+
     def dtvlsn(self) -> int:
         return self.reads.durable if self.reads is not None else 0
 
@@ -445,6 +465,21 @@ class Node:
 
     async def read_one(self, vlsn: int) -> Entry:
         return await self._reads().one(vlsn)
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        self._reads().check_place(vlsn, term)
+
+    async def confirm(self, timeout_s: float) -> int:
+        self.opened()
+        return await self.read_index.confirm(timeout_s)
+
+    async def durable_to(self, vlsn: Vlsn, deadline: float) -> bool:
+        """Whether readers here could see ``vlsn`` before ``deadline`` (loop time)."""
+        return await self._reads().reached(vlsn, deadline)
+
+    async def peer_read_index(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.opened()
+        return await self.read_index.answer(body)
 
     def check_feed(self, hello: FeedHello) -> None:
         role = self.role

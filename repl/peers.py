@@ -24,7 +24,7 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
     if name == node.config.name:
         return answer_of(node)
-    answer = read_answer(await _post(node, f"{url}/v1/peer/hello", question_of(node, name, purpose)))
+    answer = read_answer(await post(node, f"{url}/v1/peer/hello", question_of(node, name, purpose)))
     if answer.group != node.config.group:
         raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
     if answer.name != name:
@@ -34,7 +34,7 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
 
 async def ask_vote(node: Node, request: VoteRequest) -> VoteReply:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
-    reply = read_reply(await _post(node, f"{node.urls[NodeName(request.to)]}/v1/peer/vote", request))
+    reply = read_reply(await post(node, f"{node.urls[NodeName(request.to)]}/v1/peer/vote", request))
     if reply.sender != request.to or reply.pre != request.pre:
         raise WrongName(f"{reply.sender} has answered in the place of {request.to}")
     return reply
@@ -52,10 +52,11 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 async def ask_to_stand(node: Node, name: NodeName, term: Term) -> None:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or what ``name`` refuses it with."""
     stand = Stand(group=node.config.group, sender=node.config.name, to=name, term=term)
-    await _post(node, f"{node.urls[name]}/v1/peer/stand", stand)
+    await post(node, f"{node.urls[name]}/v1/peer/stand", stand)
 
 
-async def _post(node: Node, url: str, message: msgspec.Struct) -> bytes:
+async def post(node: Node, url: str, message: msgspec.Struct) -> bytes:
+    """The body of the answer.  Raises ``Unreachable``, or what was answered instead."""
     response = await node.network.request(
         "POST",
         url,
@@ -119,7 +120,8 @@ def answer_of(node: Node) -> Answer:
 
 async def answer_hello(node: Node, body: object) -> dict[str, Any]:
     """``POST /v1/peer/hello``.  A founding question is answered once all is synced, and remembered: whoever was
-    told that this node is empty is the one that its first feed may come from."""
+    told that this node is empty is the one that its first feed may come from.  A new master asks it, too: whoever
+    looks for one looks at once."""
     question = read_question(body)
     if question.group != node.config.group:
         raise WrongGroup(f"this node is of group {node.config.group}, not {question.group}")
@@ -127,6 +129,7 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
         raise WrongName(f"hello from {question.sender} to {question.to}; this is {node.config.name}")
     node.opened()
     if question.purpose == FOUNDING:
+        node.called()
         await node.drained()
         node.founder = (Incarnation(parse_hex(question.incarnation)), parse_hex(question.process))
     answer = answer_of(node)
@@ -163,4 +166,4 @@ def _election_for(node: Node, message: VoteRequest | Stand) -> Electing:
     return node.electing
 
 
-__all__ = ["Unreachable", "ask", "ask_all", "ask_to_stand", "ask_vote"]
+__all__ = ["Unreachable", "ask", "ask_all", "ask_to_stand", "ask_vote", "post"]

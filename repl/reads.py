@@ -13,7 +13,7 @@ from repl.api import BlockPage, EntryPage
 from repl.offload import Offload, settle
 from vlsn import block as block_format
 from vlsn.block import Entry, EntryKind
-from vlsn.errors import Damaged, NotData, NotYet, QueueFull, Trimmed, VlsnLogError
+from vlsn.errors import Damaged, NotData, NotInLog, NotYet, QueueFull, Trimmed, VlsnLogError
 from vlsn.gathering import Gathering
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.waiters import Waiters
@@ -49,6 +49,25 @@ class Reads:
     def fail(self, error: VlsnLogError) -> None:
         for wake in self._waiters.take_all():
             wake(error)
+
+    async def reached(self, vlsn: int, deadline: float) -> bool:
+        """Whether ``vlsn`` was durable here before ``deadline`` (loop time).  Raises ``QueueFull``, ``NotMaster`` when
+        the log is closed meanwhile."""
+        return self.durable >= vlsn or await self._wait(vlsn, deadline)
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        """That the entry of ``term`` at ``vlsn``, which a reader has seen, can be in the log.  Raises ``NotInLog``.
+
+        Terms never fall along the log: where it ends below ``vlsn``, a higher term there tells as much."""
+        found = self._log.history.term_of(Vlsn(min(vlsn, self.durable)))
+        if found > term or (found and found != term and vlsn <= self.durable):
+            raise NotInLog(
+                f"VLSN {vlsn} of term {term} was read before, but is not in the log: it holds term {found} at "
+                f"{min(vlsn, self.durable)}. Durable entries were given up by a person; read again from below it",
+                vlsn=vlsn,
+                term=term,
+                found=found,
+            )
 
     async def page(
         self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool

@@ -4,7 +4,8 @@
     2  MATCHPOINT comes; the block there is compared with this log's own
     3  the feed's term is stored, synced; what lies past the matchpoint is rolled back
     4  START goes out, and an ACK for what is here already
-    5  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group
+    5  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group; a ROUND
+       is sent back while the feed's term is the stored one
 
 A feed's term is stored before anything is written, rolled back or acknowledged for it, and after the comparison:
 comparing only reads, and a stored term is never taken back, so a peer that does not hold this log must not be
@@ -37,8 +38,10 @@ from vlsn.stream import (
     ack_message,
     decode_json,
     decode_position,
+    decode_round,
     encode,
     message_type,
+    round_message,
     split_blocks,
 )
 
@@ -89,6 +92,8 @@ class ReplicaFeed:
         self._unsynced_max = unsynced_bytes_max
         self._room: asyncio.Future[None] | None = None
         self._ack_due: asyncio.Future[None] | None = None
+        self._round = 0
+        """A read round whose answer could not go out at once."""
         self._failed: VlsnLogError | None = None
 
     async def run(self) -> None:
@@ -184,6 +189,9 @@ class ReplicaFeed:
             kind = message_type(message)
             if kind is MessageType.REFUSE:
                 raise _rejected(decode_json(message, Refuse))
+            if kind is MessageType.ROUND:
+                self._answer(message)
+                continue
             if kind is not MessageType.BLOCKS and kind is not MessageType.HEARTBEAT:
                 raise BadBody(f"a {kind.name} message in the stream")
             position = decode_position(message)
@@ -205,6 +213,17 @@ class ReplicaFeed:
             self._on_position(position)
             if self._unsynced > self._unsynced_max:
                 await self._wait_for_room()
+
+    def _answer(self, message: bytes) -> None:
+        """That the feed's term is the stored one at this moment, after the round began."""
+        term, number = decode_round(message)
+        if term != self.term:
+            raise StaleTerm(f"a round of term {term} on a feed of term {self.term}")
+        self._check_term()
+        if not self._channel.send_now(round_message(term, number)):
+            self._round = number
+            if self._ack_due is not None:
+                _set(self._ack_due)
 
     def _kept(self, size: int, error: VlsnLogError | None) -> None:
         self._unsynced -= size
@@ -235,6 +254,9 @@ class ReplicaFeed:
                 raise ChannelClosed(f"the master has said nothing for {SILENCE_S} s")
             self._check_term()
             await self._channel.send(self._ack())
+            while self._round:
+                number, self._round = self._round, 0
+                await self._channel.send(round_message(self.term, number))
 
     def _look(self, due: asyncio.Future[None]) -> None:
         if self._unsynced <= self._unsynced_max:  # else this side is the one that does not listen

@@ -62,10 +62,28 @@ class NotYet(VlsnLogError):
     slug = "not-yet"
 
 
+class Lagging(NotYet):
+    """This node has not reached, in the time that was given, what a linearizable read has to show.  Ask again, or
+    another node."""
+
+
 class NotData(VlsnLogError):
     """The VLSN belongs to the log itself (TERM, GROUP, COMMIT, ABORT), not to a user's entry."""
 
     slug = "not-data"
+
+
+class NotInLog(VlsnLogError):
+    """What a reader has read before is not in the log: at ``vlsn``, where it read an entry of ``term``, the log now
+    holds one of ``found``.  Durable entries were lost, which only a person can order; read again from below."""
+
+    slug = "not-in-log"
+
+    def __init__(self, message: str, *, vlsn: int, term: int, found: int) -> None:
+        super().__init__(message)
+        self.vlsn = vlsn
+        self.term = term
+        self.found = found
 
 
 class Trimmed(VlsnLogError):

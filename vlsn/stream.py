@@ -9,10 +9,12 @@ One WebSocket message is one message here, little-endian, its type in the first 
     BLOCKS      master → replica   a 40-byte header, then whole blocks, each padded to 8 with zeros
     HEARTBEAT   master → replica   the same header, no blocks
     ACK         replica → master   32 bytes: term, written, synced
+    ROUND       either way         24 bytes: term, number of a read round; the replica sends it back at once
 
     BLOCKS, HEARTBEAT   0    1     2 4     8         16     24       32   40
                         |type|flags|0|count|last_vlsn|dtvlsn|clock_us|term| blocks …
     ACK                 |type|0    |0|0    |term     |written|synced |
+    ROUND               |type|0    |0|0    |term     |number |
 
 A BLOCKS message is checked whole before anything of it is written: lengths, both checksums of every block,
 that they follow on one another and bear the feed's term or a lower one, never one below the log's, and that the
@@ -70,6 +72,7 @@ Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 Checksum = Annotated[int, Meta(ge=0, le=U32_MAX)]
 BLOCKS_HEADER = Struct("<BBHIQQQQ")
 ACK = Struct("<BBHIQQQ")
+ROUND = Struct("<BBHIQQ")
 _LENGTH = Struct("<I")
 _LENGTH_AT = 52
 _FEW = 16
@@ -77,7 +80,7 @@ _BLOCKS = 5  # MessageType.BLOCKS
 _ZEROS = [bytes(size) for size in range(8)]
 _READ_BY_THE_LOG = frozenset((int(EntryKind.TERM), int(EntryKind.GROUP)))
 
-assert BLOCKS_HEADER.size == 40 and ACK.size == 32
+assert BLOCKS_HEADER.size == 40 and ACK.size == 32 and ROUND.size == 24
 assert BLOCK_DTYPE.fields is not None and BLOCK_DTYPE.fields["body_bytes"][1] == _LENGTH_AT
 
 
@@ -89,6 +92,7 @@ class MessageType(IntEnum):
     BLOCKS = 5
     HEARTBEAT = 6
     ACK = 7
+    ROUND = 8
 
 
 class TermRun(msgspec.Struct, frozen=True, array_like=True):
@@ -267,6 +271,20 @@ def decode_ack(message: bytes) -> Ack:
     if kind != MessageType.ACK or a or b or c or not synced <= written <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX:
         raise BadBody(f"an ACK of term {term}: synced {synced} of {written}")
     return Ack(term, written, synced)
+
+
+def round_message(term: int, number: int) -> bytes:
+    return ROUND.pack(MessageType.ROUND, 0, 0, 0, term, number)
+
+
+def decode_round(message: bytes) -> tuple[int, int]:
+    """Term and number.  Raises ``BadBody``."""
+    if len(message) != ROUND.size:
+        raise BadBody(f"{len(message)} bytes where a ROUND was due")
+    kind, a, b, c, term, number = ROUND.unpack(message)
+    if kind != MessageType.ROUND or a or b or c or not 1 <= number <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX:
+        raise BadBody(f"a ROUND of term {term}, number {number}")
+    return term, number
 
 
 def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max: int) -> BlockRun:

@@ -28,30 +28,42 @@ if TYPE_CHECKING:
     help="raw: the value and a newline; json: an object a line.",
 )
 @json_option
+@click.option(
+    "--consistency",
+    type=click.Choice(["durable", "linearizable"]),
+    default="durable",
+    show_default=True,
+    help="linearizable: a majority confirms the durable end first.",
+)
 @click.option("--all-kinds", is_flag=True, help="Also the log's own entries: TERM, GROUP, COMMIT, ABORT.")
 def read(
     url: list[str], from_vlsn: int | None, to_vlsn: int | None, follow: bool, format: str, as_json: bool,
-    all_kinds: bool,
+    consistency: str, all_kinds: bool,
 ) -> None:  # fmt: skip
     """Print entries, from the first VLSN to what is durable at the start."""
     if from_vlsn is not None and to_vlsn is not None and to_vlsn < from_vlsn:
         raise click.UsageError(f"--to {to_vlsn} is before --from {from_vlsn}")
+    if follow and consistency != "durable":
+        raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all that comes")
     printer = Printer(as_json=as_json or format == "json", all_kinds=all_kinds, flush=follow)
     try:
-        asyncio.run(_read(url, from_vlsn, to_vlsn, follow, printer))
+        asyncio.run(_read(url, from_vlsn, to_vlsn, follow, consistency, printer))
     except KeyboardInterrupt:
         if not follow:
             raise
 
 
-async def _read(urls: list[str], from_vlsn: int | None, to_vlsn: int | None, follow: bool, printer: Printer) -> None:
+async def _read(
+    urls: list[str], from_vlsn: int | None, to_vlsn: int | None, follow: bool, consistency: str, printer: Printer
+) -> None:
     from repl.cli.append import require_a_node
     from repl.client.connect import connect
 
     async with connect(",".join(urls)) as log:
         await require_a_node(log, urls)
         if not follow:
-            async for page in log.read_pages(from_vlsn, to_vlsn, all_kinds=printer.all_kinds):
+            pages = log.read_pages(from_vlsn, to_vlsn, all_kinds=printer.all_kinds, consistency=consistency)
+            async for page in pages:
                 printer.page(page)
             return
         async for page in log.tail_pages(from_vlsn, all_kinds=printer.all_kinds):

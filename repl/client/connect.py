@@ -18,7 +18,7 @@ from typing import Self
 from repl.api import Acks
 from repl.client.endpoints import Endpoints
 from repl.client.produce import Producer
-from repl.client.tail import Page, Reader
+from repl.client.tail import DURABLE, Page, Reader
 from repl.config import split_urls
 from repl.http.types import Network
 from vlsn.block import Entry
@@ -117,36 +117,58 @@ class Client:
         return first, first + len(values) - 1
 
     async def read(
-        self, from_vlsn: int | None = None, to_vlsn: int | None = None, *, all_kinds: bool = False
+        self,
+        from_vlsn: int | None = None,
+        to_vlsn: int | None = None,
+        *,
+        all_kinds: bool = False,
+        consistency: str = DURABLE,
     ) -> AsyncIterator[Entry]:
         """DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included, or to
         what is durable when it starts.  VLSNs rise, with gaps where the log keeps entries of its own.  What
         this client was told is durable is waited for, also where a node lags.
 
-        Raises ``Trimmed``, ``Damaged``, ``Unreachable``.
+        ``consistency="linearizable"``: also what anybody else was told before the call, at the cost of a round trip
+        between the nodes before the first page.
+
+        Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``; and with ``linearizable`` ``NotMaster`` or
+        ``NotYet`` when no majority has confirmed it for ``timeout_s``.
         """
-        async for page in self.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds):
+        async for page in self.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency):
             for entry in page.entries:
                 yield entry
 
     def read_pages(
-        self, from_vlsn: int | None = None, to_vlsn: int | None = None, *, all_kinds: bool = False
+        self,
+        from_vlsn: int | None = None,
+        to_vlsn: int | None = None,
+        *,
+        all_kinds: bool = False,
+        consistency: str = DURABLE,
     ) -> AsyncIterator[Page]:
         """``read`` by the page, as it comes from a node: less work an entry."""
         at_least = self._open_producer().highest_durable
-        return self._reader.pages(from_vlsn, to_vlsn, at_least=at_least, all_kinds=all_kinds)
+        return self._reader.pages(from_vlsn, to_vlsn, at_least=at_least, all_kinds=all_kinds, consistency=consistency)
 
-    async def tail(self, from_vlsn: int | None = None, *, all_kinds: bool = False) -> AsyncIterator[Entry]:
+    async def tail(
+        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+    ) -> AsyncIterator[Entry]:
         """DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
-        durable; goes on through the loss of nodes and changes of the master.  Raises ``Trimmed``."""
-        async for page in self.tail_pages(from_vlsn, all_kinds=all_kinds):
+        durable; goes on through the loss of nodes and changes of the master, with no gap and no repeat.
+
+        ``after_term``: the term of the entry at ``from_vlsn - 1``, for whoever goes on from what was read before.
+        Raises ``Trimmed``, and ``NotInLog`` when what was read is in the log no more, which takes a person who gave
+        durable entries up."""
+        async for page in self.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds):
             for entry in page.entries:
                 yield entry
 
-    def tail_pages(self, from_vlsn: int | None = None, *, all_kinds: bool = False) -> AsyncIterator[Page]:
+    def tail_pages(
+        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+    ) -> AsyncIterator[Page]:
         """``tail`` by the page."""
         self._open_producer()
-        return self._reader.follow(from_vlsn, all_kinds=all_kinds)
+        return self._reader.follow(from_vlsn, after_term=after_term, all_kinds=all_kinds)
 
     def _open_producer(self) -> Producer:
         if self._producer is None:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from repl.api import Acks
 from repl.client.connect import Client, connect
-from repl.client.tail import Page
+from repl.client.tail import DURABLE, Page
 from vlsn.block import Entry
 from vlsn.errors import LogClosed
 
@@ -64,14 +64,22 @@ class SyncClient:
         return self._run(self._client.append_many(values, keys=keys))
 
     def read(
-        self, from_vlsn: int | None = None, to_vlsn: int | None = None, *, all_kinds: bool = False
+        self,
+        from_vlsn: int | None = None,
+        to_vlsn: int | None = None,
+        *,
+        all_kinds: bool = False,
+        consistency: str = DURABLE,
     ) -> Iterator[Entry]:
         """As ``Client.read``."""
-        return self._entries(self._client.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds))
+        pages = self._client.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency)
+        return self._entries(pages)
 
-    def tail(self, from_vlsn: int | None = None, *, all_kinds: bool = False) -> Iterator[Entry]:
+    def tail(
+        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+    ) -> Iterator[Entry]:
         """As ``Client.tail``."""
-        return self._entries(self._client.tail_pages(from_vlsn, all_kinds=all_kinds))
+        return self._entries(self._client.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
 
     def _entries(self, pages: AsyncIterator[Page]) -> Iterator[Entry]:
         while (page := self._run(_next(pages))) is not None:

@@ -1,7 +1,9 @@
 """Reading through any node that serves.
 
-Pages are whole blocks as they lie in the log, decoded here.  A node that fails is left for the next one;
-what it had answered is never asked again, so a change of node neither doubles nor skips an entry.
+Pages are whole blocks as they lie in the log, decoded here.  A node that fails is left for the next one, and so is,
+while following, one that has nothing new: it may be cut off from the others.  What was answered is never asked again,
+so a change of node neither doubles nor skips an entry.  The term of the last block goes along: a log that does not hold
+that block, because a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
 """
 
 from __future__ import annotations
@@ -11,30 +13,51 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
 
+from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
 from repl.http import problem
 from repl.http.types import Network
 from vlsn import block
 from vlsn.block import Entry, EntryKind
-from vlsn.errors import BadArgument, BadBody, NotFound, Trimmed, UnsupportedType, VlsnLogError
+from vlsn.errors import BadArgument, BadBody, NotFound, NotInLog, Trimmed, UnsupportedType, VlsnLogError
 from vlsn.ids import padded
 
 BLOCKS_TYPE: Final = "application/x-vlsnlog-blocks"
-ANSWER_TIMEOUT_S: Final = 10.0
-FOLLOW_WAIT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 2.0
+"""How long past the wait it asked for a node may take for its answer; twice as long after each round in which none
+answered, up to ``ANSWER_TIMEOUT_MAX_S``: what does not answer is mostly gone, but a link may be slow."""
+ANSWER_TIMEOUT_MAX_S: Final = 32.0
+FOLLOW_WAIT_S: Final = 2.0
+CONFIRM_S: Final = 2.0
+"""How long one node is given to have a linearizable read confirmed, before the next one is asked."""
+DURABLE: Final = "durable"
+LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """Entries in rising VLSNs.  ``next_vlsn`` is where the next page starts, past what was not shown;
-    ``durable`` the node's durable end when it answered."""
+    ``durable`` the node's durable end when it answered; ``term`` that of the last block, 0 where there is none."""
 
     entries: list[Entry]
     next_vlsn: int
     durable: int
+    term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The next VLSN, ``None`` for the first there is, and the term of the one before it, 0 where that is not known."""
+
+    vlsn: int | None
+    term: int = 0
+
+    def after(self, page: Page) -> _Place:
+        stays = page.next_vlsn == self.vlsn
+        return _Place(page.next_vlsn, page.term or (self.term if stays else 0))
 
 
 class Reader:
@@ -45,72 +68,95 @@ class Reader:
         self._network = network
         self._give_up_s = give_up_s
         self._current = 0
+        self._answer_s = ANSWER_TIMEOUT_S
 
     async def pages(
-        self, from_vlsn: int | None, to_vlsn: int | None, *, at_least: int = 0, all_kinds: bool = False
+        self,
+        from_vlsn: int | None,
+        to_vlsn: int | None,
+        *,
+        at_least: int = 0,
+        all_kinds: bool = False,
+        consistency: str = DURABLE,
     ) -> AsyncIterator[Page]:
         """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  ``at_least``:
-        a VLSN known to be durable, which a node that lags is given time to reach.
+        a VLSN known to be durable, which a node that lags is given time to reach.  Linearizable is only the first
+        question: its answer says how far the others must go.
 
         Raises ``Trimmed``, ``Damaged``, and ``Unreachable`` when no node served for ``give_up_s``.
         """
+        if consistency not in (DURABLE, LINEARIZABLE):
+            raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
         end: int | None = None
-        position = _checked(from_vlsn)
-        while end is None or (position is not None and position <= end):
+        place = _Place(_checked(from_vlsn))
+        ask = f"consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}&" if consistency == LINEARIZABLE else ""
+        while end is None or (place.vlsn is not None and place.vlsn <= end):
             lacking = end is not None
-            page = await self._page(position, wait_s=FOLLOW_WAIT_S if lacking else 0.0, all_kinds=all_kinds)
+            page = await self._page(place, ask, wait_s=FOLLOW_WAIT_S if lacking else 0.0, all_kinds=all_kinds)
             if end is None:
                 end = max(page.durable, at_least)
                 end = end if to_vlsn is None else min(end, to_vlsn)
-            position = page.next_vlsn
+                ask = ""
+            place = place.after(page)
             yield _until(page, end)
 
-    async def follow(self, from_vlsn: int | None, *, all_kinds: bool = False) -> AsyncIterator[Page]:
+    async def follow(
+        self, from_vlsn: int | None, *, after_term: int | None = None, all_kinds: bool = False
+    ) -> AsyncIterator[Page]:
         """Pages for ever, some without entries to show; waits for what is not durable yet, through the loss
-        of any node."""
-        position = _checked(from_vlsn)
+        of any node.  ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read.  Raises
+        ``Trimmed``, ``NotInLog``."""
+        place = _Place(_checked(from_vlsn), after_term or 0)
+        if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
+            raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
         while True:
-            page = await self._page(position, wait_s=FOLLOW_WAIT_S, all_kinds=all_kinds, for_ever=True)
-            moved = page.next_vlsn != position
-            position = page.next_vlsn
+            page = await self._page(place, "", wait_s=FOLLOW_WAIT_S, all_kinds=all_kinds, for_ever=True)
+            moved = page.next_vlsn != place.vlsn
+            place = place.after(page)
             if moved:
                 yield page
+            else:
+                self._current += 1
 
-    async def _page(self, position: int | None, *, wait_s: float, all_kinds: bool, for_ever: bool = False) -> Page:
+    async def _page(self, place: _Place, ask: str, *, wait_s: float, all_kinds: bool, for_ever: bool = False) -> Page:
         retrying = AsyncRetrying(
-            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            wait=Backoff(),
             stop=stop_never if for_ever else stop_after_delay(self._give_up_s),
             retry=retry_if_exception(_may_pass),
             sleep=asyncio.sleep,
             reraise=True,
         )
-        return await retrying(self._page_of_any, position, wait_s, all_kinds)
+        return await retrying(self._page_of_any, place, ask, wait_s, all_kinds)
 
-    async def _page_of_any(self, position: int | None, wait_s: float, all_kinds: bool) -> Page:
+    async def _page_of_any(self, place: _Place, ask: str, wait_s: float, all_kinds: bool) -> Page:
         """One round over all nodes."""
         urls = self._endpoints.urls
         fault: VlsnLogError | None = None
         for turn in range(len(urls)):
             index = (self._current + turn) % len(urls)
             try:
-                page = await self._page_of(urls[index], position, wait_s, all_kinds)
-            except (Trimmed, BadArgument):
+                page = await self._page_of(urls[index], place, ask, wait_s, all_kinds)
+            except (Trimmed, NotInLog, BadArgument):
                 raise
             except VlsnLogError as error:
                 fault = fault or error
             else:
                 self._current = index
+                self._answer_s = ANSWER_TIMEOUT_S
                 return page
+        self._answer_s = min(2 * self._answer_s, ANSWER_TIMEOUT_MAX_S)
         assert fault is not None
         raise fault
 
-    async def _page_of(self, url: str, position: int | None, wait_s: float, all_kinds: bool) -> Page:
-        wanted = f"from={position}&" if position is not None else ""
+    async def _page_of(self, url: str, place: _Place, ask: str, wait_s: float, all_kinds: bool) -> Page:
+        wanted = f"from={place.vlsn}&" if place.vlsn is not None else ""
+        if place.term:
+            wanted += f"after_term={place.term}&"
         response = await self._network.request(
             "GET",
-            f"{url}/v1/entries?{wanted}wait={wait_s:g}",
+            f"{url}/v1/entries?{wanted}{ask}wait={wait_s:g}",
             headers={"Accept": BLOCKS_TYPE},
-            timeout_s=wait_s + ANSWER_TIMEOUT_S,
+            timeout_s=wait_s + (CONFIRM_S if ask else 0.0) + self._answer_s,
         )
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
@@ -119,15 +165,20 @@ class Reader:
         except (KeyError, ValueError):
             raise BadBody(f"{url} answered a page without its position; is it a vlsnlog node?") from None
         kinds = None if all_kinds else DATA_ONLY
-        entries = decode_blocks(memoryview(response.body), from_vlsn=position or 0, kinds=kinds)
-        return Page(entries, next_vlsn, durable)
+        entries, term = _decode(memoryview(response.body), from_vlsn=place.vlsn or 0, kinds=kinds)
+        return Page(entries, next_vlsn, durable, term)
 
 
 def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> list[Entry]:
     """The entries of whole blocks, one after the other, each padded to 8 bytes; every checksum is
     checked.  Raises ``BadBody``."""
+    return _decode(body, from_vlsn=from_vlsn, kinds=kinds)[0]
+
+
+def _decode(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
+    """Also the last block's term, 0 where there is no block."""
     found: list[Entry] = []
-    at = 0
+    at = term = 0
     while at < len(body):
         header = block.decode_header(body, at)
         whole = body[at : at + header.size]
@@ -136,14 +187,15 @@ def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | N
         block.check_body(whole, header)
         found += block.entries(whole, header, from_vlsn=from_vlsn, kinds=kinds)
         at += padded(header.size)
-    return found
+        term = header.term
+    return found, term
 
 
 def _until(page: Page, end: int) -> Page:
     entries = page.entries
     if not entries or entries[-1].vlsn <= end:
         return page
-    return Page([entry for entry in entries if entry.vlsn <= end], page.next_vlsn, page.durable)
+    return Page([entry for entry in entries if entry.vlsn <= end], page.next_vlsn, page.durable, page.term)
 
 
 def _checked(from_vlsn: int | None) -> int | None:
@@ -155,5 +207,5 @@ def _checked(from_vlsn: int | None) -> int | None:
 def _may_pass(error: BaseException) -> bool:
     """Whether asking again later can help."""
     return isinstance(error, VlsnLogError) and not isinstance(
-        error, Trimmed | BadArgument | BadBody | NotFound | UnsupportedType
+        error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType
     )

@@ -43,6 +43,9 @@ class Admin:
     async def peer_hello(self, request: Request) -> Response:
         return _json(await self._node.peer_hello(await _object(request)))
 
+    async def peer_read_index(self, request: Request) -> Response:
+        return _json(await self._node.peer_read_index(await _object(request)))
+
     async def peer_stand(self, request: Request) -> Response:
         return _json(await self._node.peer_stand(await _object(request)))
 

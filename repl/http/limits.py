@@ -18,6 +18,8 @@ TIMEOUT_S_MAX = 600.0
 WAIT_S_MAX = 60.0
 BODY_S = 60.0
 """In which a body must have come whole, or its places go to others."""
+CONFIRM_S = 5.0
+"""How long a linearizable read that names no ``timeout`` waits for a majority, and for this node to be that far."""
 READ_LIMIT = 1_000
 READ_LIMIT_MAX = 10_000
 READ_BYTES_MAX = 4 * MIB

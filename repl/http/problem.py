@@ -14,7 +14,7 @@ import msgspec
 
 from repl.http.limits import RETRY_AFTER_S
 from repl.http.types import Response
-from vlsn.errors import Damaged, Trimmed, VlsnLogError, by_slug
+from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed, VlsnLogError, by_slug
 from vlsn.records import JSON_FAULTS
 
 CONTENT_TYPE = "application/problem+json"
@@ -33,6 +33,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "not-yet": (404, "The VLSN is above what is durable"),
     "not-data": (404, "The VLSN belongs to the log itself"),
     "trimmed": (410, "The VLSN was cleaned away"),
+    "not-in-log": (409, "What was read before is not in the log"),
     "queue-full": (429, "A queue is at its limit"),
     "no-space": (503, "The disk is full"),
     "no-master": (503, "There is no master here"),
@@ -58,19 +59,21 @@ _RETRY_AFTER = (429, 503)
 
 def document(error: VlsnLogError, **more: Any) -> bytes:
     """The problem document of ``error``, at most ``DOCUMENT_BYTES_MAX``; a long detail is cut."""
-    status, title = _KINDS[error.slug]
+    status, title = _status(error), _KINDS[error.slug][1]
     detail = (str(error) or title).encode("utf-8", "replace")[:DETAIL_BYTES_MAX].decode("utf-8", "ignore")
     fields: dict[str, Any] = {"type": error.slug, "title": title, "status": status, "detail": detail}
     match error:
         case Trimmed():
             fields["first"] = error.first
+        case NotInLog():
+            fields |= {"vlsn": error.vlsn, "term": error.term, "found": error.found}
         case Damaged():
             fields |= {"file": error.file, "offset": error.offset, "vlsn": error.vlsn}
     return msgspec.json.encode(fields | more)
 
 
 def response(error: VlsnLogError, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    status, _ = _KINDS[error.slug]
+    status = _status(error)
     fields = {"Content-Type": CONTENT_TYPE}
     if status in _RETRY_AFTER:
         fields["Retry-After"] = str(RETRY_AFTER_S)
@@ -89,6 +92,11 @@ def status_of(slug: str) -> int:
     return _KINDS[slug][0]
 
 
+def _status(error: VlsnLogError) -> int:
+    """The slug's; but what is durable and not here yet is not missing: another try finds it."""
+    return 503 if isinstance(error, Lagging) else status_of(error.slug)
+
+
 class _Document(msgspec.Struct, gc=False):
     type: str = "internal"
     detail: str = ""
@@ -96,6 +104,8 @@ class _Document(msgspec.Struct, gc=False):
     file: str = ""
     offset: int = 0
     vlsn: int = 0
+    term: int = 0
+    found: int = 0
 
 
 _decoder = msgspec.json.Decoder(_Document)
@@ -111,6 +121,8 @@ def error_of(body: bytes | memoryview) -> VlsnLogError:
     kind = _classes.get(read.type, VlsnLogError)
     if kind is Trimmed:
         return Trimmed(read.detail, first=read.first)
+    if kind is NotInLog:
+        return NotInLog(read.detail, vlsn=read.vlsn, term=read.term, found=read.found)
     if kind is Damaged:
         return Damaged(read.detail, file=read.file, offset=read.offset, vlsn=read.vlsn)
     return kind(read.detail)

@@ -3,6 +3,12 @@
 A page may be 4 MiB, so what readers can make a node hold is counted twice over: few pages are made at once, and
 an answer counts against a budget until its socket has taken it.  A read that has to wait holds no place
 among the few, and is then given a small page.
+
+``consistency=durable``, the default, shows what this node knows to be durable.  ``linearizable`` first has a majority
+confirm who leads: the answer then holds everything that was acknowledged before it was asked, on any node.
+
+``after_term=T`` beside ``from=N``: the reader has read VLSN N - 1, of term T.  A log that does not hold it there says
+so (``not-in-log``) instead of going on as if it did.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from repl.api import BlockPage, EntryPage, NodeApi
 from repl.http import ndjson, query
 from repl.http.limits import (
+    CONFIRM_S,
     PAGES_IN_FLIGHT_BYTES_MAX,
     READ_BYTES_MAX,
     READ_LIMIT,
@@ -24,13 +31,15 @@ from repl.http.limits import (
     Budget,
 )
 from repl.http.types import Request, Response
-from vlsn.errors import WaitEnded
+from vlsn.errors import BadArgument, WaitEnded
 
 BLOCKS = "application/x-vlsnlog-blocks"
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 
-_PARAMETERS = frozenset({"from", "limit", "wait", "kinds"})
-_NONE: frozenset[str] = frozenset()
+CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
+CONFIRMED = frozenset({"consistency", "timeout"})
+
+_PARAMETERS = frozenset({"from", "limit", "wait", "kinds", "after_term"}) | CONFIRMED
 _PIECE_BYTES = 256 * 1024
 
 
@@ -48,16 +57,24 @@ class Reads:
         limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
         all_kinds = query.choice(fields, "kinds", False, ALL_KINDS)
+        place = Place(self._node, fields, from_vlsn)
         with self._reads.hold():
+            place.check()
+            await confirm(self._node, fields)
             if BLOCKS in request.headers.get("Accept", ""):
                 blocks = await self._blocks(from_vlsn, wait_s)
+                place.check()
                 return self._page(blocks, b"".join(blocks.data), BLOCKS)
             page = await self._entries(from_vlsn, limit, wait_s, all_kinds)
+            place.check()
             return self._page(page, ndjson.encode(page.entries, kinds=all_kinds), ndjson.CONTENT_TYPE)
 
     async def entry(self, request: Request, item: str) -> Response:
-        query.only(request.query, _NONE)
-        entry = await self._node.read_one(query.whole_of(item, "vlsn", 1, query.VLSN_MAX))
+        query.only(request.query, CONFIRMED)
+        vlsn = query.whole_of(item, "vlsn", 1, query.VLSN_MAX)
+        with self._reads.hold():
+            await confirm(self._node, request.query)
+            entry = await self._node.read_one(vlsn)
         headers = {
             "Content-Type": "application/octet-stream",
             "Vlsnlog-Vlsn": str(entry.vlsn),
@@ -104,6 +121,29 @@ class Reads:
         headers["Content-Length"] = str(len(body))
         self._pages.take(len(body))
         return Response(200, headers, stream=_Counted(body, self._pages))
+
+
+class Place:
+    """Where a reader stands: what it has read last, if it said so."""
+
+    def __init__(self, node: NodeApi, fields: Mapping[str, str], from_vlsn: int | None) -> None:
+        self._node = node
+        self._term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
+        self._vlsn = (from_vlsn or 0) - 1
+        if self._term and self._vlsn < 1:
+            raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")
+
+    def check(self) -> None:
+        """Before a read, and again before its answer, which may rest on more of the log.  Raises ``NotInLog``."""
+        if self._term:
+            self._node.check_place(self._vlsn, self._term)
+
+
+async def confirm(node: NodeApi, fields: Mapping[str, str]) -> None:
+    """Returns when ``node`` may answer a read of the ``consistency`` asked for.  Raises ``NotMaster``, ``Lagging``."""
+    timeout_s = query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+    if query.choice(fields, "consistency", False, CONSISTENCY):
+        await node.confirm(timeout_s)
 
 
 class _Counted:

@@ -4,8 +4,8 @@
     data: {"vlsn":17,"term":2,"time":…,"value":"…"}
 
 A comment comes whenever 15 s passed without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
-goes on after that VLSN and wins over ``?from=``; with neither, the first entry there is begins.  What cannot be
-served is a problem document before the first event; after it, an event ``error`` that carries one and
+goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
+What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
 ends the stream.  So do events for which there is no room, since other clients do not take theirs (``queue-full``).
 """
 
@@ -24,13 +24,13 @@ from repl.http.limits import (
     WAITED_BYTES_MAX,
     Budget,
 )
-from repl.http.read import ALL_KINDS
+from repl.http.read import ALL_KINDS, CONFIRMED, Place, confirm
 from repl.http.types import Request, Response
 from vlsn.errors import VlsnLogError, WaitEnded
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _COMMENT = b": still here\n\n"
-_PARAMETERS = frozenset({"from", "kinds"})
+_PARAMETERS = frozenset({"from", "kinds", "after_term"}) | CONFIRMED
 
 
 class Tails:
@@ -43,11 +43,15 @@ class Tails:
         query.only(request.query, _PARAMETERS)
         from_vlsn = query.whole(request.query, "from", None, 1, query.VLSN_MAX)
         all_kinds = query.choice(request.query, "kinds", False, ALL_KINDS)
+        place = Place(self._node, request.query, from_vlsn)
         last_seen = request.headers.get("Last-Event-ID", "")
         if last_seen:
             from_vlsn = query.whole_of(last_seen, "Last-Event-ID", 0, query.VLSN_MAX - 1) + 1
+        else:
+            place.check()
         self._tails.take(1)
         try:
+            await confirm(self._node, request.query)
             page = await self._read(from_vlsn, 0.0, all_kinds)
         except BaseException:
             self._tails.give(1)

@@ -161,6 +161,7 @@ FORMATS = {
     "ACK": Format(
         st.just(stream.ack_message(stream.Ack(4, 10, 9))), lambda data: stream.ack_message(stream.decode_ack(data))
     ),
+    "ROUND": Format(st.just(stream.round_message(4, 9)), lambda data: stream.round_message(*stream.decode_round(data))),
     "SYNCUP": json_message(stream.Syncup(1, 9, 9, 3, [stream.TermRun(1, 1, 4), stream.TermRun(3, 5, 9)])),
     "MATCHPOINT": json_message(stream.Matchpoint(9, 3, term=3, block_first=5, crc32c=7, crc32=8)),
     "START": json_message(stream.Start(10)),

@@ -26,9 +26,11 @@ from vlsn.stream import (
     decode_ack,
     decode_json,
     decode_position,
+    decode_round,
     encode,
     heartbeat_message,
     message_type,
+    round_message,
     split_blocks,
 )
 
@@ -148,10 +150,14 @@ def test_acks_and_heartbeats_round_trip() -> None:
     assert decode_ack(ack_message(ack)) == ack
     assert decode_position(heartbeat_message(POSITION)) == POSITION
     assert decode_json(encode(Start(7)), Start) == Start(7)
+    assert decode_round(round_message(4, 9)) == (4, 9)
     with pytest.raises(BadBody):
         decode_ack(ACK.pack(7, 0, 0, 0, 4, 9, 10))  # synced past written
     with pytest.raises(BadBody):
         decode_ack(ack_message(ack) + b"\0")
+    for wrong in (round_message(0, 9), round_message(4, 0), round_message(4, 9) + b"\0", ack_message(ack)):
+        with pytest.raises(BadBody):
+            decode_round(wrong)
 
 
 def test_a_heartbeat_is_its_header_and_nothing_else() -> None:

@@ -20,6 +20,7 @@ from vlsn.errors import (
     Damaged,
     NotData,
     NotFound,
+    NotInLog,
     NotYet,
     OutcomeUnknown,
     Trimmed,
@@ -60,6 +61,7 @@ class MemoryNode:
     master: str | None = "http://127.0.0.1:1"
     leads: bool = True
     refuse: VlsnLogError | None = None
+    unconfirmed: VlsnLogError | None = None
     refuse_feed: VlsnLogError | None = None
     hold: bool = False
     entries: list[Entry] = field(default_factory=list)
@@ -214,6 +216,20 @@ class MemoryNode:
         if entry.kind != EntryKind.DATA:
             raise NotData(f"VLSN {vlsn} is a {EntryKind(entry.kind).name}")
         return entry
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        found = self.entries[min(vlsn, self.durable) - 1].term
+        if found > term or (found != term and vlsn <= self.durable):
+            raise NotInLog(f"VLSN {vlsn} is of term {found}, not {term}", vlsn=vlsn, term=term, found=found)
+
+    async def confirm(self, timeout_s: float) -> int:
+        self.calls.append(f"confirm in {timeout_s:g} s")
+        if self.unconfirmed is not None:
+            raise self.unconfirmed
+        return self.durable
+
+    async def peer_read_index(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"asked": body["to"], "vlsn": self.durable}
 
     def check_feed(self, hello: FeedHello) -> None:
         if hello.group != self.group:

@@ -14,7 +14,7 @@ from repl.http.types import Response
 from tests.repl.http.calls import call, refused, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn import block
-from vlsn.errors import Damaged
+from vlsn.errors import Damaged, Lagging, NotMaster
 from vlsn.limits import MIB
 
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
@@ -211,3 +211,52 @@ async def test_read_one_gives_the_value_as_the_body() -> None:
 )
 async def test_read_one_refusals(item: str, status: int, slug: str) -> None:
     refused(await call(node_with(b"a"), "GET", f"/v1/entries/{item}"), status, slug)
+
+
+@pytest.mark.parametrize("path", ["/v1/entries", "/v1/entries?from=2", "/v1/entries/2", "/v1/tail"])
+async def test_read_linearizable_is_confirmed_first_and_a_durable_one_is_not(path: str) -> None:
+    node = node_with(b"a")
+    separator = "&" if "?" in path else "?"
+    for consistency in ("", "consistency=durable"):
+        assert (await call(node, "GET", f"{path}{separator}{consistency}".rstrip("?&"))).status == 200
+    assert node.calls == []
+    response = await call(node, "GET", f"{path}{separator}consistency=linearizable")
+    assert response.status == 200
+    assert node.calls == ["confirm in 5 s"]
+    await call(node, "GET", f"{path}{separator}consistency=linearizable&timeout=0.25")
+    assert node.calls[1:] == ["confirm in 0.25 s"]
+    refused(await call(node, "GET", f"{path}{separator}consistency=eventual"), 400, "bad-argument")
+    refused(await call(node, "GET", f"{path}{separator}consistency=linearizable&timeout=61"), 400, "bad-argument")
+
+
+@pytest.mark.parametrize("path", ["/v1/entries", "/v1/entries/2", "/v1/tail"])
+async def test_read_that_nobody_confirms_is_refused_and_can_be_tried_again(path: str) -> None:
+    node = node_with(b"a")
+    for error, slug in ((NotMaster("nobody leads"), "no-master"), (Lagging("not that far"), "not-yet")):
+        node.unconfirmed = error
+        response = await call(node, "GET", f"{path}?consistency=linearizable")
+        refused(response, 503, slug)
+        assert response.headers["Retry-After"] == "1"
+    refused(await call(node, "GET", "/v1/entries/9"), 404, "not-yet")  # what is not durable anywhere is not there
+
+
+@pytest.mark.parametrize("path", ["/v1/entries", "/v1/tail"])
+async def test_read_after_what_is_not_in_the_log_is_refused_with_both_terms(path: str) -> None:
+    node = node_with(b"a", b"b")
+    assert (await call(node, "GET", f"{path}?from=3&after_term=7")).status == 200
+    document = refused(await call(node, "GET", f"{path}?from=3&after_term=6"), 409, "not-in-log")
+    assert (document["vlsn"], document["term"], document["found"]) == (2, 6, 7)
+    # The log ends at VLSN 3 in term 7: VLSN 8 can bear term 7 and follow later, but never term 6.
+    assert (await call(node, "GET", f"{path}?from=9&after_term=7")).status == 200
+    refused(await call(node, "GET", f"{path}?from=9&after_term=6"), 409, "not-in-log")
+    refused(await call(node, "GET", f"{path}?from=1&after_term=6"), 400, "bad-argument")
+    refused(await call(node, "GET", f"{path}?after_term=6"), 400, "bad-argument")
+
+
+async def test_read_is_checked_again_with_what_came_while_it_waited() -> None:
+    """A log that was too short to tell, and grows past the place in a higher term."""
+    node = node_with(b"a")
+    waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=4&after_term=8&wait=5"))
+    await node.until_waits()
+    node.append(b"b", b"c")  # of term 7, where the reader has read one of term 8
+    refused(await waiting, 409, "not-in-log")

@@ -10,7 +10,7 @@ from repl.http.routes import Gateway
 from repl.http.segments import byte_range
 from tests.repl.http.calls import UnreadableBody, call, json, refused, whole_body
 from tests.repl.http.memory_node import MemoryNode
-from vlsn.errors import BadArgument, Damaged, Trimmed, VlsnLogError, by_slug
+from vlsn.errors import BadArgument, Damaged, NotInLog, Trimmed, VlsnLogError, by_slug
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,8 @@ async def test_routes_unknown_parameter_is_a_bad_argument(path: str) -> None:
 
 def test_problem_every_slug_has_a_status_and_comes_back_as_its_class() -> None:
     for slug, kind in by_slug().items():
-        error = kind("why", first=3) if kind is Trimmed else kind("why")
+        facts = {Trimmed: {"first": 3}, NotInLog: {"vlsn": 9, "term": 2, "found": 4}}.get(kind, {})
+        error = kind("why", **facts)
         assert 400 <= problem.status_of(slug) <= 599
         back = problem.error_of(problem.document(error))
         assert type(back).slug == slug
@@ -63,6 +64,9 @@ def test_problem_every_slug_has_a_status_and_comes_back_as_its_class() -> None:
 def test_problem_keeps_the_facts_of_its_error() -> None:
     trimmed = problem.error_of(problem.document(Trimmed("gone", first=9)))
     damaged = problem.error_of(problem.document(Damaged("rot", file="f", offset=8, vlsn=7)))
+    elsewhere = problem.error_of(problem.document(NotInLog("not here", vlsn=9, term=2, found=4)))
+    assert isinstance(elsewhere, NotInLog)
+    assert (elsewhere.vlsn, elsewhere.term, elsewhere.found) == (9, 2, 4)
     assert isinstance(trimmed, Trimmed)
     assert isinstance(damaged, Damaged)
     assert (trimmed.first, damaged.file, damaged.offset, damaged.vlsn) == (9, "f", 8, 7)

@@ -1,0 +1,25 @@
+"""How long a client waits before it asks again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tenacity import RetryCallState, wait_random_exponential
+from tenacity.wait import wait_base
+
+EAGER_S: Final = 1.0
+"""A change of master is mostly over by then."""
+EAGER_PAUSE_S: Final = 0.1
+PAUSE_MAX_S: Final = 1.0
+
+
+class Backoff(wait_base):
+    """Drawn from 0 to 0.1 s in the first second of trouble, then from 0 to twice as much with each try, up to 1 s."""
+
+    def __init__(self) -> None:
+        self._eager = wait_random_exponential(multiplier=EAGER_PAUSE_S / 2, max=EAGER_PAUSE_S)
+        self._later = wait_random_exponential(multiplier=EAGER_PAUSE_S / 4, max=PAUSE_MAX_S)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        since = retry_state.seconds_since_start
+        return (self._eager if since is None or since < EAGER_S else self._later)(retry_state)

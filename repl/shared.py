@@ -1,0 +1,62 @@
+"""One call for many callers: whoever asks while it is under way shares the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """``call`` is under way at most once, and every ``get`` gives the result of one that began after it.
+
+    get ─► call 1 begins;  get, get ─► both wait for call 2, which begins when call 1 has ended
+    """
+
+    def __init__(self, call: Callable[[], Awaitable[T]]) -> None:
+        self._call = call
+        self._next: asyncio.Future[T] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed: BaseException | None = None
+
+    async def get(self) -> T:
+        """Raises what the call raised, or what ``close`` was given."""
+        if self._closed is not None:
+            raise self._closed
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="shared call")
+        return await asyncio.shield(self._next)
+
+    def close(self, error: BaseException) -> None:
+        """Ends the call under way; who waits, and whoever asks later, gets ``error``."""
+        self._closed = error
+        if self._task is not None:
+            self._task.cancel()
+        _fail(self._next, error)
+
+    async def _run(self) -> None:
+        try:
+            while self._next is not None:
+                due, self._next = self._next, None
+                try:
+                    result = await self._call()
+                except asyncio.CancelledError:
+                    _fail(due, self._closed or asyncio.CancelledError())
+                    raise
+                except Exception as error:  # the boundary of a task: it belongs to those who asked
+                    _fail(due, error)
+                else:
+                    if not due.done():
+                        due.set_result(result)
+        finally:
+            self._task = None
+
+
+def _fail(due: asyncio.Future[T] | None, error: BaseException) -> None:
+    if due is not None and not due.done():
+        due.set_exception(error)
+        due.exception()  # looked at: who asked may have left
