@@ -79,6 +79,7 @@ class Leading:
         self.present = 0
         """Replicas that count for ``insufficient-replicas``."""
         self.handing_over: NodeName | None = None
+        self._holds_back = False
         self._acked = asyncio.Event()
         self._over = asyncio.Event()
         self._telling: asyncio.TimerHandle | None = None
@@ -162,25 +163,29 @@ class Leading:
     async def hand_over(self, to: NodeName | None) -> NodeName:
         """Moves mastership to ``to``, or to the replica that is furthest: takes no appends until it has all of the log
         and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.  Raises
-        ``BadArgument`` for one that is not fed, ``Unreachable`` when it did not take over."""
-        node = self.node
-        feeder = self._heir(to)
-        name = NodeName(feeder.replica)
+        ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take over."""
         if self.handing_over is not None:
             raise NotMaster(f"this node is handing over to {self.handing_over} already")
-        self.handing_over = name
-        node.event("hands_over", to=name, term=self.term)
+        self.handing_over = to or NodeName("whoever is furthest")
         try:
             async with asyncio.timeout(HAND_OVER_S):
-                while self.log.queue_length or feeder.acked < self.log.allocated:
-                    self._acked.clear()
-                    await self._acked.wait()
-                await ask_to_stand(node, name, self.term)
-                await self._over.wait()
+                return await self._hand_over(to)
         except TimeoutError:
-            raise Unreachable(f"{name} has not taken over within {HAND_OVER_S} s; this node leads on") from None
+            raise Unreachable(f"{self.handing_over} has not taken over within {HAND_OVER_S} s") from None
         finally:
             self.handing_over = None
+            self._holds_back = False
+
+    async def _hand_over(self, to: NodeName | None) -> NodeName:
+        while (feeder := self._heir(to)) is None or self.log.queue_length or feeder.acked < self.log.allocated:
+            self._holds_back = feeder is not None  # nobody waits for one that is not there yet
+            self._acked.clear()
+            await self._acked.wait()
+        self._holds_back = True
+        name = self.handing_over = NodeName(feeder.replica)
+        self.node.event("hands_over", to=name, term=self.term)
+        await ask_to_stand(self.node, name, self.term)
+        await self._over.wait()
         return name
 
     async def _make_way(self) -> None:
@@ -198,22 +203,22 @@ class Leading:
             except VlsnLogError as error:
                 self.node.event("hand_over.failed", why=str(error))
 
-    def _heir(self, to: NodeName | None) -> Feeder:
-        assert self.book is not None
-        electable = self.book.electable
-        able = [each for each in self.feeders.values() if each.streaming and each.incarnation in electable]
-        if to is not None:
-            able = [feeder for feeder in able if feeder.replica == to]
-        if not able:
-            whom = f"{to} is" if to is not None else "no electable replica is"
-            raise BadArgument(f"{whom} fed by this master: nobody can take over")
-        return max(able, key=lambda feeder: feeder.acked)
+    def _heir(self, to: NodeName | None) -> Feeder | None:
+        """Who would lead next; None while it is not fed.  Raises ``BadArgument`` for a name that may not lead."""
+        group = self.log.history.group
+        assert self.book is not None and group is not None
+        able = {member.name for member in group.members if member.electable and member.name != self.node.name}
+        if to is not None and to not in able:
+            raise BadArgument(f"{to} is no member that may lead; one of {', '.join(sorted(able)) or 'nobody'} may")
+        fed = [each for each in self.feeders.values() if each.streaming and each.incarnation in self.book.electable]
+        fed = [feeder for feeder in fed if to in (None, feeder.replica)]
+        return max(fed, key=lambda feeder: feeder.acked, default=None)
 
     # Appends.
 
     def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
         log = self.log
-        if self.handing_over is not None:
+        if self._holds_back:
             raise NotMaster(f"this node is handing over to {self.handing_over}; try again")
         if log.overloaded:
             raise QueueFull(f"{log.queue_length} entries already wait to be logged")
@@ -371,6 +376,7 @@ class Leading:
             self._tasks[feeder].cancel()
 
     def past_syncup(self, feeder: Feeder) -> None:
+        self._acked.set()
         self._count_present()
         self.rounds.fed(feeder)
         self.node.event("feed.start", replica=feeder.replica, after=feeder.sent)
