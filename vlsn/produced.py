@@ -53,15 +53,18 @@ def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence
 
 
 def one(buf: Buffer, at: int, count: int) -> tuple[int, int]:
-    """Producer and sequence of a batch of ``count`` entries whose columns are at ``at``.  Raises ``BadBody``."""
+    """Producer and sequence of one submission of ``count`` entries whose columns are at ``at``.  Raises ``BadBody``."""
     producer, sequence, entries, zero = _ONE.unpack_from(buf, at)
     if not producer or sequence > SEQUENCE_MAX or entries != count or zero:
-        raise BadBody(f"a batch of {count} entries, sequence {sequence} of producer {producer:#x}, counts {entries}")
+        raise BadBody(f"producer {producer:#x}, sequence {sequence}, of {entries} entries in {count}")
     return producer, sequence
 
 
 def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
     """Raises ``BadBody`` for columns that a block of ``count`` entries cannot have."""
+    if submissions == 1:
+        one(buf, at, count)
+        return
     producers, sequences, counts = (np.array(column) for column in _read(buf, at, submissions))
     if int(counts.astype(np.int64).sum()) != count or not counts.all():
         raise BadBody(f"producer columns whose counts are not {count} in all, or 0")
