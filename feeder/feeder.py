@@ -108,7 +108,9 @@ class Feeder:
         owner: FeederOwner,
         offload: Offload,
         heartbeat_s: float,
+        listed: bool = True,
     ) -> None:
+        """``listed``: the group lists that incarnation; one that it does not list yet is fed too."""
         self.replica = replica
         self.incarnation = incarnation
         self.term = term
@@ -125,6 +127,7 @@ class Feeder:
         self._owner = owner
         self._offload = offload
         self._heartbeat_s = heartbeat_s
+        self._listed = listed
         self._waiter: asyncio.Future[None] | None = None
         self._told_dtvlsn = NULL_VLSN
         self._idle = False
@@ -213,6 +216,8 @@ class Feeder:
         if syncup.stored_term > self.term:
             raise StaleTerm(f"the replica has stored term {syncup.stored_term}, this feed is of term {self.term}")
         span = self._log.range
+        if not syncup.last and not self._listed:
+            raise Trimmed("an empty log of an incarnation that the group does not list is restored", first=span.first)
         at = matchpoint(span.first, self._log.ring.last_vlsn, self._log.history.term_runs, syncup)
         if at is None:
             raise Trimmed("the logs have no VLSN in common: the replica needs a network restore", first=span.first)

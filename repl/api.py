@@ -224,6 +224,14 @@ class NodeApi(Protocol):
         ``BadArgument``, ``Unreachable``."""
         ...
 
+    def group_document(self) -> dict[str, Any]:
+        """``GET /v1/group``: the members as this node's log lists them.  Raises ``NotMaster`` while it is not open."""
+        ...
+
+    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/admin/group`` (``repl.membership.Change``); durable on return.  Raises as ``Changes.change``."""
+        ...
+
     async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
         """``POST /v1/peer/stand``: the master asks this node to take over.  Raises as ``peer_vote``, ``StaleTerm``."""
         ...

@@ -84,6 +84,10 @@ class AppendBook:
         self.electable = tuple(electable)
         self.term_start = term_start
         self._count()
+        if self._all:
+            self._release(self._all, synced_by_all(self.synced, self.electable), Acks.ALL)
+        if self._repeats:
+            self.release_repeats()
 
     def sealed(self, appends: list[Pending]) -> None:
         """VLSNs were given to these, above all given before."""

@@ -83,14 +83,14 @@ class Cleaning:
         """Why nothing may go for its age, after a look at the members' clocks."""
         node, clock = self._node, self._node.seams.clock
         before = clock.wall_us()
-        others = [name for name in node.config.members if name != node.name]
+        others = [name for name in node.members if name != node.name]
         answers = await ask_all(node, founding.DISCOVERY, others)
         after = clock.wall_us()
         for name, answer in answers.items():
             apart = max(answer.clock_us - after, before - answer.clock_us) / 1e6
             if apart > CLOCK_DIFFERENCE_MAX_S:
                 return f"the clock of {name} differs by {apart:.0f} s"
-        if len(answers) + 1 < majority(len(node.config.members)):
+        if len(answers) + 1 < majority(len(node.members)):
             return f"only {len(answers)} of {len(others)} members have told their clocks"
         return ""
 
@@ -112,11 +112,13 @@ class FeederHolds:
         self._on_dropped = on_dropped
         self._held: dict[str, Hold] = {}
 
-    def hold_all(self, group: GroupEntry) -> None:
-        """Nobody has said yet how far it is."""
-        for member in group.members:
-            if member.name != self._own:
-                self.matched(member.name, NULL_VLSN)
+    def follow(self, group: GroupEntry) -> None:
+        """The members have changed: a new one has not said yet how far it is, one that is gone holds nothing."""
+        names = {member.name for member in group.members} - {self._own}
+        for name in sorted(names - set(self._held)):
+            self.matched(name, NULL_VLSN)
+        for name in sorted(set(self._held) - names):
+            self._log.holds.release(self._held.pop(name))
 
     def matched(self, replica: str, at: Vlsn) -> None:
         """``replica`` has everything up to ``at``, the end of a block.  Raises ``Trimmed``."""
@@ -125,7 +127,8 @@ class FeederHolds:
         )
 
     def acknowledged(self, replica: str, synced: Vlsn) -> None:
-        self._held[replica].advance(synced)
+        if replica in self._held:
+            self._held[replica].advance(synced)
 
     def release(self) -> None:
         for hold in self._held.values():

@@ -34,6 +34,7 @@ from repl.election import (
     VoteRequest,
 )
 from repl.founding import Found, parse_hex
+from repl.membership import counting
 from vlsn.errors import StaleTerm, VlsnLogError
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.records import GroupEntry
@@ -62,8 +63,8 @@ class Electing:
         self._ticked_s = node.seams.clock.monotonic_s()
         self._door = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._listed: tuple[GroupEntry | None, list[Elector]] = (None, [])
-        """A group of the log, and its electors."""
+        self._listed: tuple[GroupEntry | None, bool, list[Elector]] = (None, False, [])
+        """The newest group of the log, whether it is known durable, and the electors that count by it."""
         least = node.config.election_timeout_s
         self.core = Election(
             self._log.node_file.record,
@@ -285,10 +286,11 @@ class Electing:
         )
 
     def _electors(self) -> list[Elector]:
-        group = self._log.history.group
-        if self._listed[0] is not group:
-            self._listed = group, electors(group)
-        return self._listed[1]
+        log = self._log
+        group, settled = log.history.group, log.dtvlsn >= log.history.group_vlsn
+        if self._listed[0] is not group or self._listed[1] is not settled:
+            self._listed = group, settled, electors(counting(log.history.groups, log.dtvlsn))
+        return self._listed[2]
 
     def _founding(self, found: Found) -> Standing:
         return Standing(end=(0, 0), electors=electors(found.group))
@@ -322,6 +324,11 @@ def electors(group: GroupEntry | None) -> list[Elector]:
     if group is None:
         return []
     return [
-        Elector(NodeName(member.name), Incarnation(parse_hex(member.incarnation)), electable=member.electable)
+        Elector(
+            NodeName(member.name),
+            Incarnation(parse_hex(member.incarnation)),
+            electable=member.electable,
+            priority=member.priority,
+        )
         for member in group.members
     ]

@@ -34,11 +34,10 @@ from feeder.acks import majority
 from vlsn.errors import BadBody
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.nodefile import NodeRecord
-from vlsn.records import JSON_FAULTS
+from vlsn.records import JSON_FAULTS, PRIORITY_MAX
 from vlsn.stream import Hex, Name, Number, StoredTerm
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
-PRIORITY_MAX = 10
 PRIORITY_DELAY_S = 0.05
 """How much longer a node waits for each step below the highest priority."""
 

@@ -30,6 +30,7 @@ from vlsn.errors import (
     FeedRefused,
     Halted,
     IntegrityFault,
+    NotListed,
     NotMaster,
     RollbackProhibited,
     Trimmed,
@@ -145,6 +146,7 @@ class Following:
         }
         deadline = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
         said: list[str] = []
+        unlisted = False
         waiting = set(asked)
         try:
             while waiting and not called.done() and (left := deadline - asyncio.get_running_loop().time()) > 0:
@@ -161,12 +163,15 @@ class Following:
                         raise error
                     elif error is not None:
                         self._silent(asked[task], error)
+                        unlisted = unlisted or isinstance(error, NotListed)
                         said.append(f"{asked[task]}: {error}")
         finally:
             called.cancel()
             for task in asked:
                 task.cancel()
         assert node.electing is not None
+        if unlisted:
+            raise NotListed("; ".join(sorted(said)))
         raise NotMaster(node.electing.reason or "; ".join(sorted(said)) or "no member leads")
 
     def _silent(self, name: NodeName, error: BaseException) -> None:

@@ -18,6 +18,7 @@ from feeder.feeder import Feeder, Messages
 from repl import founding
 from repl.api import Acks, Done, FeedHello
 from repl.appends import Append, AppendBook
+from repl.changing import Changes
 from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found
 from repl.offload import settle
@@ -41,7 +42,7 @@ from vlsn.errors import (
     WrongIncarnation,
     WrongName,
 )
-from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
 from vlsn.queued import Pending
 from vlsn.records import TermEntry
 from vlsn.seal import Submission
@@ -71,6 +72,9 @@ class Leading:
         self.own = Incarnation(node.incarnation)
         self.feeders: dict[str, Feeder] = {}
         self.book: AppendBook | None = None
+        self.start: Vlsn = NULL_VLSN
+        """The first VLSN of this term."""
+        self.changes = Changes(self)
         self.once = Once(self.log, self._repeat)
         self.messages = Messages()
         self.rounds = LeadersRounds(self)
@@ -111,7 +115,7 @@ class Leading:
         )
         entry = TermEntry(term=term, master=node.name, incarnation=f"{self.own:016x}").encode()
         sealed: asyncio.Future[Vlsn] = asyncio.get_running_loop().create_future()
-        start = Vlsn(log.allocated + 1)
+        self.start = start = Vlsn(log.allocated + 1)
         log.start_sealing(term)
         kinds, values = [EntryKind.TERM], [entry]
         if self._founds is not None:
@@ -119,26 +123,25 @@ class Leading:
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
             await sealed  # the group that this very block founds is in the log then, and counts
-        self.book.set_group(founding.electable_incarnations(log.history.group), start)
+        self.changes.follow()
         self.book.note(self.own, log.range.last_sync)
-        assert log.history.group is not None
-        self.holds.hold_all(log.history.group)
         node.set_state("MASTER")
         node.event("leads", term=term, first=start)
         asking = asyncio.create_task(self._ask_those_without_feed(), name="ask")
         making_way = asyncio.create_task(self._make_way(), name="make way")
+        changing = asyncio.create_task(self.changes.run(), name="changes")
         try:
             await self._ended
         finally:
-            asking.cancel()
-            making_way.cancel()
+            for task in (asking, making_way, changing):
+                task.cancel()
 
     async def _ask_those_without_feed(self) -> None:
         """An empty member takes its first feed only from the process that asked it last: a founder that died
         between its first block and that feed has to ask once more."""
         asked: set[NodeName] = set()
         while True:
-            missing = [name for name in self.node.urls if name not in self.feeders and name not in asked]
+            missing = [name for name in self.node.members if name not in self.feeders and name not in asked]
             answers = await ask_all(self.node, founding.FOUNDING, (name for name in missing if name != self.node.name))
             asked.update(answers)
             await asyncio.sleep(1.0)
@@ -155,6 +158,7 @@ class Leading:
             task.cancel()
         if self.log.failure is None and not self.log.closed:
             self.log.stop_sealing(NotMaster("this node has stopped leading; nothing of this append was logged"))
+        self.changes.end()
         if self.book is not None:
             self.book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
 
@@ -247,7 +251,7 @@ class Leading:
     def _check_replicas(self, acks: Acks) -> None:
         assert self.book is not None
         total = len(self.book.electable)
-        needed = (majority(total) if acks is Acks.MAJORITY else total) - 1
+        needed = (majority(total) if acks is Acks.MAJORITY else total) - (self.own in self.book.electable)
         if self.present < needed:
             raise InsufficientReplicas(f"{self.present} replicas are connected, acks={acks} needs {needed}")
 
@@ -257,6 +261,8 @@ class Leading:
         self.once.sealed(pendings)
 
     def handed_over(self) -> None:
+        if self.book is not None and self.log.history.group is not None:
+            self.changes.follow()
         for feeder in self.feeders.values():
             feeder.handed_over()
 
@@ -268,6 +274,7 @@ class Leading:
 
     def _durable_rose(self, durable: Vlsn) -> None:
         self.log.raise_dtvlsn(durable)
+        self.changes.durable_rose(durable)
         self.node.durable_rose()
         self.rounds.durable_rose()
         if self._telling is None:
@@ -289,11 +296,13 @@ class Leading:
         book = self.book
         if book is None:
             return
-        silent_max = self.node.config.election_timeout_s / TICK_S
         self.present = sum(
-            feeder.streaming and feeder.incarnation in book.electable and feeder.silent_ticks <= silent_max
-            for feeder in self.feeders.values()
+            feeder.incarnation in book.electable and self.hears(feeder) for feeder in self.feeders.values()
         )
+
+    def hears(self, feeder: Feeder) -> bool:
+        """Its replica is past syncup, and has answered within an election timeout."""
+        return feeder.streaming and feeder.silent_ticks <= self.node.config.election_timeout_s / TICK_S
 
     # Feeds.
 
@@ -301,18 +310,17 @@ class Leading:
         log = self.log
         if self.node.state != "MASTER":
             raise NotMaster("this node is not leading yet")
-        if hello.node not in self.node.urls or hello.node == self.node.name:
-            raise WrongName(f"{hello.node} is no member that this node feeds")
+        if hello.node == self.node.name:
+            raise WrongName(f"{hello.node} is this node's own name")
         if hello.to_incarnation is not None and hello.to_incarnation != self.own:
             raise WrongIncarnation(f"this node is incarnation {self.own:016x}, not {hello.to_incarnation:016x}")
         live = self.feeders.get(hello.node)
-        listed = founding.listed_incarnation(log.history.group, hello.node)
-        if live is not None and live.incarnation != hello.incarnation:
-            raise DuplicateFeed(f"{hello.node} is fed already, as incarnation {live.incarnation:016x}")
-        if listed is None:
+        if founding.listed_incarnation(log.history.group, hello.node) is None:
             raise NotListed(f"the group does not list {hello.node}")
-        if listed != hello.incarnation:
-            raise NotListed(f"the group lists {hello.node} as incarnation {listed:016x}, not {hello.incarnation:016x}")
+        if live is not None and live.incarnation != hello.incarnation:
+            if not self.hears(live) and live.streaming:
+                self._tasks[live].cancel()  # half open: another store has come in its place
+            raise DuplicateFeed(f"{hello.node} is fed already, as incarnation {live.incarnation:016x}")
         if hello.term > self.term:
             assert self.node.electing is not None
             self.node.electing.saw(hello.term)
@@ -332,6 +340,7 @@ class Leading:
             owner=self,
             offload=self.node.feed_offload,
             heartbeat_s=self.node.config.heartbeat_s,
+            listed=founding.listed_incarnation(self.log.history.group, hello.node) == hello.incarnation,
         )
         task = asyncio.current_task()
         assert task is not None
@@ -353,15 +362,23 @@ class Leading:
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
         assert self.book is not None and self.node.electing is not None
-        self.node.electing.heard_from(feeder.replica)
+        if feeder.incarnation in self.book.electable:
+            self.node.electing.heard_from(feeder.replica)
         self._acked.set()
         self.book.note(Incarnation(feeder.incarnation), Vlsn(ack.synced))
         self.holds.acknowledged(feeder.replica, Vlsn(ack.synced))
 
     def answered(self, feeder: Feeder, number: int) -> None:
-        assert self.node.electing is not None
-        self.node.electing.heard_from(feeder.replica)
+        assert self.node.electing is not None and self.book is not None
+        if feeder.incarnation in self.book.electable:
+            self.node.electing.heard_from(feeder.replica)
         self.rounds.answered(feeder, number)
+
+    def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:
+        for name in names:
+            feeder = self.feeders[name]
+            feeder.end(why)
+            self._tasks[feeder].cancel()
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
         self.holds.matched(feeder.replica, at)
@@ -370,10 +387,8 @@ class Leading:
         """It lies too far behind for the others to wait for it."""
         why = overtaken(replica, first)
         self.node.event("hold.dropped", owner="feeder", replica=replica, first=first)
-        feeder = self.feeders.get(replica)
-        if feeder is not None:
-            feeder.end(why)
-            self._tasks[feeder].cancel()
+        if replica in self.feeders:
+            self.end_feeds_of([replica], why)
 
     def past_syncup(self, feeder: Feeder) -> None:
         self._acked.set()

@@ -24,6 +24,7 @@ from feeder.restore import Restores
 from repl import peers
 from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
+from repl.changing import document
 from repl.cleaning import Cleaning, told
 from repl.config import NodeConfig
 from repl.electing import Electing
@@ -32,6 +33,7 @@ from repl.founder import Founder
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
+from repl.membership import read_change
 from repl.mending import RETRY_S, ClosedMending, Mending
 from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
@@ -126,6 +128,8 @@ class Node:
         self.append_seconds = Seconds()
         self.duplicate_appends = 0
         """Submissions of producers that were here before."""
+        self.readmitted = 0
+        """Members that came back as another incarnation and were admitted under their names, by this node."""
         self.founder: tuple[Incarnation, int] | None = None
         """Incarnation and process of whom this node last told that it is empty."""
         self._on_fatal = on_fatal
@@ -361,10 +365,17 @@ class Node:
 
     @property
     def urls(self) -> dict[NodeName, str]:
-        """Every member's URL: as configured here, else as the group lists it."""
+        """Whom this node asks, and where: every member, and who is one by its settings alone.  As configured here,
+        else as the group lists it."""
+        return {**self.members, **self.config.members}
+
+    @property
+    def members(self) -> dict[NodeName, str]:
+        """Who may ask this node: those that its group lists; while it knows none, those that its settings name."""
         group = self.log.history.group if self.log is not None else None
-        listed = {NodeName(member.name): member.url for member in group.members} if group is not None else {}
-        return {**listed, **self.config.members}
+        if group is None:
+            return dict(self.config.members)
+        return {NodeName(each.name): self.config.members.get(NodeName(each.name), each.url) for each in group.members}
 
     @property
     def taking_feed(self) -> bool:
@@ -560,6 +571,15 @@ class Node:
             return {"from": self.config.name, "to": to}
         name = await role.hand_over(NodeName(to) if to is not None else None)
         return {"from": self.config.name, "to": name}
+
+    def group_document(self) -> dict[str, Any]:
+        return document(self)
+
+    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        role = self.role
+        if not isinstance(role, Leading) or self.state != "MASTER":
+            raise NotMaster("this node is not the master")
+        return await role.changes.change(read_change(body))
 
     async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
         return await peers.answer_stand(self, body)

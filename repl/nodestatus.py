@@ -38,7 +38,7 @@ def status(node: Node) -> dict[str, Any]:
         "damage": [],
         "scrub": None,
         "members": [
-            {"name": name, "url": url, "incarnation": "", "electable": True}
+            {"name": name, "url": url, "incarnation": "", "electable": True, "priority": 1, "joining": False}
             for name, url in node.config.members.items()
         ],
     }
@@ -87,7 +87,14 @@ def status(node: Node) -> dict[str, Any]:
     group = log.history.group
     if group is not None:
         base["members"] = [
-            {"name": each.name, "url": each.url, "incarnation": each.incarnation, "electable": each.electable}
+            {
+                "name": each.name,
+                "url": each.url,
+                "incarnation": each.incarnation,
+                "electable": each.electable,
+                "priority": each.priority,
+                "joining": each.joining,
+            }
             for each in group.members
         ]
     if isinstance(role, Leading):

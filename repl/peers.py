@@ -11,7 +11,7 @@ import msgspec
 from repl.election import VoteReply, VoteRequest, read_reply, read_request
 from repl.founding import FOUNDING, Answer, Purpose, Question, parse_hex, read_answer, read_question
 from repl.http.problem import error_of
-from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
+from vlsn.errors import BadBody, NotListed, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.stream import Name, StoredTerm
 
@@ -125,8 +125,10 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
     question = read_question(body)
     if question.group != node.config.group:
         raise WrongGroup(f"this node is of group {node.config.group}, not {question.group}")
-    if question.to != node.config.name or NodeName(question.sender) not in node.urls:
+    if question.to != node.config.name:
         raise WrongName(f"hello from {question.sender} to {question.to}; this is {node.config.name}")
+    if NodeName(question.sender) not in node.members:
+        raise NotListed(f"the group does not list {question.sender}")
     node.opened()
     if question.purpose == FOUNDING:
         node.called()

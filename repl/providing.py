@@ -86,7 +86,7 @@ async def block_of(node: Node, asked: Mapping[str, str], term: int, first: int) 
 def _check_names(node: Node, group: str, sender: str, to: str) -> None:
     if group != node.config.group:
         raise WrongGroup(f"this node is of group {node.config.group}, not {group[:40]}")
-    if to != node.config.name or NodeName(sender) not in node.config.members or sender == to:
+    if to != node.config.name or NodeName(sender) not in node.members or sender == to:
         raise WrongName(f"from {sender[:40]} to {to[:40]}; this is {node.config.name}")
 
 

@@ -214,7 +214,7 @@ class Restoration:
                 self._failed(name, error)
                 return None
 
-        others = [name for name in node.config.members if name != node.name]
+        others = [name for name in node.urls if name != node.name]
         answers = await asyncio.gather(*(one(name) for name in others))
         return choose([offer for offer in answers if offer is not None], have=have, durable=durable)
 
@@ -321,7 +321,7 @@ class Peer:
     def __init__(self, node: Node, name: NodeName) -> None:
         self.name = name
         self._node = node
-        self._url = f"{node.config.members[name]}/v1/peer/restore"
+        self._url = f"{node.urls[name]}/v1/peer/restore"
 
     async def open(self, from_vlsn: Vlsn) -> Offer:
         offer = await self.ask(OPEN, from_vlsn=from_vlsn)

@@ -153,6 +153,13 @@ class OutcomeUnknown(VlsnLogError):
     slug = "outcome-unknown"
 
 
+class GroupBusy(VlsnLogError):
+    """Another change of the group is not durable yet, or the master's term has only begun; nothing was logged."""
+
+    slug = "group-busy"
+    retry_safe = True
+
+
 # What the node itself is.
 
 

@@ -29,6 +29,7 @@ from vlsn.seams import Buffer
 _HEX = re.compile(r"[0-9a-f]{16}\Z")
 _URL = re.compile(r"https?://[!-~]{1,256}\Z")
 MEMBERS_MAX = 64
+PRIORITY_MAX = 10
 VALUE_BYTES_MAX = 64 << 10
 """A TERM or GROUP value above this is refused before it is read."""
 
@@ -190,12 +191,15 @@ class TermEntry(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One node of the group; only an electable one counts for majorities."""
+    """One node of the group; only an electable one counts for majorities.  ``priority``: a lower one stands later.
+    ``joining``: it is to become electable once it has caught up."""
 
     name: str
     url: str
     incarnation: str
     electable: bool = True
+    priority: int = 1
+    joining: bool = False
 
 
 class GroupEntry(msgspec.Struct, frozen=True):
@@ -223,6 +227,8 @@ class GroupEntry(msgspec.Struct, frozen=True):
         for member in self.members:
             if not is_name(member.name) or not _URL.match(member.url) or not _HEX.match(member.incarnation):
                 return f"member {member.name!r} at {member.url!r}, incarnation {member.incarnation!r}"
+            if not 0 <= member.priority <= PRIORITY_MAX or (member.joining and member.electable):
+                return f"member {member.name!r} of priority {member.priority}, electable and joining"
         return None
 
 

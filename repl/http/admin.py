@@ -8,6 +8,7 @@ import msgspec
 
 from repl.api import NodeApi
 from repl.http import query
+from repl.http.append import redirect
 from repl.http.limits import PEER_BODY_BYTES_MAX
 from repl.http.types import Request, Response
 from vlsn.errors import BadBody
@@ -49,8 +50,20 @@ class Admin:
     async def peer_stand(self, request: Request) -> Response:
         return _json(await self._node.peer_stand(await _object(request)))
 
+    async def group(self, request: Request) -> Response:
+        """``GET /v1/group``."""
+        query.only(request.query, _NONE)
+        return _json(self._node.group_document())
+
+    async def change_group(self, request: Request) -> Response:
+        if not self._node.is_master():
+            return redirect(self._node, request)
+        return _json(await self._node.change_group(await _object(request)))
+
     async def transfer(self, request: Request) -> Response:
         query.only(request.query, _TRANSFER)
+        if not self._node.is_master():
+            return redirect(self._node, request)
         return _json(await self._node.transfer(request.query.get("to")))
 
     async def peer_vote(self, request: Request) -> Response:

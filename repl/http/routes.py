@@ -53,6 +53,8 @@ class Gateway:
             "/v1/peer/vote": {"POST": admin.peer_vote},
             "/v1/peer/read_index": {"POST": admin.peer_read_index},
             "/v1/peer/stand": {"POST": admin.peer_stand},
+            "/v1/group": {"GET": admin.group},
+            "/v1/admin/group": {"POST": admin.change_group},
             "/v1/admin/transfer": {"POST": admin.transfer},
             "/v1/admin/checkpoint": {"POST": admin.checkpoint},
             "/v1/admin/rotate": {"POST": admin.rotate},

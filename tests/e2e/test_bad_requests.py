@@ -269,7 +269,7 @@ def test_what_a_peer_asks_is_checked(group: Group) -> None:
         for member, value, status, slug in (
             ("group", "another", 409, "wrong-group"),
             ("to", "n3", 409, "wrong-name"),
-            ("sender", "n9", 409, "wrong-name"),
+            ("sender", "n9", 403, "not-listed"),
             ("purpose", "world domination", 400, "bad-body"),
             ("incarnation", "xyz", 400, "bad-body"),
             ("term", "1", 400, "bad-body"),

@@ -56,7 +56,7 @@ GROUP = records.GroupEntry(
     "demo",
     [
         records.Member("n1", "http://127.0.0.1:7701", "0123456789abcdef"),
-        records.Member("n2", "http://127.0.0.1:7702", "fedcba9876543210", electable=False),
+        records.Member("n2", "http://127.0.0.1:7702", "fedcba9876543210", electable=False, priority=3, joining=True),
     ],
     previous=2,
 )
@@ -78,6 +78,12 @@ def test_record_is_its_golden_bytes(name: str) -> None:
     record = FIXED[name]
     assert record.encode() == golden(name)
     assert type(record).decode(golden(name)) == record
+
+
+def test_a_group_entry_of_before_priorities_is_read() -> None:
+    read = records.GroupEntry.decode(golden("group_entry_1.json"))
+    second = records.Member("n2", "http://127.0.0.1:7702", "fedcba9876543210", electable=False)
+    assert read == records.GroupEntry("demo", [GROUP.members[0], second], previous=2)
 
 
 def test_plain_block_is_its_golden_bytes() -> None:
@@ -187,5 +193,11 @@ def test_index_record_is_its_golden_bytes() -> None:
 
 def test_every_golden_file_is_compared() -> None:
     compared = {"block_plain.hex", "block_columns.hex", "batch.hex", "frame.hex", "frame_overmarked.hex", "sidecar.hex"}
-    compared |= {"index_bucket.hex", "index_record.hex", "block_producers.hex", "batch_producer.hex"}
+    compared |= {
+        "index_bucket.hex",
+        "index_record.hex",
+        "block_producers.hex",
+        "batch_producer.hex",
+        "group_entry_1.json",
+    }
     assert {path.name for path in GOLDEN.iterdir() if path.suffix in {".hex", ".json"}} == compared | set(FIXED)

@@ -37,6 +37,12 @@ class Group:
         self.fatal: list[tuple[str, BaseException]] = []
         self.settings: dict[str, Any] = {"segment_bytes": 64 << 10, "checkpoint_period_s": 5.0, **settings}
 
+    def machine(self, name: str) -> Machine:
+        """A new machine, its disk empty: of a newcomer, or in the place of one that is no more."""
+        assert name not in self.nodes, f"{name} is up"
+        made = self.machines[name] = Machine(name, self.loop, self.net, Random(f"{name}/{self.rng.random()}"))
+        return made
+
     def url(self, name: str) -> str:
         return f"http://{name}:{PORT}"
 
@@ -45,7 +51,7 @@ class Group:
             name=NodeName(name),
             dir=Path(f"/{name}"),
             listen=f"{name}:{PORT}",
-            members={NodeName(each): self.url(each) for each in self.names},
+            members={NodeName(each): self.url(each) for each in dict.fromkeys([*self.names, name])},
             group="sim",
             **self.settings,
         )

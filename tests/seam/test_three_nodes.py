@@ -156,39 +156,6 @@ def test_what_a_cut_off_master_logged_is_unknown_and_rolled_back_under_the_next_
     run(main())
 
 
-def test_a_wiped_replica_is_not_listed_and_says_so() -> None:
-    async def main() -> None:
-        group = Group(8)
-        await group.start()
-        await group.serving()
-        assert (await group.append(b"x"))[0] == 200
-        group.kill("n3")
-        group.machines["n3"] = type(group.machines["n3"])("n3", group.loop, group.net, group.rng)
-        await group.start("n3")
-        await group.until(lambda: group.nodes["n3"].reason.startswith("not-listed"), "n3 says not-listed")
-        assert group.state("n3") == "UNKNOWN"
-        assert (await group.append(b"y"))[0] == 200
-        await group.stop()
-
-    run(main())
-
-
-def test_a_wiped_first_member_founds_no_second_group() -> None:
-    async def main() -> None:
-        group = Group(9)
-        await group.start()
-        await group.serving()
-        assert (await group.append(b"x"))[0] == 200
-        group.kill("n1")
-        group.machines["n1"] = type(group.machines["n1"])("n1", group.loop, group.net, group.rng)
-        await group.start("n1")
-        await group.until(lambda: group.nodes["n1"].reason.startswith("not-listed"), "n1 says not-listed")
-        assert group.nodes["n1"].opened().allocated == 0
-        await group.stop()
-
-    run(main())
-
-
 def rot_last_block(group: Group, name: str) -> None:
     """One bit of the last frame in that node's newest segment, which nothing later says was synced."""
     disk = group.machines[name].disk

@@ -304,6 +304,13 @@ class MemoryNode:
         self.calls.append(f"transfer to {to}")
         return {"to": to}
 
+    def group_document(self) -> dict[str, Any]:
+        return {"group": self.group, "members": []}
+
+    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(f"group {body}")
+        return {"vlsn": 9}
+
     async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"stands": body["to"]}
 

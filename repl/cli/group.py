@@ -1,0 +1,273 @@
+"""``vlsnlog group``: who is in the group, and one change of it at a time.
+
+``add`` and ``promote`` wait until the member is electable, as the master makes it once it has caught up; ``--no-wait``
+returns when the change itself is durable.  Exit status 1: logged, but not known to be durable, or not caught up in
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import click
+
+from repl.cli.options import Command, json_option, url_option
+from repl.cli.report import print_json, print_table
+from vlsn.errors import BadArgument, BadBody, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
+
+if TYPE_CHECKING:
+    from repl.http.types import Network, Response
+
+TIMEOUT_S = 20.0
+LOOK_S = 0.3
+HOPS_MAX = 3
+NO_MASTER_S = 5.0
+"""How long an order waits for a master: one may just be elected."""
+
+
+@click.group()
+def group() -> None:
+    """Show the members, or change them: one at a time."""
+
+
+@group.command(cls=Command)
+@url_option
+@json_option
+def show(url: list[str], as_json: bool) -> int:
+    """The members, as the master's log lists them; of the nodes that answer, as the one with the highest term."""
+    document = asyncio.run(_shown(url))
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+    return 0
+
+
+@group.command(cls=Command)
+@click.argument("member", metavar="NAME=URL")
+@click.option("--secondary", is_flag=True, help="It stays without a vote.")
+@click.option("--priority", type=click.IntRange(0, 10), default=1, show_default=True, help="A lower one stands later.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
+@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds to wait for that.")
+@url_option
+@json_option
+def add(
+    member: str, secondary: bool, priority: int, no_wait: bool, timeout: float, url: list[str], as_json: bool
+) -> int:
+    """Add a member.  Its node must be up, its settings naming all members."""
+    from repl.config import check_members, parse_members
+
+    members = parse_members([member])
+    check_members(members)
+    ((name, at),) = members.items()
+    change = {"change": "add", "name": name, "url": at, "secondary": secondary, "priority": priority}
+    wait = "" if secondary or no_wait else name
+    return _change(url, change, wait=wait, timeout_s=timeout, as_json=as_json)
+
+
+@group.command(cls=Command)
+@click.argument("name")
+@url_option
+@json_option
+def remove(name: str, url: list[str], as_json: bool) -> int:
+    """Remove a member; it is refused from then on, until it is added again.  A master hands over first."""
+    return _change(url, {"change": "remove", "name": name}, wait="", timeout_s=0, as_json=as_json)
+
+
+@group.command(cls=Command)
+@click.argument("name")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
+@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds to wait for that.")
+@url_option
+@json_option
+def promote(name: str, no_wait: bool, timeout: float, url: list[str], as_json: bool) -> int:
+    """Make a secondary electable, once it has caught up."""
+    wait = "" if no_wait else name
+    return _change(url, {"change": "promote", "name": name}, wait=wait, timeout_s=timeout, as_json=as_json)
+
+
+@group.command(cls=Command)
+@click.argument("name")
+@click.argument("priority", type=click.IntRange(0, 10))
+@url_option
+@json_option
+def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
+    """Set a member's priority: a lower one stands later, 0 only when nobody else does."""
+    change = {"change": "priority", "name": name, "priority": priority}
+    return _change(url, change, wait="", timeout_s=0, as_json=as_json)
+
+
+@group.command(cls=Command, name="transfer-master")
+@click.argument("name", required=False)
+@url_option
+@json_option
+def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
+    """Move mastership to NAME, or to the replica that is furthest."""
+    path = "/v1/admin/transfer" + (f"?{urlencode({'to': name})}" if name else "")
+    answer = asyncio.run(_ordered(url, path, b""))
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"{answer.get('from')} has handed over to {answer.get('to')}")
+    return 0
+
+
+def _change(urls: Sequence[str], change: dict[str, Any], *, wait: str, timeout_s: float, as_json: bool) -> int:
+    import msgspec
+
+    document = asyncio.run(_carried_out(urls, msgspec.json.encode(change), wait, timeout_s))
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+    if wait and not _electable(document, wait):
+        raise OutcomeUnknown(f"{wait} is a member, but has not caught up within {timeout_s:.0f} s; the master goes on")
+    return 0
+
+
+async def _carried_out(urls: Sequence[str], body: bytes, wait: str, timeout_s: float) -> dict[str, Any]:
+    document = await _ordered(urls, "/v1/admin/group", body)
+    if not wait:
+        return document
+    known = list(dict.fromkeys((*urls, *(str(member["url"]) for member in document["members"]))))
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not _electable(document, wait):
+                await asyncio.sleep(LOOK_S)
+                document = await _shown(known)
+    except TimeoutError:
+        pass
+    return document
+
+
+def _electable(document: dict[str, Any], name: str) -> bool:
+    """And known to stay so."""
+    listed = any(member["name"] == name and member["electable"] for member in document["members"])
+    return listed and bool(document["durable"])
+
+
+# Calls.
+
+
+async def _ordered(urls: Sequence[str], path: str, body: bytes) -> dict[str, Any]:
+    """What the master answers, whichever of ``urls`` is asked.  Raises what it refuses with, ``NotMaster``,
+    ``Unreachable``."""
+    from repl.client.connect import real_network
+
+    network = real_network()
+    try:
+        deadline = asyncio.get_running_loop().time() + NO_MASTER_S
+        while True:
+            try:
+                return await _once(network, urls, path, body)
+            except NotMaster:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(LOOK_S)
+    finally:
+        await network.close()
+
+
+async def _once(network: Network, urls: Sequence[str], path: str, body: bytes) -> dict[str, Any]:
+    from repl.http import problem
+
+    refusal: VlsnLogError | None = None
+    for url in urls:
+        try:
+            response = await _posted(network, f"{url}{path}", body)
+        except Unreachable as error:
+            refusal = refusal or error
+            continue
+        if response.status == 200:
+            return _object(bytes(response.body))
+        error_told = problem.error_of(bytes(response.body))
+        if not isinstance(error_told, NotMaster):
+            raise error_told
+        refusal = error_told
+    raise refusal or BadArgument("no URL to ask")
+
+
+async def _posted(network: Network, url: str, body: bytes) -> Response:
+    """Follows the way to the master."""
+    headers = {"Content-Type": "application/json"}
+    for _ in range(HOPS_MAX):
+        response = await network.request("POST", url, headers=headers, body=body, timeout_s=TIMEOUT_S)
+        location = response.headers.get("Location", "")
+        if response.status != 307 or not location:
+            break
+        url = location
+    return response
+
+
+async def _shown(urls: Sequence[str]) -> dict[str, Any]:
+    """Of all that answer, and of the master that they know, whoever leads, or has the highest term.  Raises
+    ``Unreachable``."""
+    from repl.client.connect import real_network
+
+    network = real_network()
+    try:
+        answers = await _documents(network, urls)
+        told = [answer for answer in answers if isinstance(answer, dict)]
+        if told and not any(answer["state"] == "MASTER" for answer in told):
+            masters = {
+                str(member["url"])
+                for answer in told
+                for member in answer["members"]
+                if member["name"] == answer["master"]
+            }
+            told += [each for each in await _documents(network, sorted(masters)) if isinstance(each, dict)]
+    finally:
+        await network.close()
+    if not told:
+        raise next(answer for answer in answers if isinstance(answer, VlsnLogError))
+    return max(told, key=lambda each: (each["term"], each["state"] == "MASTER"))
+
+
+async def _documents(network: Network, urls: Sequence[str]) -> list[dict[str, Any] | VlsnLogError]:
+    from repl.http import problem
+
+    async def one(url: str) -> dict[str, Any] | VlsnLogError:
+        try:
+            response = await network.request("GET", f"{url}/v1/group", timeout_s=TIMEOUT_S)
+            if response.status != 200:
+                return problem.error_of(bytes(response.body))
+            return _object(bytes(response.body))
+        except VlsnLogError as error:
+            return error
+
+    return list(await asyncio.gather(*(one(url) for url in urls)))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise BadBody("the answer is no JSON object; is it a vlsnlog node?") from None
+
+
+def _print(document: dict[str, Any]) -> None:
+    durable = "durable" if document["durable"] else "not known to be durable"
+    print_table(
+        f"group {document['group']}, master {document['master'] or 'none'}, term {document['term']}, as of VLSN "
+        f"{document['vlsn']} ({durable})",
+        ("member", "role", "priority", "fed", "lag", "incarnation", "url"),
+        [_row(document, member) for member in document["members"]],
+    )
+
+
+def _row(document: dict[str, Any], member: dict[str, Any]) -> tuple[object, ...]:
+    if member["name"] == document["master"]:
+        role = "master"
+    elif member["electable"]:
+        role = "electable"
+    else:
+        role = "joining" if member["joining"] else "secondary"
+    other = member.get("other_incarnation")
+    incarnation = f"{member['incarnation']} (now {other})" if other else member["incarnation"]
+    fed = {True: "yes", False: "no"}.get(member.get("fed"))  # type: ignore[arg-type]
+    return member["name"], role, member["priority"], fed, member.get("lag_vlsns"), incarnation, member["url"]
