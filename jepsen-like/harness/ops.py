@@ -13,6 +13,7 @@
 | append | a writer | ``numbers``: the values, one atomic append; ok: ``first`` VLSN |
 | seek | a reader | ``from`` VLSN, ``nodes`` that it may ask: what it polls next begins there |
 | poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page, entries of the log's own with number 0 |
+| look | a reader | reads what is new, linearizable; ok: ``to`` is the last VLSN that it saw |
 | final | ``final`` | the same of ``node`` from the first VLSN to ``to``, all being healed; info: it served no more |
 | status | ``watch`` | info: what a node said of itself, when it changed |
 | kill, pause … | ``nemesis`` | info: a fault begins or ends; ``struck`` when it met what it was to meet |

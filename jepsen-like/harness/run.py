@@ -27,7 +27,7 @@ from harness.nemesis.plan import WAYS, plan
 from harness.ops import Recorder, read_history
 from harness.person import Person
 from harness.report.progress import Progress
-from harness.workloads.reading import Positions, follow, read_all
+from harness.workloads.reading import Positions, follow, look, read_all
 from harness.workloads.work import Work, work_of
 from harness.workloads.writing import append_once
 from repl.net.network import AiohttpNetwork
@@ -36,6 +36,7 @@ from vlsn.errors import BadArgument
 ACKNOWLEDGED_MIN: Final = 1000
 HEAL_S: Final = 60.0
 """How long after the last fault the group may take to serve, and readers to get to the end."""
+LOOKS_A_SECOND: Final = 3.0
 POLL_S: Final = 0.1
 
 
@@ -205,7 +206,8 @@ async def _work(run: _Run, work: Work) -> None:
 
 
 def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event) -> list[asyncio.Task[None]]:
-    """One of each node alone, and some of all nodes, each asking another one first."""
+    """One of each node alone, and some of all nodes, each asking another one first; and one of each node alone that
+    reads what is new, linearizable."""
     tasks = []
     names = run.group.names
     choices = [[name] for name in names]
@@ -216,6 +218,12 @@ def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event
         chance = Random(f"{run.options.seed} {process}")
         reading = follow(process, urls, run.recorder, positions, chance=chance, restless=work.restless, settled=settled)
         tasks.append(asyncio.create_task(reading))
+    for name in names:
+        process = f"l{name[1:]}"
+        chance = Random(f"{run.options.seed} {process}")
+        urls = {name: run.group.urls[name]}
+        looking = look(process, urls, run.recorder, positions, chance=chance, rate=LOOKS_A_SECOND)
+        tasks.append(asyncio.create_task(looking))
     return tasks
 
 

@@ -40,6 +40,14 @@ def poll(process: str, *rows: tuple[int, int, int]) -> Line:
     return (process, "ok", "poll", entries(*rows))
 
 
+def looked(process: str, to: int) -> Line:
+    return (process, "ok", "look", {"to": to})
+
+
+def look(process: str, to: int) -> list[Line]:
+    return [(process, "invoke", "look", {"from": 1}), looked(process, to)]
+
+
 def final(node: str, *rows: tuple[int, int, int], to: int = 0) -> Line:
     return ("final", "ok", "final", {"node": node, "to": to or max(vlsn for vlsn, _, _ in rows), **entries(*rows)})
 
@@ -95,6 +103,12 @@ def test_appends_under_way_together_may_come_in_either_order() -> None:
     assert rules([one[0], two[0], one[1], two[1]], final("n1", *log)) == set()
 
 
+def test_a_linearizable_read_may_miss_what_was_not_told_before_it_began() -> None:
+    begins: Line = ("l1", "invoke", "look", {"from": 1})
+    sees = [seek("l1", 1), poll("l1", *LOG[:4]), poll("l1", *LOG[4:])]
+    assert rules(SENDS[:2], SENDS[2], begins, SENDS[3], sees, looked("l1", 4), final("n1", *LOG)) == set()
+
+
 def test_a_node_whose_disk_was_struck_may_end_and_be_damaged() -> None:
     struck: Line = ("nemesis", "info", "disk", {"id": 1, "phase": "begin", "nodes": ["n2"], "way": "flip"})
     assert rules(SENDS, struck, ended("n2"), status("n2", "DAMAGED", 1), final("n1", *LOG)) == set()
@@ -139,6 +153,8 @@ def test_terms_and_durable_ends_may_begin_anew_with_an_incarnation_or_a_process(
         ("broken-value", [final("n1", *LOG, (6, 1, BROKEN))]),
         ("lost-read", [append("w3", "info", 4), seek("r1", 5), poll("r1", (5, 1, 4)), final("n1", *LOG)]),
         ("lost-read", [append("w3", "info", 4), seek("r1", 5), poll("r1", LOG[4], (6, 1, 4)), final("n1", *LOG, to=6)]),
+        ("stale-read", [look("l1", 4), final("n1", *LOG)]),
+        ("stale-read", [look("l2", 6), look("l1", 5), final("n1", *LOG, (6, 2, OWN))]),
         ("log-gap", [final("n1", *LOG[:3], LOG[4])]),
         ("log-gap", [final("n1", *LOG[1:])]),
         ("log-gap", [final("n1", *LOG, to=7)]),

@@ -15,6 +15,7 @@ are equal entry by entry, order holds in real time.
 | nonmonotonic-send | an append acknowledged before another began has the higher VLSN |
 | torn-append | some values of one append are there, not all, or not side by side |
 | phantom-read | a value that nobody sent; broken-value: bytes that nobody sent |
+| stale-read | a linearizable read does not see what was told to anybody before it began |
 | lost-read | what a reader was shown is not in the logs in the end |
 | log-gap, term-falls | in a node's log in the end |
 | missing | an acknowledged value is not at its VLSN on that node |

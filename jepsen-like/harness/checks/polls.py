@@ -35,6 +35,20 @@ def lost_reads(view: View) -> Iterator[Anomaly]:
                         yield Anomaly("lost-read", stream.process, detail, vlsn, number, page.time / 1e9)
 
 
+def stale_reads(view: View) -> Iterator[Anomaly]:
+    """A linearizable read sees what was acknowledged, or so read by anybody, before it began."""
+    told = [(send.ended, send.first + len(send.numbers) - 1) for send in view.sends if send.end == "ok"]
+    told = sorted(told + [(look.ended, look.to) for look in view.looks])
+    at = highest = 0
+    for look in sorted(view.looks, key=lambda look: look.began):
+        while at < len(told) and told[at][0] < look.began:
+            highest = max(highest, told[at][1])
+            at += 1
+        if look.to < highest:
+            detail = f"VLSN {highest} had been told to somebody before this read began"
+            yield Anomaly("stale-read", look.process, detail, look.to, 0, look.ended / 1e9)
+
+
 def readers_at_the_end(view: View) -> Iterator[Anomaly]:
     """Every reader gets to the end of what is read in the end, where the group has healed."""
     end = min(final.to for final in view.finals) if view.healed else 0
@@ -47,4 +61,4 @@ def readers_at_the_end(view: View) -> Iterator[Anomaly]:
             yield Anomaly("unseen", process, f"read up to {last} only, the logs go on to {end}", last)
 
 
-CHECKS = (poll_order, lost_reads, readers_at_the_end)
+CHECKS = (poll_order, lost_reads, stale_reads, readers_at_the_end)

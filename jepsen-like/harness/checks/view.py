@@ -97,6 +97,16 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """One linearizable read that was answered: it saw the log up to VLSN ``to``."""
+
+    process: str
+    began: int
+    ended: int
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
 class FinalRead:
     """A node's log in the end, read up to ``to``; ``whole`` when that is as far as it was to be read."""
 
@@ -112,6 +122,7 @@ class View:
 
     sends: list[Send] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
     finals: list[FinalRead] = field(default_factory=list)
     statuses: list[Op] = field(default_factory=list)
     others: list[Op] = field(default_factory=list)
@@ -120,6 +131,7 @@ class View:
     def of(cls, history: Sequence[Op]) -> View:
         view = cls()
         open_sends: dict[str, Op] = {}
+        open_looks: dict[str, Op] = {}
         streams: dict[str, Stream] = {}
         for op in history:
             match op.f, op.type:
@@ -134,6 +146,10 @@ class View:
                     view.streams.append(streams[op.process])
                 case "poll", "ok":
                     streams[op.process].pages.append(_page(op))
+                case "look", "invoke":
+                    open_looks[op.process] = op
+                case "look", "ok":
+                    view.looks.append(Look(op.process, open_looks[op.process].time, op.time, op.value["to"]))
                 case "final", "ok" | "info":
                     view.finals.append(FinalRead(op.value["node"], op.value["to"], op.type == "ok", _page(op)))
                 case "status", _:

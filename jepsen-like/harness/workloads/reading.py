@@ -19,6 +19,7 @@ from vlsn.block import EntryKind
 from vlsn.errors import Unreachable, VlsnLogError
 
 AGAIN_S = 0.2
+LOOK_TIMEOUT_S = 3.0
 PAGE_ENTRIES = 10_000
 PAGE_TIMEOUT_S = 30.0
 
@@ -70,6 +71,27 @@ async def follow(
         except VlsnLogError as error:
             recorder.record(process, "fail", "poll", {}, f"{error.slug}: {error}"[:200])
             await asyncio.sleep(AGAIN_S)
+
+
+async def look(
+    process: str, urls: dict[str, str], recorder: Recorder, positions: Positions, *, chance: Random, rate: float
+) -> None:
+    """Reads what is new, linearizable, about ``rate`` times a second, for ever: ``look`` says up to which VLSN."""
+    at = positions.next[process] = 1
+    recorder.record(process, "ok", "seek", {"from": at, "nodes": list(urls)})
+    async with connect(",".join(urls.values()), timeout_s=LOOK_TIMEOUT_S) as client:
+        while True:
+            recorder.record(process, "invoke", "look", {"from": at})
+            try:
+                async for page in client.read_pages(at, all_kinds=True, consistency="linearizable"):
+                    _note(process, page, recorder)
+                    if page.entries:
+                        at = positions.next[process] = page.entries[-1].vlsn + 1
+            except VlsnLogError as error:
+                recorder.record(process, "fail", "look", {}, f"{error.slug}: {error}"[:200])
+            else:
+                recorder.record(process, "ok", "look", {"to": at - 1})
+            await asyncio.sleep(chance.expovariate(rate))
 
 
 def _note(process: str, page: Page, recorder: Recorder) -> None:
