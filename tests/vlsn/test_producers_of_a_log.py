@@ -117,7 +117,7 @@ class Story:
         assert self.opened.failure is None
 
 
-@pytest.mark.parametrize("seed", seeds(12))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_what_a_log_knows_of_producers_is_what_its_blocks_say(seed: int) -> None:
     story = Story(seed)
     for _ in range(40):
