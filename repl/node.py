@@ -216,6 +216,7 @@ class Node:
             why = str(wanted.exceptions[0])
         log = self.opened()
         end, durable = (log.history.last_term, log.range.last), log.dtvlsn
+        self.restoration.members = self.urls
         await self._close_log(why)
         await self.restoration.run(why, end=end, durable=durable)
 

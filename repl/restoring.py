@@ -66,6 +66,8 @@ class Restoration:
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
         """Of this process's life, the newest last."""
         self.count = 0
+        self.members: dict[NodeName, str] = dict(node.config.members)
+        """Whom to ask: as the group listed them when there was a log."""
         self._node = node
         self._wanted: asyncio.Future[str] | None = None
         self._notes: list[str] = []
@@ -185,7 +187,7 @@ class Restoration:
         node.event("restore.from", provider=offer.name, have=log.allocated, target=offer.dtvlsn)
         transfer = Transfer(
             log=log,
-            provider=Peer(node, NodeName(offer.name)),
+            provider=self._peer(offer.name),
             progress=progress,
             store_term=partial(self._store_term, log),
             offload=Offload(node.worker("reads")),
@@ -200,7 +202,7 @@ class Restoration:
 
     async def _moved_on(self, offer: Offer) -> int:
         try:
-            return (await Peer(self._node, NodeName(offer.name)).ask(LOOK)).dtvlsn
+            return (await self._peer(offer.name).ask(LOOK)).dtvlsn
         except _Faults:
             return 0
 
@@ -209,14 +211,17 @@ class Restoration:
 
         async def one(name: NodeName) -> Offer | None:
             try:
-                return await Peer(node, name).ask(LOOK)
+                return await self._peer(name).ask(LOOK)
             except _Faults as error:
                 self._failed(name, error)
                 return None
 
-        others = [name for name in node.urls if name != node.name]
+        others = [name for name in self.members if name != node.name]
         answers = await asyncio.gather(*(one(name) for name in others))
         return choose([offer for offer in answers if offer is not None], have=have, durable=durable)
+
+    def _peer(self, name: str) -> Peer:
+        return Peer(self._node, NodeName(name), self.members[NodeName(name)])
 
     def _failed(self, provider: str, error: BaseException) -> None:
         assert self.progress is not None
@@ -274,6 +279,8 @@ class Restoration:
         while True:
             await asyncio.sleep(TICK_S)
             log.tick()
+            if log.no_space and self.progress is not None:
+                self.progress.last_error = f"no-space: {log.no_space}"
 
     async def _store_term(self, log: LocalLog, term: Term) -> None:
         def store() -> None:
@@ -318,10 +325,10 @@ class Restoration:
 class Peer:
     """One member as a restoring node asks it; ``replica.restore.Provider``."""
 
-    def __init__(self, node: Node, name: NodeName) -> None:
+    def __init__(self, node: Node, name: NodeName, url: str) -> None:
         self.name = name
         self._node = node
-        self._url = f"{node.urls[name]}/v1/peer/restore"
+        self._url = f"{url}/v1/peer/restore"
 
     async def open(self, from_vlsn: Vlsn) -> Offer:
         offer = await self.ask(OPEN, from_vlsn=from_vlsn)
