@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from feeder.acks import durable_vlsn, majority, synced_by_all, synced_count
 from repl.api import Acks, Appended, Done
-from vlsn.errors import OutcomeUnknown, VlsnLogError
+from vlsn.errors import NotMaster, OutcomeUnknown, VlsnLogError
 from vlsn.ids import NULL_VLSN, Incarnation, Term, Vlsn
 from vlsn.queued import Pending
 from vlsn.seal import Submission
@@ -23,7 +23,7 @@ from vlsn.seconds import Seconds
 class Append(Pending):
     """One append of a client; ``done`` is called exactly once."""
 
-    __slots__ = ("acks", "done", "settled", "since")
+    __slots__ = ("acks", "done", "held", "settled", "since")
 
     def __init__(self, submission: Submission, acks: Acks, done: Done, since: float) -> None:
         super().__init__(submission)
@@ -31,6 +31,8 @@ class Append(Pending):
         self.done = done
         self.since = since
         self.settled = False
+        self.held = ""
+        """Why it is not in the log's queue yet (``repl.gate``)."""
 
     def settle(self, result: Appended | VlsnLogError) -> None:
         if not self.settled:
@@ -43,7 +45,9 @@ class Append(Pending):
         self.settle(error)
 
     def expire(self) -> None:
-        """Still queued or already sealed: either way it may yet become durable."""
+        """Held back, nothing is logged; still queued or already sealed, it may yet become durable."""
+        if self.held:
+            self.settle(NotMaster(self.held))
         self.settle(OutcomeUnknown("not acknowledged in time: it may still become durable, or be rolled back"))
 
 

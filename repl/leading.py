@@ -21,6 +21,7 @@ from repl.appends import Append, AppendBook
 from repl.changing import Changes
 from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found
+from repl.gate import Gate
 from repl.offload import settle
 from repl.once import Once, ProducerAppend
 from repl.peers import ask_all, ask_to_stand
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from repl.node import Node
 
 HAND_OVER_S = 2.0
+SETTLE_S = 1.0
+"""How long a new lead holds appends back for replicas that have yet to come, before it refuses them."""
 MAKE_WAY_S = 0.5
 """How often a master looks whether it is without space."""
 DTVLSN_DELAY_S = 0.02
@@ -84,6 +87,8 @@ class Leading:
         """Replicas that count for ``insufficient-replicas``."""
         self.handing_over: NodeName | None = None
         self._holds_back = False
+        self._gate = Gate(self._put)
+        self._settling = True
         self._acked = asyncio.Event()
         self._over = asyncio.Event()
         self._telling: asyncio.TimerHandle | None = None
@@ -127,6 +132,7 @@ class Leading:
         self.book.note(self.own, log.range.last_sync)
         node.set_state("MASTER")
         node.event("leads", term=term, first=start)
+        asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
         asking = asyncio.create_task(self._ask_those_without_feed(), name="ask")
         making_way = asyncio.create_task(self._make_way(), name="make way")
         changing = asyncio.create_task(self.changes.run(), name="changes")
@@ -151,6 +157,7 @@ class Leading:
         self.rounds.close()
         if self.node.state == "MASTER":
             self.node.set_state("UNKNOWN", "stopped leading")
+        self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
         self.holds.release()
         if self._telling is not None:
             self._telling.cancel()
@@ -165,9 +172,9 @@ class Leading:
     # Handing over.
 
     async def hand_over(self, to: NodeName | None) -> NodeName:
-        """Moves mastership to ``to``, or to the replica that is furthest: takes no appends until it has all of the log
-        and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.  Raises
-        ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take over."""
+        """Moves mastership to ``to``, or to the replica that is furthest: holds appends back until it has all of the
+        log and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.
+        Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take over."""
         if self.handing_over is not None:
             raise NotMaster(f"this node is handing over to {self.handing_over} already")
         self.handing_over = to or NodeName("whoever is furthest")
@@ -179,10 +186,12 @@ class Leading:
         finally:
             self.handing_over = None
             self._holds_back = False
+            self._open_gate()
 
     async def _hand_over(self, to: NodeName | None) -> NodeName:
         while (feeder := self._heir(to)) is None or self.log.queue_length or feeder.acked < self.log.allocated:
             self._holds_back = feeder is not None  # nobody waits for one that is not there yet
+            self._open_gate()
             self._acked.clear()
             await self._acked.wait()
         self._holds_back = True
@@ -222,12 +231,9 @@ class Leading:
 
     def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
         log = self.log
-        if self._holds_back:
-            raise NotMaster(f"this node is handing over to {self.handing_over}; try again")
+        why = self._must_wait(acks)
         if log.overloaded:
             raise QueueFull(f"{log.queue_length} entries already wait to be logged")
-        if acks is not Acks.NONE:
-            self._check_replicas(acks)
         now = self.node.seams.clock.monotonic_s()
         named = submission.producer != 0
         append = (
@@ -235,11 +241,37 @@ class Leading:
         )
         if append.cost > log.entry_bytes_max:
             raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
+        if why:
+            self._gate.hold(append, born, why)
+        else:
+            self._put(append, born)
+        return append
+
+    def _put(self, append: Append, born: int | None) -> None:
         if isinstance(append, ProducerAppend):
             self.once.submit(append, born)
         else:
-            log.append(append)
-        return append
+            self.log.append(append)
+
+    def _must_wait(self, acks: Acks) -> str:
+        """Why an append is held back for now, if it is.  Raises ``InsufficientReplicas``."""
+        if self._holds_back:
+            return f"this node is handing over to {self.handing_over}; try again"
+        lacking = self._lacking(acks)
+        if lacking and not self._settling:
+            raise InsufficientReplicas(lacking)
+        return lacking or ("appends before this one wait for replicas; try again" if self._gate else "")
+
+    def _open_gate(self) -> None:
+        """What held appends back may be over."""
+        if self._gate and not self._holds_back and self.book is not None and not self._over.is_set():
+            self._gate.release(lambda append: not self._lacking(append.acks))
+            if not self._settling:
+                self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
+
+    def _settled(self) -> None:
+        self._settling = False
+        self._open_gate()
 
     def _repeat(self, append: Append) -> None:
         """It is in the log already; answered never from within its submission."""
@@ -248,12 +280,14 @@ class Leading:
         self.book.repeat(append, durable=self.log.dtvlsn)
         asyncio.get_running_loop().call_soon(self.book.release_repeats)
 
-    def _check_replicas(self, acks: Acks) -> None:
+    def _lacking(self, acks: Acks) -> str:
+        """What is missing for ``acks``, "" for nothing."""
         assert self.book is not None
+        if acks is Acks.NONE:
+            return ""
         total = len(self.book.electable)
         needed = (majority(total) if acks is Acks.MAJORITY else total) - (self.own in self.book.electable)
-        if self.present < needed:
-            raise InsufficientReplicas(f"{self.present} replicas are connected, acks={acks} needs {needed}")
+        return f"{self.present} replicas are connected, acks={acks} needs {needed}" if self.present < needed else ""
 
     def sealed(self, pendings: list[Pending]) -> None:
         assert self.book is not None
@@ -299,6 +333,7 @@ class Leading:
         self.present = sum(
             feeder.incarnation in book.electable and self.hears(feeder) for feeder in self.feeders.values()
         )
+        self._open_gate()
 
     def hears(self, feeder: Feeder) -> bool:
         """Its replica is past syncup, and has answered within an election timeout."""

@@ -20,6 +20,8 @@ from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError
 from vlsn.records import JSON_FAULTS
 
 STATUS_TIMEOUT_S = 2.0
+SILENT_S = 0.3
+"""How long the others are waited for once more than half of the nodes have answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Endpoints:
         self._network = network
         self._members: dict[str, str] = {}
         self._reached: dict[str, str] = {}
+        self._term = 0
+        """The highest that a master said it leads."""
 
     @property
     def urls(self) -> list[str]:
@@ -97,20 +101,43 @@ class Endpoints:
         return list(await asyncio.gather(*(self._status_or_error(url) for url in urls)))
 
     async def master(self) -> str:
-        """The master's URL, asked of every node known.
+        """The master's URL, asked of every node known: the first that leads, in no term below one seen before, is it.
+        Others that name it are believed once it has had ``SILENT_S`` to answer for itself, if it cannot be asked.
 
         Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers.
         """
-        urls = self.urls
-        answers = await self.statuses(urls)
+        asked = {asyncio.create_task(self._status_or_error(url)): url for url in self.urls}
+        deadline: float | None = None
+        loop = asyncio.get_running_loop()
+        waiting = set(asked)
+        try:
+            while waiting and (deadline is None or loop.time() < deadline):
+                left = None if deadline is None else deadline - loop.time()
+                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    answer = task.result()
+                    if not isinstance(answer, Status):
+                        continue
+                    self._learn([answer])
+                    if answer.node == answer.master and answer.term >= self._term:
+                        self._term = answer.term
+                        return answer.url
+                if 2 * (len(asked) - len(waiting)) > len(asked) and deadline is None:
+                    deadline = loop.time() + SILENT_S
+        finally:
+            for task in waiting:
+                task.cancel()
+        return self._named([task.result() for task in asked if task not in waiting], set(asked.values()))
+
+    def _named(self, answers: Sequence[Status | VlsnLogError], asked: set[str]) -> str:
+        """Whom they name, if that one was not asked itself: else it is silent, or leads no more."""
         statuses = [answer for answer in answers if isinstance(answer, Status)]
-        self._learn(statuses)
         if not statuses:
             faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]
-            raise Unreachable(f"no node answers at {', '.join(urls)}: {faults[0]}")
-        for status in sorted(statuses, key=lambda each: (-each.term, each.node != each.master)):
+            raise Unreachable(f"no node answers at {', '.join(self.urls)}: {faults[0] if faults else 'silence'}")
+        for status in sorted(statuses, key=lambda each: -each.term):
             url = self._reached.get(status.master) or self._members.get(status.master)
-            if url is not None:
+            if url is not None and url not in asked:
                 return url
         raise NotMaster(f"{', '.join(each.url for each in statuses)} know of no master yet")
 

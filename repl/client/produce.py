@@ -19,9 +19,10 @@ from collections import deque
 from typing import Final
 
 import msgspec
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from repl.api import Acks
+from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
 from repl.client.group import Group
 from repl.client.identity import Identities
@@ -135,7 +136,7 @@ class Producer:
 
     async def _keep_connected(self) -> None:
         retrying = AsyncRetrying(
-            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            wait=Backoff(),
             retry=retry_if_exception_type(VlsnLogError),
             before_sleep=self._note_fault,
             sleep=self._pause,
