@@ -1,0 +1,198 @@
+"""What clients notice of a change of master: writers that retry no error, tails no gap and no repeat, and how long it
+takes in virtual time, where nothing waits for a busy machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import seed as seed_global
+
+import pytest
+
+from repl import connect
+from repl.client.connect import Client
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+from vlsn.block import Entry
+from vlsn.errors import NotInLog
+
+WRITERS = 4
+
+
+class Clients:
+    """Writers that append one after another, and a tail behind them."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.told: dict[int, bytes] = {}
+        self.seen: list[Entry] = []
+        self.longest_s = 0.0
+        self._ending = False
+
+    async def _write(self, log: Client, name: str) -> None:
+        number = 0
+        loop = asyncio.get_running_loop()
+        while not self._ending:
+            value = f"{name}/{number}".encode()
+            began = loop.time()
+            self.told[await log.append(value)] = value
+            self.longest_s = max(self.longest_s, loop.time() - began)
+            number += 1
+            await asyncio.sleep(0.003)
+
+    async def _tail(self, log: Client) -> None:
+        async for entry in log.tail():
+            self.seen.append(entry)
+
+    async def during(self, trouble: Callable[[], Awaitable[None]]) -> None:
+        """Runs them, lets ``trouble`` happen, and ends with every entry seen by the tail."""
+        urls = ",".join(self.group.url(name) for name in self.group.names)
+        async with (
+            connect(urls, exactly_once=True, network=self.group.net.host("writer")) as log,
+            connect(urls, network=self.group.net.host("reader")) as reader,
+        ):
+            tail = asyncio.create_task(self._tail(reader))
+            async with asyncio.TaskGroup() as writers:
+                for number in range(WRITERS):
+                    writers.create_task(self._write(log, f"w{number}"))
+                await asyncio.sleep(0.5)
+                await trouble()
+                await asyncio.sleep(0.5)
+                self._ending = True
+            last = max(self.told)
+            await self.group.until(lambda: bool(self.seen) and self.seen[-1].vlsn >= last, "the tail is there")
+            tail.cancel()
+            await asyncio.gather(tail, return_exceptions=True)
+        assert [(entry.vlsn, entry.value) for entry in self.seen] == sorted(self.told.items())
+
+
+def leads(group: Group) -> bool:
+    return any(node.is_master() for node in group.nodes.values())
+
+
+async def started(seed: int) -> Group:
+    seed_global(seed)  # what clients draw their pauses from
+    group = Group(seed)
+    await group.start()
+    await group.serving()
+    return group
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_the_death_of_the_master_is_over_within_a_second(seed: int) -> None:
+    async def main() -> None:
+        group = await started(seed)
+        clients = Clients(group)
+        killed = group.master
+
+        async def kill() -> None:
+            group.kill(killed)
+            await group.until(lambda: leads(group), "another leads")
+
+        await clients.during(kill)
+        assert group.master != killed
+        assert clients.longest_s < 1.0
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_planned_transfer_keeps_no_append_waiting_for_long(seed: int) -> None:
+    async def main() -> None:
+        group = await started(seed)
+        clients = Clients(group)
+        before = group.master
+        to = next(name for name in reversed(group.names) if name != before)
+
+        async def transfer() -> None:
+            answer = await group.client.request("POST", f"{group.url(before)}/v1/admin/transfer?to={to}", timeout_s=5.0)
+            assert answer.status == 200, bytes(answer.body)
+            await group.until(lambda: group.nodes[to].is_master(), "it leads")
+
+        await clients.during(transfer)
+        assert clients.longest_s < 0.25
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("with_clients", [False, True])
+def test_a_master_that_is_cut_off_costs_its_clients_no_error(seed: int, with_clients: bool) -> None:
+    """The clients are on the side of the others, or reach everybody: the old master, too."""
+
+    async def main() -> None:
+        group = await started(seed)
+        clients = Clients(group)
+        alone = group.master
+        others = [name for name in group.names if name != alone]
+
+        async def cut_off() -> None:
+            group.net.split([alone], others if with_clients else [*others, "writer", "reader"])
+            await group.until(lambda: group.master in others, "another leads")
+            await asyncio.sleep(2.0)
+            group.net.heal()
+
+        await clients.during(cut_off)
+        assert clients.longest_s < 6.0
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_every_node_cut_off_from_every_other_is_waited_out() -> None:
+    async def main() -> None:
+        group = await started(3)
+        clients = Clients(group)
+
+        async def cut_off() -> None:
+            group.net.split(*([name] for name in group.names))
+            await asyncio.sleep(5.0)
+            group.net.heal()
+
+        await clients.during(cut_off)
+        assert 5.0 <= clients.longest_s < 8.0
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_tail_is_told_when_what_it_stood_on_is_in_the_log_no_more() -> None:
+    """Only a person can do that: here by letting two wiped nodes found the group anew beside a reader of the old."""
+
+    async def main() -> None:
+        group = await started(4)
+        for number in range(5):
+            await group.append(b"old %d" % number)
+        urls = ",".join(group.url(name) for name in group.names)
+        seen: list[Entry] = []
+        async with connect(urls, network=group.net.host("reader")) as log:
+            async for entry in log.tail():
+                seen.append(entry)
+                if len(seen) == 5:
+                    break
+        term = seen[-1].term
+        group.kill(*group.names)
+        for name in group.names:
+            group.machines[name].disk.wipe()
+        await group.start()
+        await group.serving()
+        group.kill(group.master)  # a term above the old one, and its TERM entry where the reader stood
+        await group.until(lambda: leads(group), "another leads")
+        await group.serving()
+        for number in range(5):
+            await group.append(b"new %d" % number)
+        async with connect(urls, network=group.net.host("reader")) as log:
+            with pytest.raises(NotInLog) as told:
+                async for _ in log.tail(seen[-1].vlsn + 1, after_term=term):
+                    pass
+        assert (told.value.vlsn, told.value.term) == (seen[-1].vlsn, term)
+        assert told.value.found > term
+        await group.stop()
+
+    run(main())
