@@ -8,12 +8,12 @@ are open at most, and one or two more for each thread that reads just then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TypeVar
 
 from vlsn.block import Entry
-from vlsn.errors import Trimmed
+from vlsn.errors import Damaged, Trimmed, VlsnLogError
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.scanner import ForwardScanner
 from vlsn.local import LocalLog
@@ -27,8 +27,11 @@ _Run = TypeVar("_Run", EntryRun, PairRun)
 
 
 class LogReading:
-    def __init__(self, log: LocalLog) -> None:
+    """``settle`` returns when all that is with the writer, and what replaces it if that fails, is synced."""
+
+    def __init__(self, log: LocalLog, settle: Callable[[], object]) -> None:
         self._log = log
+        self._settle = settle
         self._readers: list[tuple[LogReader, ForwardScanner]] = []
 
     def entries(self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY) -> Iterator[Entry]:
@@ -68,6 +71,8 @@ class LogReading:
         self._check_first(at)
         wanted = min(to_vlsn, upto) if to_vlsn else upto
         start: Lsn | None = None
+        settled: int | None = None
+        """The VLSN before whose reading again ``settle`` was called."""
         with self._reader() as (reader, scanner):
             while at and at <= wanted:
                 if epoch != log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
@@ -81,7 +86,16 @@ class LogReading:
                     mapping = (scanner if stored else log.index).at_or_before(at)
                     assert mapping is not None
                     start = mapping[1]
-                run = some(reader, at, start, upto, wanted)
+                try:
+                    run = some(reader, at, start, upto, wanted)
+                except (Damaged, OSError):
+                    # A failed write may have taken the page with it in which it began; it is written again elsewhere.
+                    if settled == at:
+                        raise
+                    with suppress(VlsnLogError):  # of a log that has ended: what could not be read is then the answer
+                        self._settle()
+                    settled, start = at, None
+                    continue
                 if run.next_vlsn == at:
                     return
                 yield run
