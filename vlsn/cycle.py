@@ -49,7 +49,7 @@ class LogListener(Protocol):
 class Cycle:
     """Gathers, has it written, tells what became of it."""
 
-    def __init__(self, log: LocalLog, consumer: Consumer, listener: LogListener) -> None:
+    def __init__(self, log: LocalLog, consumer: Consumer, listener: LogListener, *, by_writer: bool) -> None:
         self.group: Group | None = None
         """What is with the writer."""
         self.handed_over_s = 0.0
@@ -60,7 +60,26 @@ class Cycle:
         self._log = log
         self._consumer = consumer
         self._listener = listener
+        self._by_writer = by_writer
         self._gathering = False
+        self._asked = False
+
+    def ask(self) -> None:
+        """Something may wait that did not before: ``pump``, by the writer's thread if the log is of ``by_writer``."""
+        log = self._log
+        if not self._by_writer:
+            self.pump()
+            return
+        with log.latch:
+            if self._asked or self.group is not None:
+                return
+            log.writer.submit(lambda: None, self._pump_as_asked, log.store_failed)
+            self._asked = True
+
+    def _pump_as_asked(self, _: None) -> None:
+        with self._log.latch:
+            self._asked = False
+            self.pump()
 
     def pump(self, *, flush: bool = False) -> None:
         """Hands the next group to the writer, if it is free and anything waits that may not wait longer."""
@@ -75,6 +94,9 @@ class Cycle:
             self._gathering = True
             try:
                 group = self._consumer.gather()
+            except BaseException as error:  # what it sealed has VLSNs and no place: nothing may follow on that
+                log.fail(f"the next group could not be made: {error!r}", error)
+                raise
             finally:
                 self._gathering = False
             if group is None:

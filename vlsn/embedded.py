@@ -66,7 +66,9 @@ class Log:
         self._writer = seams.threads.worker("vlsnlog-writer")
         self._turn = seams.threads.latch()
         """Held by what stops the sealing: a rollback, the end."""
-        self._log = LocalLog(recovered, options, seams, writer=self._writer, keeper=keeper, listener=self)
+        self._log = LocalLog(
+            recovered, options, seams, writer=self._writer, keeper=keeper, listener=self, by_writer=True
+        )
         self._reading = LogReading(self._log, settle=self.sync)
         if options.retention:
             self._log.checkpointer.after = self._log.cleaner.run

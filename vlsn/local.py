@@ -50,7 +50,10 @@ from vlsn.upkeep import Upkeep
 
 
 class LocalLog:
-    """An open log.  Made by ``recovery.recover`` and this constructor; see the module for who may call."""
+    """An open log.  Made by ``recovery.recover`` and this constructor; see the module for who may call.
+
+    ``by_writer``: groups are made by the writer's thread alone, where callers' threads may be interrupted at any point,
+    as a process's main thread is by a signal whose handler raises."""
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class LocalLog:
         writer: Worker,
         keeper: Worker,
         listener: LogListener,
+        by_writer: bool = False,
     ) -> None:
         self.directory = recovered.directory
         self.options = options
@@ -105,7 +109,7 @@ class LocalLog:
             sealed=listener.sealed,
         )
         self._queue = self._consumer.queue
-        self.cycle = Cycle(self, self._consumer, listener)
+        self.cycle = Cycle(self, self._consumer, listener, by_writer=by_writer)
         self.replacer = Replacer(self, self.cycle.written)
         self._upkeep = Upkeep(self, self._queue)
         self._shutdown = Shutdown(self, self._queue)
@@ -249,25 +253,25 @@ class LocalLog:
         queue, most = self._queue, self.options
         if queue.entries + pending.count > most.queue_entries_max or queue.bytes + pending.cost > most.queue_bytes_max:
             raise QueueFull(f"{queue.entries} entries ({queue.bytes} bytes) already wait to be logged")
-        queue.push_append(pending)
         if pending.durability is Durability.NO_SYNC:
             self._reserve(pending)
+        queue.push_append(pending)
         if self.cycle.group is None:
-            self.cycle.pump()
+            self.cycle.ask()
 
     def _reserve(self, pending: Pending) -> None:
         """A place in the queue is as good as a VLSN: first in, first out, and nothing leaves it otherwise."""
         queue = self._queue
-        pending.last = self._consumer.next_vlsn + queue.vlsns - 1
-        pending.first = pending.last - pending.count + 1
-        if queue.lazy == 1:
+        pending.first = self._consumer.next_vlsn + queue.vlsns
+        pending.last = pending.first + pending.count - 1
+        if not queue.lazy:
             queue.lazy_since_s = self.seams.clock.monotonic_s()
 
     def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
         """Entries of the log's own, sealed as one block; ``done`` gets their last VLSN once it is synced."""
         assert self._consumer.term is not None
         self._queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
-        self.cycle.pump()
+        self.cycle.ask()
 
     # The replica's side.
 
@@ -281,7 +285,7 @@ class LocalLog:
             raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
         self._queue.push(ReplicaRun(run, done))
         if self.cycle.group is None:
-            self.cycle.pump()
+            self.cycle.ask()
 
     # Both sides.
 
@@ -296,19 +300,19 @@ class LocalLog:
         waits, unless ``refused`` is there to be told."""
         self.check_open()
         self._queue.push(LocalRecord(kind, payload, done, refused))
-        self.cycle.pump()
+        self.cycle.ask()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
         """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
         while there is no room for another one: ``done`` then gets its own number."""
         self.check_open()
         self._queue.push(Roll(reason, done))
-        self.cycle.pump()
+        self.cycle.ask()
 
     def drain(self, done: Callable[[], None]) -> None:
         """``done`` once everything queued before is synced."""
         self._queue.push(Barrier(done))
-        self.cycle.pump()
+        self.cycle.ask()
 
     def rollback(self, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]) -> None:
         """Abandons the blocks after ``matchpoint``, a block's end or 0, once all that was queued is synced (see

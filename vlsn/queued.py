@@ -115,17 +115,18 @@ class Queue:
         return self.lazy == len(self.items)
 
     def push(self, item: Item) -> None:
-        self.items.append(item)
         if isinstance(item, LocalEntries):
             self.vlsns += len(item.values)
+        self.items.append(item)
 
     def push_append(self, pending: Pending) -> None:
-        self.items.append(pending)
+        """Interrupted by a signal, it has done all or nothing: nothing that is called stands before the last step."""
         self.appends += 1
         self.entries += pending.count
         self.bytes += pending.cost
         self.vlsns += pending.count
         self.lazy += pending.durability is Durability.NO_SYNC
+        self.items.append(pending)
 
     def taken(self, pending: Pending) -> None:
         """``pending`` is no longer in ``items``."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
 
 import pytest
 
-from vlsn.embedded import Log
 from vlsn.threads import OneShot, Relay
 
 WAIT_S = 10.0
@@ -92,34 +89,3 @@ def test_a_thread_that_a_signal_interrupted_does_not_hold_up_the_others(at: int,
     (relay or Relay(shots)).pass_on()
     _join(threads)
     assert sorted(woken) == list(range(7))
-
-
-def test_appends_of_many_threads_return_while_one_of_them_is_interrupted_again_and_again(tmp_path: Path) -> None:
-    def interrupt(_: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code is OneShot.wait.__code__:
-            raise _Interrupted
-
-    ends: list[int] = []
-    with Log.open(tmp_path / "log") as log:
-
-        def append() -> None:
-            ends.extend(log.append(b"x")[1] for _ in range(150))
-
-        threads = [threading.Thread(target=append, daemon=True) for _ in range(8)]
-        old = signal.signal(signal.SIGALRM, interrupt)
-        interrupted = 0
-        try:
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads):
-                signal.setitimer(signal.ITIMER_REAL, 0.000_2)
-                try:
-                    log.append(b"interrupted")
-                except _Interrupted:
-                    interrupted += 1
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, old)
-        _join(threads)
-        assert len(set(ends)) == 8 * 150
-        assert interrupted
