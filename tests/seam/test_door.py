@@ -1,0 +1,84 @@
+"""The one door for role changes: what a vote is compared with, and what may still be acknowledged behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+
+SLOW_S = (0.4, 0.4)
+
+
+async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, Any]:
+    """What ``to`` answers when ``sender`` asks for its vote."""
+    body = {
+        "group": "sim",
+        "sender": sender,
+        "incarnation": f"{group.nodes[sender].incarnation:016x}",
+        "to": to,
+        "pre": False,
+        "transfer": True,  # passes though a master is heard
+        **fields,
+    }
+    response = await group.client.request(
+        "POST", f"{group.url(to)}/v1/peer/vote", body=msgspec.json.encode(body), timeout_s=10.0
+    )
+    assert response.status == 200, bytes(response.body)
+    answer: dict[str, Any] = msgspec.json.decode(bytes(response.body))
+    return answer
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
+    """A block is on its way to n2's disk when n2 is asked: it counts, or else it would be acknowledged for the old
+    term behind a vote for a log that lacks it."""
+
+    async def main() -> None:
+        group = Group(31)
+        await group.start()
+        await group.serving()
+        status, answer = await group.append(b"everywhere", acks="all")
+        assert status == 200
+        term, synced = answer["term"], answer["last"]
+        group.machines["n2"].process.threads.latency_s = SLOW_S  # type: ignore[union-attr]
+        group.net.block("n1", "n3")
+        status, answer = await group.append(b"on its way", acks="none")
+        assert status == 200
+        await group.until(lambda: group.nodes["n2"].opened().allocated > synced, "n2 has it, and not on its disk")
+        assert group.nodes["n2"].opened().range.last_sync == synced
+        said = await vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=synced + 1 - behind)
+        assert said["last_vlsn"] == synced + 1
+        assert (said["granted"], said["reason"]) == ((False, "shorter-log") if behind else (True, ""))
+        assert group.nodes["n2"].opened().node_file.record.term == term + 1
+        group.net.heal()
+        await group.stop()
+
+    run(main())
+
+
+def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote() -> None:
+    async def main() -> None:
+        group = Group(32)
+        await group.start()
+        await group.serving()
+        status, answer = await group.append(b"everywhere", acks="all")
+        assert status == 200
+        term, last = answer["term"], answer["last"]
+        group.net.block("n1", "n3")
+        group.net.block("n3", "n1")
+        asked = asyncio.create_task(vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=last))
+        waiting = asyncio.create_task(group.append(b"too late", to="n1"))
+        assert (await asked)["granted"]
+        status, answer = await waiting
+        leader = group.nodes["n1"].role
+        assert leader is None or getattr(leader, "term", 0) != term or group.nodes["n1"].dtvlsn() <= last
+        assert status != 200 or not answer["durable"]
+        group.net.heal()
+        await group.stop()
+
+    run(main())
