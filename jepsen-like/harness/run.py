@@ -108,7 +108,8 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
         if "clock" in options.kinds:
             _give_clocks(group)
         watch = Watch(group.urls, network, recorder)
-        nemesis = Nemesis(group, watch, recorder, fragile=disk.minority(group.names, Random(f"{options.seed} disk")))
+        fragile = disk.minority(group.names, Random(f"{options.seed} disk"))
+        nemesis = Nemesis(group, watch, network, recorder, fragile=fragile)
         progress.of(recorder, watch, nemesis)
         try:
             await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress))

@@ -123,7 +123,8 @@ def test_a_node_that_does_not_serve_its_log_to_the_end_is_judged_as_far_as_it_do
 
 def test_terms_and_durable_ends_may_begin_anew_with_an_incarnation_or_a_process() -> None:
     lines = [status("n1", "REPLICA", 4, dtvlsn=9), status("n1", "REPLICA", 4, dtvlsn=2, process="q")]
-    assert rules(lines, status("n1", "REPLICA", 0, process="r", incarnation="2")) == set()
+    restores = [status("n1", "RESTORING", 0, process="q"), status("n1", "UNKNOWN", 0, process="q", incarnation="0")]
+    assert rules(lines, restores, status("n1", "REPLICA", 0, process="r", incarnation="2")) == set()
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ def one_master_a_term(view: View) -> Iterator[Anomaly]:
 
 
 def nothing_falls(view: View) -> Iterator[Anomaly]:
-    """Terms of an incarnation, the durable end of a process."""
+    """Terms of an incarnation, the durable end of a process.  A node that opens or restores its log has neither."""
     terms: dict[tuple[str, str], int] = {}
     durable: dict[tuple[str, str], int] = {}
     for op in view.statuses:
         value = op.value
-        if not value.get("process") or not int(value.get("incarnation") or "0", 16):
+        if value["state"] == "RESTORING" or not int(value.get("incarnation") or "0", 16):
             continue
         life, self_ = (value["node"], value["process"]), (value["node"], value["incarnation"])
         if value["term"] < terms.get(self_, 0):

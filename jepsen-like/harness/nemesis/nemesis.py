@@ -1,7 +1,8 @@
 """Strikes faults as planned, notes each beginning and end in the history, and counts those that struck.
 
 A fault *struck* when it met what it is about: a kill or pause a running process, a partition something that it kept
-back or cut, a clock a process that reads it, a disk data or a call.  Only those count.
+back or cut, a clock a process that reads it, a disk data or a call, a transfer a master that handed over.  Only those
+count.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from harness.nemesis import clock, disk
 from harness.nemesis.plan import Strike
 from harness.nemesis.targets import nodes_hit, pairs_hit
 from harness.ops import Recorder
+from repl.http.types import Network
+from vlsn.errors import VlsnLogError
+
+TRANSFER_S = 15.0
 
 
 class Nemesis:
     """The faults of one run."""
 
-    def __init__(self, group: Group, watch: Watch, recorder: Recorder, *, fragile: Sequence[str]) -> None:
+    def __init__(
+        self, group: Group, watch: Watch, network: Network, recorder: Recorder, *, fragile: Sequence[str]
+    ) -> None:
         self.struck: Counter[str] = Counter()
         self.ways: Counter[str] = Counter()
         """Struck, by kind and way: ``kill master``."""
@@ -31,6 +38,7 @@ class Nemesis:
         """What is under way, in a few words."""
         self._group = group
         self._watch = watch
+        self._network = network
         self._recorder = recorder
         self._fragile = list(fragile)
         self._number = 0
@@ -56,7 +64,7 @@ class Nemesis:
             case _:
                 nodes = []
         strikes = {"kill": self._kill, "pause": self._pause, "partition": self._partition}
-        strikes |= {"clock": self._clock, "disk": self._disk}
+        strikes |= {"clock": self._clock, "disk": self._disk, "transfer": self._transfer}
         struck = await strikes[strike.kind](strike, number, nodes, chance)
         self.now.pop(number, None)
         if struck:
@@ -131,6 +139,21 @@ class Nemesis:
         await asyncio.sleep(strike.lasts_s)
         self._group.start_again(nodes, f"disk {number}")
         return self._ends(strike, number, struck, where=where)
+
+    async def _transfer(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        """The master is told to hand over, and may be struck by others meanwhile."""
+        master = self._watch.master
+        self._begins(strike, number, [master] if master is not None else [])
+        if master is None:
+            return self._ends(strike, number, False)
+        others = [name for name in self._group.names if name != master]
+        heir = f"?to={chance.choice(others)}" if strike.way == "named" else ""
+        try:
+            url = f"{self._group.urls[master]}/v1/admin/transfer{heir}"
+            status = (await self._network.request("POST", url, timeout_s=TRANSFER_S)).status
+        except VlsnLogError:
+            status = 0
+        return self._ends(strike, number, status == 200, status=status)
 
     async def _failing_calls(self, strike: Strike, number: int, name: str, chance: Random) -> bool:
         pid = self._group.pids().get(name)

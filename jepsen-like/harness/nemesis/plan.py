@@ -23,6 +23,7 @@ WAYS: Final[Mapping[str, Sequence[str]]] = {
     "partition": ("master", "master", "one", "halves", "ring", "one-way", "master-deaf", "master-mute"),
     "clock": ("one", "master", "minority", "all"),
     "disk": ("wipe", "flip", "eio", "eio-for-good"),
+    "transfer": ("furthest", "named"),
 }
 KINDS: Final = tuple(WAYS)
 

@@ -17,7 +17,7 @@ from harness.report.series import END_STATES, Fault, Series, Stretch, series_of
 from harness.run import Outcome
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
-KINDS_SHOWN = ("kill", "pause", "disk", "clock", "partition")
+KINDS_SHOWN = ("kill", "pause", "disk", "clock", "transfer", "partition")
 
 
 def write_timeline(outcome: Outcome, history: Sequence[Op], path: Path) -> None:
