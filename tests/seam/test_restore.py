@@ -322,3 +322,32 @@ def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_resto
         assert not group.fatal
 
     run(main())
+
+
+def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again() -> None:
+    """Its disk is new: it is another incarnation, and there is no VLSN 1 any more to feed it from."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(39, told)
+        group.machines["n3"] = Machine("n3", group.loop, group.net, group.rng)
+        await group.start("n3")
+        await caught_up(group, "n3", told)
+        node = group.nodes["n3"]
+        assert node.restoration.count == 1
+        assert node.opened().range.first > 1
+
+        def admitted() -> bool:
+            listed = node.opened().history.group
+            return listed is not None and any(
+                (each.name, each.incarnation) == ("n3", f"{node.incarnation:016x}") for each in listed.members
+            )
+
+        await group.until(admitted, "the group lists its new incarnation")
+        group.kill("n2")
+        await append(group, 5, told)  # with n1 it is a majority
+        await caught_up(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
