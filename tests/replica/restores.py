@@ -11,6 +11,7 @@ from feeder.restore import Restores
 from replica.restore import Progress, Transfer
 from replica.unpack import Unpacked
 from tests.vlsn.logs import SMALL, Machine, Opened
+from vlsn.errors import LogFailed
 from vlsn.ids import Term, Vlsn
 from vlsn.local import LocalLog
 from vlsn.offer import Offer, RestoreAsk
@@ -69,8 +70,8 @@ class Restored:
     def synced(self, last_vlsn: Vlsn) -> None:
         pass
 
-    def failed(self, error: BaseException) -> None:
-        raise error
+    def failed(self, error: LogFailed) -> None:
+        assert error.__cause__ is not None  # what has ended the log is raised to who called it
 
 
 def restart_of(machine: Machine) -> Restart:
