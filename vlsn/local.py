@@ -1,8 +1,6 @@
 """The local log of one node: latch, append, write, sync, roll, checkpoint.
 
-    append ─► queue ─► cycle: gather, under the latch: VLSNs, LSN, seal ─► writer: write, fdatasync ─► synced
-                 │
-        QueueFull past the limit
+    append ─► queue, or QueueFull ─► cycle: under the latch VLSNs, LSN, seal ─► writer: write, fdatasync ─► synced
 
 1. One group is with the writer at a time (``cycle``).
 2. VLSNs are given, and places in the segment, only under the latch and only when the group will fit: a
@@ -33,7 +31,7 @@ from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
 from vlsn.limits import QUEUE_SHED_FRACTION
 from vlsn.options import Durability, LogOptions, LogStats
-from vlsn.overmark import check_rollback, rollback
+from vlsn.overmark import begin_rollback
 from vlsn.placement import Placement
 from vlsn.queued import Barrier, LocalEntries, LocalRecord, Pending, ReplicaRun, Roll
 from vlsn.reader import LogReader
@@ -320,23 +318,7 @@ class LocalLog:
         nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
         self.check_open()
         assert self._consumer.term is None
-        check_rollback(self, matchpoint)
-        self.replacer.follow(on=True)
-        self.rollbacks += 1
-
-        def ended() -> None:
-            self.rollbacks += 1
-            self.replacer.follow(on=False)
-            self.checkpointer.release()
-            done()
-
-        def given_up(error: VlsnLogError) -> None:
-            self.rollbacks += 1
-            self.replacer.follow(on=False)
-            self.checkpointer.release()
-            refused(error)
-
-        self.checkpointer.hold(lambda: self.drain(lambda: rollback(self, matchpoint, ended, given_up)))
+        begin_rollback(self, matchpoint, done, refused)
 
     def abandon_after(self, matchpoint: Vlsn) -> None:
         """A rollback to ``matchpoint`` is about to begin: what follows it is not written again should a segment

@@ -59,7 +59,32 @@ def check_rollback(log: LocalLog, matchpoint: Vlsn) -> None:
         raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log ends at {log.range.last}")
 
 
-def rollback(
+def begin_rollback(
+    log: LocalLog, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]
+) -> None:
+    """Rolls ``log`` back once all that was queued is synced, and keeps checkpoints away meanwhile.  Raises as
+    ``check_rollback`` does, with nothing begun."""
+    check_rollback(log, matchpoint)
+    log.replacer.follow(on=True)
+    log.rollbacks += 1
+
+    def end() -> None:
+        log.rollbacks += 1
+        log.replacer.follow(on=False)
+        log.checkpointer.release()
+
+    def ended() -> None:
+        end()
+        done()
+
+    def given_up(error: VlsnLogError) -> None:
+        end()
+        refused(error)
+
+    log.checkpointer.hold(lambda: log.drain(lambda: _rollback(log, matchpoint, ended, given_up)))
+
+
+def _rollback(
     log: LocalLog, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]
 ) -> None:
     """Rolls ``log`` back to ``matchpoint``, the end of a visible block (or 0).  At home, the write path drained, no
