@@ -13,8 +13,9 @@ every change of master, open and rollback:
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
-A submission costs about 0.5 µs; memory is bounded by ``producers`` × ``remembered`` × 24 bytes, and as many for each
-submission since ``settle``.  Kafka's producer state manager (KIP-98, KIP-360) is the model; its clocks are not.
+Memory is bounded by ``producers`` × ``remembered`` × 24 bytes, and as many for each submission since ``settle``; a
+submission costs some list operations, a record one copy of what is remembered.  Kafka's producer state manager (KIP-98,
+KIP-360) is the model; its clocks are not.
 """
 
 from __future__ import annotations
@@ -113,9 +114,11 @@ class Life:
             del column[:start]
         self._begin += start
 
-    def words(self, start: int, end: int) -> array[int]:
+    def words(self, start: int, end: int) -> list[memoryview]:
+        """Rows ``start`` to ``end`` (exclusive), as a record has them; nothing is added while these views live."""
         head = array("Q", (self.producer, self._begin + start, end - start))
-        return head + self._firsts[start:end] + self._lasts[start:end] + self._terms[start:end]
+        columns = (self._firsts, self._lasts, self._terms)
+        return [memoryview(head), *(memoryview(column)[start:end] for column in columns)]
 
     @classmethod
     def of(cls, words: array[int]) -> Life:
@@ -214,13 +217,13 @@ class Producers:
     def record(self, vlsn: Vlsn) -> ProducersRecord:
         """All of it as of ``vlsn``, for a checkpoint."""
         lives, forgotten_to = self._as_of(vlsn)
-        words = array("Q")
+        words: list[memoryview] = []
         for life in lives:
             end = life.upto(vlsn)
             words += life.words(max(0, end - self.limits.remembered), end)
         if vlsn < self._settled:
             forgotten_to = max(forgotten_to, vlsn)
-        return ProducersRecord(forgotten_to, words.tobytes())
+        return ProducersRecord(forgotten_to, b"".join(words))
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
         """The lives that were there at ``vlsn``, later rows of theirs included, and what had been evicted by then."""
