@@ -83,6 +83,10 @@ class FeederOwner(Protocol):
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None: ...
 
+    def switched(self, feeder: Feeder, mode: Mode) -> None:
+        """It reads from the ring now, or from the segments."""
+        ...
+
     def answered(self, feeder: Feeder, number: int) -> None:
         """The replica has answered read round ``number``."""
         ...
@@ -119,7 +123,6 @@ class Feeder:
         self.silent_ticks = 0
         """The owner's ticks since the last ACK.  Ticks, not seconds: after a stall of this whole process the
         replicas' ACKs lie unread in its sockets, and nobody was silent."""
-        self.caught_up_s = log.seams.clock.monotonic_s()
         self.streaming = False
         self.source: Source | None = None
         self._log = log
@@ -149,7 +152,7 @@ class Feeder:
         except VlsnLogError as error:
             await self._refuse(error)
             raise
-        self.source = Source(self._log, start, self._offload)
+        self.source = Source(self._log, start, self._offload, lambda mode: self._owner.switched(self, mode))
         self.sent = self.acked = Vlsn(start - 1)
         self.streaming = True
         self._owner.past_syncup(self)
@@ -317,7 +320,7 @@ class Feeder:
         return Position(log.allocated, self._told_dtvlsn, log.seams.clock.wall_us(), self.term)
 
     async def _receive(self) -> None:
-        receive, clock = self._channel.receive, self._log.seams.clock
+        receive = self._channel.receive
         while True:
             message = await receive()
             if message_type(message) is MessageType.ROUND:
@@ -326,12 +329,9 @@ class Feeder:
             ack = decode_ack(message)
             if ack.term != self.term or ack.synced > self.sent:
                 raise BadBody(f"ACK of term {ack.term} to VLSN {ack.synced}; sent in term {self.term} to {self.sent}")
-            now = clock.monotonic_s()
             self.silent_ticks = 0
             if ack.synced > self.acked:
                 self.acked = Vlsn(ack.synced)
-            if self.acked >= self._log.range.last_sync:
-                self.caught_up_s = now
             self._owner.acknowledged(self, ack)
 
     def _answered(self, message: bytes) -> None:

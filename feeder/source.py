@@ -3,7 +3,7 @@
 1. It starts in ARCHIVE.  2. ARCHIVE → BUFFER when its next VLSN is in the ring; BUFFER → ARCHIVE when the
 ring has dropped what it needs: by comparing positions, never by timing.  3. From the ring it gives what is sealed,
 synced here or not (a replica may be faster than this node's disk); from the segments only what is synced.  4. Each
-change is counted.
+change is counted, and told.
 
     next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from segments, then changes
     position 7, ring head 9          BUFFER   was overtaken: changes back
@@ -38,7 +38,11 @@ class Offload(Protocol):
 class Source:
     """Blocks of one log from a VLSN on, for one reader."""
 
-    def __init__(self, log: LocalLog, next_vlsn: Vlsn, offload: Offload) -> None:
+    def __init__(
+        self, log: LocalLog, next_vlsn: Vlsn, offload: Offload, on_switch: Callable[[Mode], None] = lambda _: None
+    ) -> None:
+        """``on_switch`` is told of each change."""
+        self._on_switch = on_switch
         self._log = log
         self._offload = offload
         self._reader = log.reader()
@@ -117,5 +121,6 @@ class Source:
     def _change(self, mode: Mode) -> None:
         self.mode = mode
         self.switches += 1
+        self._on_switch(mode)
         if mode is Mode.ARCHIVE:
             self._at = None

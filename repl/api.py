@@ -111,6 +111,10 @@ class NodeApi(Protocol):
         """The object of ``GET /v1/status``."""
         ...
 
+    def events_since(self, number: int, limit: int) -> dict[str, Any]:
+        """The object of ``GET /v1/events`` (``repl.events``)."""
+        ...
+
     def readiness(self) -> list[str]:
         """Reasons why this node is not ready to serve durable reads; none when it is."""
         ...

@@ -222,6 +222,8 @@ class Electing:
                         await node.end_role()
                     await self._store(action)
                 case Ask():
+                    if action.requests and not action.requests[0].pre:
+                        node.event("stands", term=action.requests[0].term)
                     for request in action.requests:
                         self._spawn(self._ask(request, self.core.rounds))
                 case Lead():

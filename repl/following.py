@@ -19,6 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from repl import founding
 from repl.api import FeedHello
+from repl.catching_up import CatchingUp
 from repl.founding import Answer
 from repl.http.feed import encode_hello
 from repl.peers import ask
@@ -64,6 +65,7 @@ class Following:
         self.feed: ReplicaFeed | None = None
         self.reason = ""
         self.feeds = 0
+        self.catching_up = CatchingUp()
         self._tries = 0
         self._damaged_syncups = 0
         self._called = asyncio.Event()
@@ -243,7 +245,15 @@ class Following:
             self._tries = self._damaged_syncups = 0
             self.reason = ""
             self.node.set_state("REPLICA")
+            self._taken()
         self.node.durable_rose()
+
+    def _taken(self) -> None:
+        """A feed has got past its syncup."""
+        node, feed = self.node, self.feed
+        assert self.master is not None and feed is not None
+        node.master_is(self.master, feed.term)
+        node.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 
     # What the node passes on.
 
@@ -258,7 +268,9 @@ class Following:
             self.feed.synced()
 
     def tick(self) -> None:
-        pass
+        if self.feed is not None and self.feed.position is not None:
+            now = self.node.seams.clock.monotonic_s()
+            self.catching_up.note(now, self.log.range.last_sync, self.feed.position.last_vlsn)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

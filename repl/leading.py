@@ -11,13 +11,16 @@ was queued fails as ``NotMaster``, what was sealed as ``OutcomeUnknown``, and ev
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from feeder.acks import majority
 from feeder.feeder import Feeder, Messages
+from feeder.source import Mode
 from repl import founding
 from repl.api import Acks, Done, FeedHello
 from repl.appends import Append, AppendBook
+from repl.catching_up import CatchingUp
 from repl.changing import Changes
 from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found
@@ -74,6 +77,8 @@ class Leading:
         self.log = node.opened()
         self.own = Incarnation(node.incarnation)
         self.feeders: dict[str, Feeder] = {}
+        self.catching_up: defaultdict[str, CatchingUp] = defaultdict(CatchingUp)
+        """By replica."""
         self.book: AppendBook | None = None
         self.start: Vlsn = NULL_VLSN
         """The first VLSN of this term."""
@@ -132,6 +137,7 @@ class Leading:
         self.book.note(self.own, log.range.last_sync)
         node.set_state("MASTER")
         node.event("leads", term=term, first=start)
+        node.master_is(node.config.name, term)
         asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
         asking = asyncio.create_task(self._ask_those_without_feed(), name="ask")
         making_way = asyncio.create_task(self._make_way(), name="make way")
@@ -320,8 +326,10 @@ class Leading:
             feeder.tell_dtvlsn()
 
     def tick(self) -> None:
+        now, last = self.node.seams.clock.monotonic_s(), self.log.range.last
         for feeder in self.feeders.values():
             feeder.silent_ticks += 1
+            self.catching_up[feeder.replica].note(now, feeder.acked, last)
         self._count_present()
         if self._ended.done() is False and self.book is not None and self.log.failure is not None:
             self._ended.set_exception(self.log.failure)
@@ -417,6 +425,9 @@ class Leading:
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
         self.holds.matched(feeder.replica, at)
+
+    def switched(self, feeder: Feeder, mode: Mode) -> None:
+        self.node.event("feed.mode", replica=feeder.replica, mode=mode, at=feeder.sent)
 
     def _hold_dropped(self, replica: str, first: Vlsn) -> None:
         """It lies too far behind for the others to wait for it."""

@@ -43,12 +43,20 @@ class _Collector:
         for name, key, text in (
             ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
             ("feeder_lag_seconds", "lag_s", "Seconds since a replica was caught up"),
+            ("feeder_vlsns_per_second", "vlsns_per_s", "VLSNs that a replica acknowledged in a second, of late"),
             ("feeder_acked_vlsn", "acked", "Last VLSN that a replica has synced"),
         ):
             family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["replica"])
             for feeder in said["feeders"]:
                 family.add_metric([feeder["replica"]], feeder[key])
             yield family
+        counts = node.events.counts
+        yield _counter("elections", "Elections in which this node stood", counts["stands"])
+        yield _counter("elections_won", "Elections that this node has won", counts["elected"])
+        yield _counter(
+            "master_changes", "How often this node has got another master, or a newer term of it", node.master_changes
+        )
+        yield _counter("rollbacks", "Rollbacks of what was not durable", counts["rolled_back"])
         yield _histogram("append_seconds", "From submission to its acknowledgement", node.append_seconds)
         log = node.log
         if log is None:

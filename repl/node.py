@@ -28,6 +28,7 @@ from repl.changing import document
 from repl.cleaning import Cleaning, told
 from repl.config import NodeConfig
 from repl.electing import Electing
+from repl.events import Events
 from repl.following import Following
 from repl.founder import Founder
 from repl.http.routes import Gateway
@@ -105,6 +106,9 @@ class Node:
         self.seams = seams
         self.network = network
         self.process = seams.random.u64()
+        self.events = Events()
+        self.master_changes = 0
+        self._known_master: tuple[NodeName, int] | None = None
         self.state = "UNKNOWN"
         self.reason = "opening"
         self.log: LocalLog | None = None
@@ -323,13 +327,22 @@ class Node:
         if task is not None:
             await _ended(task)
 
+    def master_is(self, name: NodeName, term: int) -> None:
+        """This node leads, or is fed by ``name`` now."""
+        known = (name, term)
+        if known != self._known_master:
+            self.master_changes += self._known_master is not None
+            self._known_master = known
+            self.event("master", master=name, term=term)
+
     def set_state(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason = state, reason
             self.event("state", state=state, reason=reason)
 
     def event(self, name: str, **fields: object) -> None:
-        """One line of the node's log, its name stable."""
+        """One line of the node's log, and one event to be asked for; the name is one of ``repl.events``."""
+        self.events.note(name, self.seams.clock.wall_us(), fields)
         text = " ".join(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
         logger.info("%s %s %s", self.config.name, name, text)
 
@@ -430,6 +443,9 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         return status(self)
+
+    def events_since(self, number: int, limit: int) -> dict[str, Any]:
+        return {"node": self.config.name, **self.events.since(number, limit)}
 
     def readiness(self) -> list[str]:
         return readiness(self)

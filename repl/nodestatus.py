@@ -43,6 +43,8 @@ def status(node: Node) -> dict[str, Any]:
         ],
     }
     base["restore"] = restore_status(node)
+    base["elections"] = _elections(node)
+    base["syncups"] = node.events.recent("syncup", "syncup")
     if node.reason:
         base["reason"] = node.reason
     if log is None:
@@ -102,6 +104,19 @@ def status(node: Node) -> dict[str, Any]:
     if isinstance(role, Following):
         base["replica"] = _replica(node, role)
     return base
+
+
+def _elections(node: Node) -> dict[str, Any]:
+    """Of this life of the process; ``last`` is what happened last, with its why, ``history`` the ten last."""
+    events = node.events
+    history = events.recent("election")
+    return {
+        "stood": events.counts["stands"],
+        "won": events.counts["elected"],
+        "master_changes": node.master_changes,
+        "last": history[0] if history else None,
+        "history": history,
+    }
 
 
 def restore_status(node: Node) -> dict[str, Any]:
@@ -185,8 +200,7 @@ def _feeders(node: Node, role: Any) -> list[dict[str, Any]]:
             "replica": feeder.replica,
             "sent": feeder.sent,
             "acked": feeder.acked,
-            "lag_vlsns": max(0, last - feeder.acked),
-            "lag_s": round(max(0.0, now - feeder.caught_up_s), 3) if feeder.acked < last else 0.0,
+            **role.catching_up[feeder.replica].status(now, feeder.acked, last),
             "mode": str(feeder.mode),
             "streaming": feeder.streaming,
             "switches": feeder.source.switches if feeder.source is not None else 0,
@@ -200,14 +214,16 @@ def _replica(node: Node, role: Any) -> dict[str, Any]:
     assert log is not None
     feed = role.feed
     position = feed.position if feed is not None else None
-    lag = max(0, position.last_vlsn - log.range.last_sync) if position is not None else None
     now = node.seams.clock.monotonic_s()
+    behind: dict[str, Any] = dict.fromkeys(("lag_vlsns", "lag_s", "vlsns_per_s", "expected_s"))
+    if position is not None:
+        behind = role.catching_up.status(now, log.range.last_sync, position.last_vlsn)
     return {
         "master": role.master,
         "streaming": feed is not None and feed.streaming,
         "term": feed.term if feed is not None else 0,
         "verified": feed.verified if feed is not None else 0,
-        "lag_vlsns": lag,
+        **behind,
         "silent_s": round(now - feed.heard_s, 3) if feed is not None else None,
         "feeds": role.feeds,
         "reason": role.reason,

@@ -76,7 +76,9 @@ class ReplicaFeed:
         unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
     ) -> None:
         self.term = Term(0)
-        self.verified = NULL_VLSN
+        self.verified = self.matchpoint = NULL_VLSN
+        self.rolled_back = 0
+        """VLSNs that this log gave up at its syncup."""
         self._last_term = 0
         self.streaming = False
         self.position: Position | None = None
@@ -137,7 +139,9 @@ class ReplicaFeed:
             await self._store_term(Term(theirs.feed_term))
             self.term = Term(theirs.feed_term)
             self._check_term()
+            self.matchpoint = Vlsn(theirs.vlsn)
             if theirs.vlsn < log.range.last:
+                self.rolled_back = log.range.last - theirs.vlsn
                 await self._roll_back(Vlsn(theirs.vlsn))
                 self._check_term()
         except VlsnLogError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -115,13 +116,45 @@ def _restoring(running: dict[str, Any]) -> str:
     return f"restores from {running['from']}: {percent}{total} bytes{left}"
 
 
+def _behind(feed: dict[str, Any] | None) -> str:
+    """How long a replica is behind, and for how long yet: "12.3 s, 4 s left"."""
+    if feed is None:
+        return ""
+    if not feed.get("lag_vlsns"):
+        return "-"
+    left = feed.get("expected_s")
+    seconds = f"{feed.get('lag_s') or 0.0:.1f} s"
+    return f"{seconds}, not catching up" if left is None else f"{seconds}, {left:.1f} s left"
+
+
+def _mastership(summary: dict[str, Any]) -> str:
+    """Since when the master leads, and what ended the lead before it, as far as the nodes know: "n2 leads term 7 since
+    2026-01-02 03:04:05; n1 stepped down: …"."""
+    history = [
+        (event["time"], node["node"], event)
+        for node in summary["nodes"]
+        for event in (node.get("elections") or {}).get("history") or []
+    ]
+    leads = [each for each in history if each[2]["event"] == "leads" and each[1] == summary["master"]]
+    if not leads:
+        return ""
+    at, name, lead = max(leads, key=lambda each: each[0])
+    told = f"{name} leads term {lead.get('term')} since {_when(at)}"
+    ended = {each[2]["event"]: each for each in history if each[2].get("term") == lead.get("term", 0) - 1}
+    if "hands_over" in ended:
+        return f"{told}; {ended['hands_over'][1]} handed over to {ended['hands_over'][2].get('to')}"
+    if "steps_down" in ended:
+        return f"{told}; {ended['steps_down'][1]} stepped down: {ended['steps_down'][2].get('why')}"
+    return told
+
+
+def _when(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
     title = f"group {summary['group'] or '?'}, master {summary['master'] or 'none'}, term {summary['term'] or 0}"
-    lags = {
-        feeder.get("replica"): feeder.get("lag_vlsns")
-        for node in summary["nodes"]
-        for feeder in (node.get("feeders") or [])
-    }
+    feeds = {feeder.get("replica"): feeder for node in summary["nodes"] for feeder in (node.get("feeders") or [])}
     rows = []
     for node in summary["nodes"]:
         limits = node.get("range") or {}
@@ -129,11 +162,14 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
         rows.append(
             (
                 node["node"] or "?", node["state"], node.get("term"), limits.get("first"), limits.get("last"),
-                node.get("dtvlsn"), lags.get(node["node"]), log.get("segments"), log.get("bytes"), node["url"],
+                node.get("dtvlsn"), (feeds.get(node["node"]) or {}).get("lag_vlsns"), _behind(feeds.get(node["node"])),
+                log.get("segments"), log.get("bytes"), node["url"],
             )
         )  # fmt: skip
-    columns = ("node", "state", "term", "first", "last", "durable", "lag", "segments", "bytes", "url")
+    columns = ("node", "state", "term", "first", "last", "durable", "lag", "behind", "segments", "bytes", "url")
     print_table(title, columns, rows)
+    if told := _mastership(summary):
+        click.echo(told)
     for node in summary["nodes"]:
         cleaning = node.get("cleaning") or {}
         if cleaning.get("blocked"):

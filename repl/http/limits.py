@@ -45,6 +45,7 @@ SEGMENT_PIECE_BYTES = MIB
 RESTORE_RANGES_MAX = 4
 """Ranges of segments on their way to restoring peers."""
 PEER_BODY_BYTES_MAX = 64 * 1024
+EVENTS_MAX = 1_000
 RETRY_AFTER_S = 1
 
 

@@ -47,6 +47,7 @@ class Gateway:
             "/v1/feed": {"GET": feeds.feed},
             "/v1/segments": {"GET": segments.listing},
             "/v1/status": {"GET": status.status},
+            "/v1/events": {"GET": status.events},
             "/v1/peer/hello": {"POST": admin.peer_hello},
             "/v1/peer/restore": {"POST": restore.ask, "GET": restore.range},
             "/v1/peer/block": {"GET": restore.block},

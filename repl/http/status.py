@@ -8,10 +8,11 @@ import msgspec
 
 from repl.api import NodeApi
 from repl.http import query
-from repl.http.limits import RETRY_AFTER_S
+from repl.http.limits import EVENTS_MAX, RETRY_AFTER_S
 from repl.http.types import Request, Response
 
 _NONE: frozenset[str] = frozenset()
+_EVENTS = frozenset({"from", "limit"})
 _PAGE = files("repl.http").joinpath("page.html").read_bytes()
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -30,6 +31,13 @@ class Status:
     async def status(self, request: Request) -> Response:
         query.only(request.query, _NONE)
         return Response(200, _JSON, msgspec.json.encode(self._node.status()))
+
+    async def events(self, request: Request) -> Response:
+        """What happened to the node, from event ``from`` on; those that are kept no more are missing."""
+        query.only(request.query, _EVENTS)
+        number = query.whole(request.query, "from", 1, 1, query.VLSN_MAX)
+        limit = query.whole(request.query, "limit", EVENTS_MAX, 1, EVENTS_MAX)
+        return Response(200, _JSON, msgspec.json.encode(self._node.events_since(number, limit)))
 
     async def metrics(self, request: Request) -> Response:
         return Response(200, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}, self._node.metrics_text())

@@ -19,7 +19,7 @@ import pytest
 from repl.cli.append import _run as run
 from repl.cli.append import bodies
 from repl.cli.main import main
-from repl.cli.status import _print, degraded, summarise
+from repl.cli.status import _behind, _mastership, _print, degraded, summarise
 from tests.repl.client.group import GroupNode, ServedNode
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
 
@@ -421,3 +421,34 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("feed", "told"),
+    [
+        (None, ""),
+        ({"lag_vlsns": 0, "lag_s": 0.0, "expected_s": 0.0}, "-"),
+        ({"lag_vlsns": 9, "lag_s": 12.34, "expected_s": 4.0}, "12.3 s, 4.0 s left"),
+        ({"lag_vlsns": 9, "lag_s": 12.34, "expected_s": None}, "12.3 s, not catching up"),
+    ],
+)
+def test_status_tells_how_long_a_replica_is_behind(feed: dict[str, Any] | None, told: str) -> None:
+    assert _behind(feed) == told
+
+
+def test_status_tells_since_when_the_master_leads_and_what_ended_the_lead_before() -> None:
+    def node_of(name: str, *history: dict[str, Any]) -> dict[str, Any]:
+        return {"node": name, "elections": {"history": list(history)}}
+
+    leads = {"event": "leads", "time": 2_000_000, "term": 5}
+    old = {"event": "leads", "time": 1_000_000, "term": 3}
+    summary = {"master": "n2", "nodes": [node_of("n1"), node_of("n2", leads, old)]}
+    assert _mastership(summary).startswith("n2 leads term 5 since 1970-01-01")
+    assert ";" not in _mastership(summary)
+    over = {"event": "steps_down", "time": 1_900_000, "term": 4, "why": "no majority"}
+    summary["nodes"] = [node_of("n1", over), node_of("n2", leads, old)]
+    assert _mastership(summary).endswith("; n1 stepped down: no majority")
+    handed = {"event": "hands_over", "time": 1_800_000, "term": 4, "to": "n2"}
+    summary["nodes"] = [node_of("n1", over, handed), node_of("n2", leads, old)]
+    assert _mastership(summary).endswith("; n1 handed over to n2")
+    assert _mastership({"master": None, "nodes": [node_of("n1")]}) == ""

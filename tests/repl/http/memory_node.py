@@ -90,6 +90,9 @@ class MemoryNode:
     def status(self) -> dict[str, Any]:
         return {"group": self.group, "node": self.name, "state": "MASTER", "master": self.name, "dtvlsn": self.durable}
 
+    def events_since(self, number: int, limit: int) -> dict[str, Any]:
+        return {"first": 1, "next": number + limit, "events": []}
+
     def readiness(self) -> list[str]:
         return self.reasons
 

@@ -219,3 +219,11 @@ async def test_peer_hello_is_an_object_of_bounded_size() -> None:
     for body in (b"", b"[]", b"{", b"\xff", b"{}", b'{"group":' + b"[" * 60_000):
         refused(await call(node, "POST", "/v1/peer/hello", body=body), 400, "bad-body")
     refused(await call(node, "POST", "/v1/peer/hello", body=UnreadableBody(64 * 1024 + 1)), 413, "too-large")
+
+
+async def test_events_are_asked_for_from_any_number_on() -> None:
+    node = MemoryNode()
+    assert (await call(node, "GET", "/v1/events")).body == b'{"first":1,"next":1001,"events":[]}'
+    assert (await call(node, "GET", "/v1/events?from=5&limit=2")).body == b'{"first":1,"next":7,"events":[]}'
+    for wrong in ("from=0", "limit=1001", "after=1"):
+        refused(await call(node, "GET", f"/v1/events?{wrong}"), 400, "bad-argument")
