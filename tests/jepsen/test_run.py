@@ -36,7 +36,7 @@ def test_a_short_run_under_kills_pauses_and_partitions_finds_nothing_wrong(tmp_p
     assert not outcome.found, lines
     assert [why for why in outcome.lacks if "acknowledged appends" not in why] == [], lines
     assert min(outcome.faults.values()) > 0, lines
-    assert outcome.ops["ok"] > 100, lines
+    assert outcome.ops["ok"] > 20, lines
     assert outcome.entries >= 3 * outcome.ops["ok"], lines
     write_results(outcome, tmp_path)
     history = read_history(tmp_path / "history.jsonl")

@@ -18,7 +18,7 @@ def test_it_applies_and_its_test_is_there(mutant: Mutant, tmp_path: Path) -> Non
 
 
 def test_a_mutant_is_killed_by_its_test() -> None:
-    assert judge(mutants(["a-majority-without-the-master"])[0]).killed
+    assert judge(mutants(["half-of-the-group-is-a-majority"])[0]).killed
 
 
 def test_a_mutant_that_changes_nothing_survives(tmp_path: Path) -> None:
