@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 
 from repl.http.problem import error_of
 from repl.offload import Offload, settle
-from vlsn.errors import Damaged, IntegrityFault, NotFound, VlsnLogError
+from vlsn.errors import Damaged, IntegrityFault, NoSpace, NotFound, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
 from vlsn.mending import Filling, Wound, find_wound, find_wound_of_closed, mend
 from vlsn.recovery import LOCK_NAME
@@ -94,8 +94,10 @@ class Mending:
         """One look at a damaged segment, from its first wound to its last."""
         log, number = self._log, damage.number
         try:
-            if number >= max(log.active_files()[:1], default=0):
+            if self._is_current(number):
                 await self._rotate()
+            if self._is_current(number):
+                raise NoSpace(f"{damage.file} is still written to: there is no room for another segment")
             while number in log.segments():
                 wound = await self._find(number)
                 if wound is None:
@@ -141,6 +143,10 @@ class Mending:
         finally:
             if not held.cancelled():
                 checkpointer.release()
+
+    def _is_current(self, number: int) -> bool:
+        """Whether that segment is, or may still be, written to."""
+        return number >= max(self._log.active_files()[:1], default=0)
 
     async def _rotate(self) -> None:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()

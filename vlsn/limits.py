@@ -68,7 +68,7 @@ RESTORE_IDLE_S = 30.0
 RESTORE_LAG_VLSNS_MAX = 50_000
 """A peer is fresh enough to restore from while its durable end is no further behind the best one's."""
 MENDED_KEPT_MAX = 16
-"""So many files of damaged bytes are kept aside when blocks are mended; the oldest go first."""
+"""So many files of damaged bytes are kept aside when blocks are mended; those of the oldest segments go first."""
 SCRUB_BYTES_PER_S = 8 * MIB
 SCRUB_PERIOD_S = 86_400.0
 """From the end of one look at every sealed segment to the beginning of the next."""

@@ -286,6 +286,7 @@ def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -
         if disk.free_bytes(directory) < size + free_bytes_min:
             raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
         patch = b"".join(filling.frames)
+        sidecar, checksum = _read_sidecar(disk, directory, wound.number), 0
         file = disk.open(copy, create=True)
         try:
             file.allocate(size)
@@ -293,13 +294,16 @@ def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -
                 piece = bytearray(source.read(at, min(_COPY_BYTES, size - at)))
                 _lay(piece, at, patch, wound.start)
                 file.write(at, [piece])
+                if sidecar is not None:
+                    checksum = crc(memoryview(piece)[: max(0, sidecar.end - at)], checksum)
             file.sync()
             file.drop_cache()
             if file.read(wound.start, len(patch)) != patch:
                 raise Damaged(
                     f"the mended copy of {wound.name} does not read back", file=wound.name, offset=wound.start
                 )
-            _void_sidecar(disk, directory, wound.number, file.read(0, size))
+            if sidecar is None or checksum != sidecar.crc:
+                _void_sidecar(disk, directory, wound.number)
         finally:
             file.close()
     finally:
@@ -317,22 +321,26 @@ def _lay(piece: bytearray, base: int, patch: bytes, start: int) -> None:
         piece[low - base : high - base] = patch[low - start : high - start]
 
 
-def _void_sidecar(disk: Disk, directory: str, number: int, data: bytes) -> None:
-    """A sidecar whose checksum is not that of ``data`` goes, durably: a frame's ``synced`` may not be what it was."""
+def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
+    """None where there is none that can be read."""
     path = f"{directory}/{sidecar_name(number)}"
     if not disk.exists(path):
-        return
+        return None
     file = disk.open(path)
     try:
-        sidecar = Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
-        if crc(memoryview(data)[: sidecar.end]) == sidecar.crc:
-            return
+        return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
     except BadBody:
-        pass
+        return None
     finally:
         file.close()
-    disk.remove(path)
-    disk.sync_directory(directory)
+
+
+def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
+    """It goes, durably: a frame's ``synced`` is not what it was, or it could not be read."""
+    path = f"{directory}/{sidecar_name(number)}"
+    if disk.exists(path):
+        disk.remove(path)
+        disk.sync_directory(directory)
 
 
 def damaged_name(number: int, offset: int) -> str:
@@ -340,7 +348,7 @@ def damaged_name(number: int, offset: int) -> str:
 
 
 def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
-    """The bytes that were there; of the oldest only as many files as ``MENDED_KEPT_MAX`` stay."""
+    """The bytes that were there; ``MENDED_KEPT_MAX`` such files stay, those of the oldest segments go first."""
     kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
     for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
         disk.remove(f"{directory}/{name}")

@@ -111,6 +111,31 @@ def test_damage_in_the_current_segment_rolls_it_first() -> None:
     run(main())
 
 
+def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_room() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(58, told)
+        log, disk = group.nodes["n3"].opened(), group.machines["n3"].disk
+        disk.capacity_bytes = 1  # nothing is free
+        await group.nodes["n3"].rotate()  # into the standby; there is no room for another one
+        await append(group, 2, told)
+        await group.until(lambda: log.range.last_sync >= max(told), "n3 has them")
+        number = log.active_files()[0]
+        flip(group, "n3", max(told) - 1, FRAME_BYTES + 100)
+        log.ring.restart(Vlsn(log.range.last))  # not in memory any more
+        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/{max(told) - 1}", timeout_s=5.0)
+        assert response.status == 500
+        await asyncio.sleep(12.0)
+        (damage,) = group.nodes["n3"].status()["damage"]
+        assert log.active_files() == [number] and "still written to" in damage["why"]
+        disk.capacity_bytes = None
+        await mended(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_rot_at_the_master_met_by_a_feeder_is_mended_from_a_replica() -> None:
     async def main() -> None:
         told: dict[int, bytes] = {}
