@@ -9,12 +9,19 @@ import pytest
 from tests.mutants.__main__ import Mutant, apply, copy_tree, judge, mutants
 
 
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that nothing is written to."""
+    path = tmp_path_factory.mktemp("tree")
+    copy_tree(path)
+    return path
+
+
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
-def test_it_applies_and_its_test_is_there(mutant: Mutant, tmp_path: Path) -> None:
-    copy_tree(tmp_path)
-    assert apply(mutant, tmp_path, dry_run=True) is None
+def test_it_applies_and_its_test_is_there(mutant: Mutant, tree: Path) -> None:
+    assert apply(mutant, tree, dry_run=True) is None
     path, _, name = mutant.test.partition("::")
-    assert f"def {name.partition('[')[0]}" in (tmp_path / path).read_text()
+    assert f"def {name.partition('[')[0]}" in (tree / path).read_text()
 
 
 def test_a_mutant_is_killed_by_its_test() -> None:
