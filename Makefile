@@ -20,7 +20,7 @@ PEER_SECONDS ?= 5
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers mutants sim jepsen failover kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers mutants track-record sim jepsen failover kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -49,6 +49,9 @@ bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are i
 
 mutants: $(STAMP) ## each defence taken away makes a named test fail: MUTANTS="NAME …"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
+
+track-record: $(STAMP) ## bugs of other systems that the simulation must find: BUGS="NAME …"
+	@$(BIN)/python -m tests.mutants.record $(BUGS)
 
 sim: $(STAMP) ## whole clusters under faults in virtual time: SEEDS=100 FIRST_SEED=1
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)

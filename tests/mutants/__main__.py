@@ -72,8 +72,12 @@ def copy_tree(directory: Path) -> None:
 
 
 def apply(mutant: Mutant, directory: Path, *, dry_run: bool = False) -> str | None:
+    return apply_patch(mutant.patch, directory, dry_run=dry_run)
+
+
+def apply_patch(patch: Path, directory: Path, *, dry_run: bool = False) -> str | None:
     """What speaks against it; None when it applies.  No fuzz: a patch means the lines that it names."""
-    command = ["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-s", "-i", str(mutant.patch)]
+    command = ["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-s", "-i", str(patch)]
     done = subprocess.run(
         [*command, *(["--dry-run"] if dry_run else [])], cwd=directory, capture_output=True, text=True, check=False
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Mutant, apply, copy_tree, judge, mutants
+from tests.mutants.__main__ import Mutant, apply, apply_patch, copy_tree, judge, mutants
+from tests.mutants.record.__main__ import Bug, bugs
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,12 @@ def test_it_applies_and_its_test_is_there(mutant: Mutant, tree: Path) -> None:
     assert apply(mutant, tree, dry_run=True) is None
     path, _, name = mutant.test.partition("::")
     assert f"def {name.partition('[')[0]}" in (tree / path).read_text()
+
+
+@pytest.mark.parametrize("bug", bugs(), ids=lambda bug: bug.name)
+def test_a_bug_of_the_track_record_applies(bug: Bug, tmp_path: Path) -> None:
+    copy_tree(tmp_path)
+    assert apply_patch(bug.patch, tmp_path, dry_run=True) is None
 
 
 def test_a_mutant_is_killed_by_its_test() -> None:

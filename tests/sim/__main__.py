@@ -25,7 +25,8 @@ from tests.sim.world import simulated
 @click.option("--first-seed", default=1, show_default=True)
 @click.option("--faults-s", default=60.0, show_default=True, help="Virtual seconds of faults in each.")
 @click.option("--transcript", is_flag=True, help="Print the transcript of each seed that holds, too.")
-def main(seeds: int, first_seed: int, faults_s: float, transcript: bool) -> None:
+@click.option("--until-failure", is_flag=True, help="Stop at the first seed that fails.")
+def main(seeds: int, first_seed: int, faults_s: float, transcript: bool, until_failure: bool) -> None:
     """Runs simulated clusters and prints what they lived through."""
     console = Console()
     reports: list[Report] = []
@@ -39,6 +40,8 @@ def main(seeds: int, first_seed: int, faults_s: float, transcript: bool) -> None
             failed.append(seed)
             traceback.print_exc()
             print(f"again: make sim SEEDS=1 FIRST_SEED={seed}", file=sys.stderr, flush=True)
+            if until_failure:
+                break
         else:
             if transcript:
                 print("\n".join(reports[-1].transcript), flush=True)

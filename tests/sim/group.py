@@ -78,5 +78,9 @@ class SimGroup(Group):
         self.watch.event(node, name, fields)
         self.on_event(node.name, name, fields)
 
+    def happened_first(self, name: str, event: str) -> None:
+        """What the watch saw, not the node."""
+        self.on_event(name, event, {})
+
 
 __all__ = ["SimGroup", "SimNode", "Violation"]

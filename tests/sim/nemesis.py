@@ -31,9 +31,12 @@ AMBUSHED = {
     "restore.done": 0.5,
     "cleaned": 0.2,
     "opened": 0.1,
+    "durable": 0.02,
+    "first durable": 1.0,
 }
-"""Events of a node, and how much of the seed's likelihood of an ambush each has."""
-AMBUSH_RATES = (0.0, 0.1, 0.3)
+"""Events of a node, and how much of the seed's likelihood of an ambush each has.  ``durable``: it is the first
+to call a block so; ``first durable``: the first one in its lead."""
+AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
 SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))
 SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
 QUICK_DISK_S = (0.0, 0.000_5)
@@ -78,6 +81,8 @@ class Nemesis:
             "split": (1.0, self._split),
             "one way": (0.8, self._one_way),
             "cut off for long": (0.4, self._cut_off),
+            "mute": (0.6, self._mute),
+            "deaf": (0.4, self._deaf),
             "slow link": (0.8, self._slow_link),
             "cut connection": (0.6, self._cut),
             "lossy network": (0.4, self._lossy),
@@ -94,7 +99,7 @@ class Nemesis:
                 "index lost": (0.5, self._lose_index),
                 "index flipped": (0.5, self._flip_index),
                 "node file slot flipped": (0.5, self._flip_slot),
-                "wiped": (0.3, self._wipe),
+                "wiped": (0.7, self._wipe),
             }
             drawn.update(rots)
         return drawn
@@ -124,7 +129,7 @@ class Nemesis:
     def _heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
         if not self.active or event not in AMBUSHED or self.rng.random() >= self.ambush * AMBUSHED[event]:
             return
-        what = self.rng.choice(("kill", "power cut", "kill at an await", "split", "stop at a disk call", "one way"))
+        what = self.rng.choice(("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute"))
         whom = name if self.rng.random() < 0.7 else self.rng.choice(self.group.names)
         delay_s = self.rng.choice((0.0, 0.0, self.rng.uniform(0.0, 0.01), self.rng.uniform(0.0, 0.1)))
         self.group.loop.call_later(delay_s, self._spring, what, whom, event)
@@ -195,12 +200,13 @@ class Nemesis:
             disk.stop_at(len(disk.calls) + self.rng.randrange(1, 120))
 
     def _stop_in_rollback(self, name: str) -> None:
-        """At one of the flags that it sets, or the sync behind them."""
-        left = self.rng.randrange(1, 4)
+        """At one of the calls that it makes: what it writes first, the flags, the index."""
+        left = self.rng.randrange(1, 12)
 
         def strikes(call: Call) -> bool:
             nonlocal left
-            if call.name == "write" and call.size == 1:
+            node = self.group.nodes.get(name)
+            if call.changes and node is not None and node.log is not None and node.log.rollbacks % 2:
                 left -= 1
                 return left == 0
             return False
@@ -263,7 +269,8 @@ class Nemesis:
             self.strangers.add(name)  # both slots, one after the other
 
     def _wipe(self, name: str) -> None:
-        """Another disk in its place: it comes back as an incarnation that nobody lists."""
+        """Another disk in its place: it comes back as an incarnation that nobody lists.  Half the time the master dies
+        with it, so that who is left may be short of what was durable."""
         if name in self.strangers or name not in self.group.nodes:
             return
         self.die(name, power=False)
@@ -272,6 +279,8 @@ class Nemesis:
         machine.stores.contents.clear()
         self.strangers.add(name)
         self.group.watch.replaced(name)
+        if self.rng.random() < 0.5:
+            self.die(self.group.master, power=False)
 
     # The network.
 
@@ -292,6 +301,17 @@ class Nemesis:
         other = self.rng.choice([each for each in [*self.group.names, "client"] if each != name])
         one, two = self.rng.sample([name, other], 2)
         self._block([(one, two)], 8.0)
+
+    def _mute(self, name: str) -> None:
+        """Nobody hears it; half the time its replicas' disks are slow, and what it said before is not synced yet."""
+        others = [each for each in self.group.names if each != name]
+        if self.rng.random() < 0.5:
+            for other in others:
+                self._slow(other)
+        self._block([(name, other) for other in others], 6.0)
+
+    def _deaf(self, name: str) -> None:
+        self._block([(other, name) for other in self.group.names if other != name], 6.0)
 
     def _block(self, ways: list[tuple[str, str]], seconds_max: float) -> None:
         net = self.group.net

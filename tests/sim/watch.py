@@ -3,7 +3,7 @@
 The nodes of a simulation (``group.SimNode``) tell it what happens in them; it reads their disks itself:
 
     one master in a term                                 at each election
-    a master has every entry that was ever durable       at each election (Raft §5.4.3)
+    a master has what was durable in lower terms         at each election (Raft §5.4.3)
     one vote for each (incarnation, term), on the        at each sync of a node file, at each vote told
         medium before it is told; terms never fall
     one content for each (term, first VLSN)              at each block handed to a writer
@@ -14,7 +14,7 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     a DTVLSN never falls within a process                the same
     nothing durable is rolled back, or gone after        at each rollback, at each open
         a restart
-    the index says what the log says                     at each open
+    the index says what the log says, and fits it        at each open
     a value is in the log once                           at each block that becomes durable
 
 The first violation is kept; whoever runs the simulation asks for it.
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tests.sim.group import SimGroup, SimNode
 
 DATA = frozenset((int(EntryKind.DATA),))
+UNFIT = "the VLSN index"
+"""How a note of an open begins that finds the index unfit; one on a sound disk always fits its log."""
 SAMPLE = 7
 """Of the blocks of a log that was opened, every so manieth is looked up in its index."""
 
@@ -87,9 +89,15 @@ class Watch:
         self.copies = {name: Copy() for name in group.names}
         self.flips: dict[str, set[tuple[int, int]]] = {}
         """By path: the bits that rot has flipped."""
+        self.rotten: set[str] = set()
+        """Whose disks may rot."""
         self.rolled_back = 0
         self.restored = 0
         self._say = say
+        self._durable_in: dict[int, Block] = {}
+        """The last block that became durable in each term."""
+        self._first_of = ""
+        """Who called a block durable as the first, in its present lead."""
         self._contents: dict[tuple[int, int], int] = {}
         self._bytes: dict[tuple[int, int], bytes] = {}
         self._holders: dict[tuple[int, int], set[str]] = {}
@@ -112,13 +120,13 @@ class Watch:
         who = (node.name, node.incarnation, node.process)
         before = self.masters.setdefault(term, who)
         self.hold(before == who, f"two masters of term {term}: {before[0]} and {node.name}")
-        copy = self.copies[node.name]
-        if self.durable_last:
-            index = copy.at(self.durable_last)
+        before_it = [block for lead, block in self._durable_in.items() if lead < term]
+        if before_it:
+            copy, block = self.copies[node.name], max(before_it)
+            index = copy.at(block.last)
             has = copy.blocks[index] if index < len(copy.blocks) else None
-            first = max(self.durable)
-            said = f"{node.name} leads term {term} without what was durable: {self.durable[first]}; it has {has}"
-            self.hold(has == self.durable[first], said)
+            said = f"{node.name} leads term {term} without what was durable before: {block}; it has {has}"
+            self.hold(has == block, said)
 
     def node_file(self, name: str) -> None:
         """The node file of that machine was synced."""
@@ -273,7 +281,10 @@ class Watch:
         holders = self._holders.pop(key, set())
         enough = len(self.group.names) // 2 + 1
         self.hold(len(holders) >= enough, f"{said}; only {sorted(holders)} of {len(self.group.names)} have synced it")
+        self.group.happened_first(name, "durable" if self._first_of == name else "first durable")
+        self._first_of = name
         self.durable[block.first] = block
+        self._durable_in[self.group.nodes[name].opened().node_file.record.term] = block
         self.durable_last = block.last
         data = self._bytes.pop(key)
         for entry in entries(data, decode_header(data), kinds=DATA):
@@ -304,6 +315,10 @@ class Watch:
             self.elected(node, int(fields["term"]))
         elif name == "leads":
             self.leads.append(node.name)
+            self._first_of = ""
+        elif name == "open":
+            note = str(fields["note"])
+            self.hold(node.name in self.rotten or not note.startswith(UNFIT), f"{node.name}: {note}")
         elif name in ("restore.begin", "restore.again"):
             self.replaced(node.name)
         elif name == "restore.done":

@@ -51,6 +51,7 @@ class Simulation:
         self.group = SimGroup(seed, self.report.size, self.say, **settings)
         self.watch = self.group.watch
         self.nemesis = Nemesis(self.group, self.report, self.say, rotten=rng.random() < 0.3)
+        self.watch.rotten.update(self.nemesis.victims)
 
     # The run.
 
