@@ -183,7 +183,9 @@ class Simulation:
             log, machine = group.nodes[name].opened(), group.machines[name]
             report.cleaned = max(report.cleaned, log.range.first - 1)
             held = await self._entries(name)
-            wanted = {vlsn: value for vlsn, value in watch.values.items() if vlsn >= log.range.first}
+            first = log.range.first  # cleaning may have gone on meanwhile
+            held = {vlsn: value for vlsn, value in held.items() if vlsn >= first}
+            wanted = {vlsn: value for vlsn, value in watch.values.items() if vlsn >= first}
             watch.hold(held == wanted, f"{name} serves other entries than were durable: {_apart(held, wanted)}")
             for block, _ in visible(machine.disk, f"/{name}", watch.flips):
                 if block.first >= log.range.first:
