@@ -26,15 +26,20 @@ PAUSE_S = 0.5
 class Clients:
     """All of them; they end once ``over`` is set and what they are at is done."""
 
-    def __init__(self, group: SimGroup, report: Report, *, plain: int, producers: int, readers: int) -> None:
+    def __init__(
+        self, group: SimGroup, report: Report, *, plain: int, producers: int, readers: int, linearizable: int
+    ) -> None:
         self.group = group
         self.report = report
         self.over = False
         self.acknowledged: dict[int, bytes] = {}
+        self.latest = 0
+        """The highest VLSN that any client was told of as durable."""
         self.refused: set[bytes] = set()
         jobs = [self._plain(number) for number in range(plain)]
         jobs += [self._producer(number) for number in range(producers)]
         jobs += [self._reader(number) for number in range(readers)]
+        jobs += [self._linearizable(number) for number in range(linearizable)]
         self.tasks = [asyncio.create_task(job) for job in jobs]
 
     def _rng(self, kind: str, number: int) -> Random:
@@ -102,6 +107,29 @@ class Clients:
         self.report.acknowledged += 1
         self.group.watch.shown("a client", vlsn, value)
         self.acknowledged[vlsn] = value
+        self.latest = max(self.latest, vlsn)
+
+    async def _linearizable(self, number: int) -> None:
+        """What was acknowledged before such a read is in its answer, whichever node gives it."""
+        rng = self._rng("linearizable", number)
+        while not self.over:
+            await asyncio.sleep(rng.uniform(0.0, 4 * PAUSE_S))
+            if not (wanted := self.latest):
+                continue
+            name = rng.choice(self.group.names)
+            path = f"/v1/entries?from={wanted}&limit=1&consistency=linearizable&timeout={TIMEOUT_S}"
+            try:
+                response = await self.group.client.request(
+                    "GET", self.group.url(name) + path, timeout_s=TIMEOUT_S + 0.5
+                )
+            except (VlsnLogError, OSError):
+                continue
+            if response.status == 200:
+                self.report.operations += 1
+                self.report.linearizable += 1
+                said = f"a linearizable read of {name} did not show VLSN {wanted}, acknowledged before it"
+                lines = bytes(response.body).splitlines()
+                self.group.watch.hold(bool(lines) and msgspec.json.decode(lines[0])["vlsn"] == wanted, said)
 
     async def _reader(self, number: int) -> None:
         """Follows node after node from where it is; what was cleaned away is skipped."""

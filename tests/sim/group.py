@@ -78,6 +78,14 @@ class SimGroup(Group):
         self.watch.event(node, name, fields)
         self.on_event(node.name, name, fields)
 
+    def listed(self, name: str) -> bool:
+        """Whether the node that runs there is a member, as far as its own log says."""
+        node = self.nodes.get(name)
+        if node is None or node.log is None or node.log.history.group is None:
+            return False
+        own = (name, f"{node.incarnation:016x}")
+        return any((member.name, member.incarnation) == own for member in node.log.history.group.members)
+
     def happened_first(self, name: str, event: str) -> None:
         """What the watch saw, not the node."""
         self.on_event(name, event, {})

@@ -22,6 +22,7 @@ FRAME_BYTES = 24
 TAKEN = 2
 _STATE = struct.Struct("<H")
 _PREVIOUS = struct.Struct("<II")
+_SYNCED = struct.Struct("<I")
 _FRAME = struct.Struct("<2sBBI")
 _BLOCK = struct.Struct("<4xIQQ")
 
@@ -58,6 +59,27 @@ def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[
         assert not bad or number == segments[-1][0], f"{path}: nothing that can be read at {bad}"
         found += blocks
     return found
+
+
+def said_synced(disk: FakeDisk, directory: str, lsn: int, flips: Flips) -> bool:
+    """Whether something behind ``lsn`` that can still be read says that what lies there had been synced: then it is
+    damaged, and no tail to be cut."""
+    files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
+    number, start = lsn >> 32, lsn & 0xFFFF_FFFF
+    segments = {each: data for each, data, _ in taken(files)}
+    if max(segments) > number:
+        return True
+    now = right = segments[number]
+    for offset, bit in flips.get(f"{directory}/{segment_name(number)}", ()):
+        right = _flipped(right, offset, bit)
+    at = start
+    while right[at : at + 2] == b"\x4c\x56":
+        _, _, _, length = _FRAME.unpack_from(right, at)
+        end = at + FRAME_BYTES + (length + 7) // 8 * 8
+        if at > start and now[at:end] == right[at:end] and _SYNCED.unpack_from(now, at + 12)[0] > start:
+            return True
+        at = end
+    return False
 
 
 def sound(disk: FakeDisk, directory: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from tests.fakes.disk import Call
 from tests.fakes.loop import VirtualLoop
 from tests.sim.group import SimGroup
+from tests.sim.logs import FIRST_FRAME
 from tests.sim.report import Report
 from vlsn.errors import VlsnLogError
 
@@ -39,6 +40,8 @@ to call a block so; ``first durable``: the first one in its lead."""
 AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
 SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))
 SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
+NEAR_BYTES = 12_000
+"""So near the end of a log, most of what lies there is read again by the next open."""
 QUICK_DISK_S = (0.0, 0.000_5)
 STEPS_MAX = 400
 """An ambush at an await comes at most so many callbacks of the loop later."""
@@ -53,8 +56,6 @@ class Nemesis:
         self.active = True
         self.victims = rng.sample(group.names, (len(group.names) - 1) // 2) if rotten else []
         """Whose disks may rot or be wiped."""
-        self.strangers: set[str] = set()
-        """Who came back as an incarnation that the group does not list."""
         self.ambush = rng.choice(AMBUSH_RATES)
         self.pace_s = rng.choice((0.7, 1.5, 3.0))
         self.aims = rng.choice((0.3, 0.6))
@@ -237,17 +238,22 @@ class Nemesis:
     # Rot, of a minority.
 
     def _flip(self, name: str) -> None:
-        """One bit of a segment that another one follows on."""
+        """One bit of a segment; half the time near the end of the log, and the process ends, so that it is read."""
         disk = self.group.machines[name].disk
-        segments = [path for path in disk.files(f"/{name}") if path.endswith(".vlog")][:-2]
+        ends = {
+            path: len(disk.content(path).rstrip(b"\0")) for path in disk.files(f"/{name}") if path.endswith(".vlog")
+        }
+        segments = [path for path, end in ends.items() if end > FIRST_FRAME + 512]
         if not segments:
             return
-        path = self.rng.choice(segments)
-        end = len(disk.content(path).rstrip(b"\0"))
-        if end > 4096:
-            offset, bit = self.rng.randrange(4096, end), self.rng.randrange(8)
-            self.group.watch.flipped(path, offset, bit)
-            disk.flip_bit(path, offset, bit)
+        path, near = self.rng.choice(segments), self.rng.random() < 0.5
+        if near:
+            self.die(name, power=False)
+            path = segments[-1]
+        low = max(FIRST_FRAME, ends[path] - NEAR_BYTES) if near else FIRST_FRAME
+        offset, bit = self.rng.randrange(low, ends[path]), self.rng.randrange(8)
+        self.group.watch.flipped(path, offset, bit)
+        disk.flip_bit(path, offset, bit)
 
     def _lose_index(self, name: str) -> None:
         self.die(name, power=False)
@@ -265,19 +271,16 @@ class Nemesis:
         path = f"/{name}/node.id"
         if path in disk.files(f"/{name}") and len(disk.content(path)) == 8192:
             disk.flip_bit(path, self.rng.randrange(160) + 4096 * self.rng.randrange(2))
-        if self.group.watch.record_of(name) is None:
-            self.strangers.add(name)  # both slots, one after the other
 
     def _wipe(self, name: str) -> None:
         """Another disk in its place: it comes back as an incarnation that nobody lists.  Half the time the master dies
         with it, so that who is left may be short of what was durable."""
-        if name in self.strangers or name not in self.group.nodes:
-            return
+        if not self.group.listed(name):
+            return  # it is not a member again yet: the others would be a minority of who was
         self.die(name, power=False)
         machine = self.group.machines[name]
         machine.disk.wipe()
         machine.stores.contents.clear()
-        self.strangers.add(name)
         self.group.watch.replaced(name)
         if self.rng.random() < 0.5:
             self.die(self.group.master, power=False)

@@ -23,6 +23,7 @@ COUNTED = {
     "repeated": "submissions sent again",
     "duplicates": "answered as duplicates",
     "read": "entries read",
+    "linearizable": "linearizable reads",
     "changes": "changes of master",
     "rolled_back": "rollbacks",
     "restored": "network restores",
@@ -44,6 +45,7 @@ class Report:
     repeated: int = 0
     duplicates: int = 0
     read: int = 0
+    linearizable: int = 0
     last: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0

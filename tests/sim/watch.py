@@ -14,7 +14,8 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     a DTVLSN never falls within a process                the same
     nothing durable is rolled back, or gone after        at each rollback, at each open
         a restart
-    the index says what the log says, and fits it        at each open
+    what had been synced is not cut away                 at each open
+    the index says what the log says, and fits it        the same
     a value is in the log once                           at each block that becomes durable
 
 The first violation is kept; whoever runs the simulation asks for it.
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.logs import Block, Medium, block_of, visible
+from tests.sim.logs import Block, Medium, block_of, said_synced, visible
 from vlsn.block import EntryKind, decode_header, entries
 from vlsn.errors import BadBody
 from vlsn.ids import Vlsn
@@ -167,6 +168,7 @@ class Watch:
         name, log = node.name, node.opened()
         before = self.copies[name]
         found = visible(self.group.machines[name].disk, f"/{name}", self.flips)
+        found = self._not_cut(name, found, log.range.last)
         blocks = [block for block, _ in found if block.first >= log.range.first]
         copy = self.copies[name] = Copy(blocks, synced=blocks[-1].last if blocks else 0, process=node.process)
         copy.dtvlsn = before.dtvlsn if before.process == node.process and not before.replaced else 0
@@ -180,6 +182,17 @@ class Watch:
         if not before.replaced:
             self._kept(name, before, copy, log.range.first)
         self.durable_rose(node)
+
+    def _not_cut(self, name: str, found: list[tuple[Block, int]], last: int) -> list[tuple[Block, int]]:
+        """What rot has made unreadable at the end of a log may be cut, with a vote floor, but only where nothing says
+        that it had been synced."""
+        missing = [lsn for block, lsn in found if block.last > last]
+        if name not in self.rotten or not missing:
+            return found
+        damaged = said_synced(self.group.machines[name].disk, f"/{name}", missing[0], self.flips)
+        self.hold(not damaged, f"{name}: its log is cut at {missing[0]:#x}, where it had been synced and is damaged")
+        self.copies[name].replaced = True
+        return found[: -len(missing)]
 
     def _index(self, node: SimNode, found: list[tuple[Block, int]]) -> None:
         log, name = node.opened(), node.name

@@ -62,7 +62,7 @@ class Simulation:
         self.nemesis.active, active = False, self.nemesis.active
         await group.serving()
         self.nemesis.active = active
-        clients = self.clients = Clients(group, report, plain=4, producers=3, readers=2)
+        clients = self.clients = Clients(group, report, plain=5, producers=3, readers=2, linearizable=1)
         try:
             await self.nemesis.run(self.faults_s)
             if self.rng.random() < 0.3:
@@ -95,11 +95,6 @@ class Simulation:
 
     # The end.
 
-    @property
-    def members(self) -> list[str]:
-        """Who must be whole in the end."""
-        return [name for name in self.group.names if name not in self.nemesis.strangers]
-
     def _all_up(self) -> bool:
         return len(self.group.nodes) == len(self.group.names)
 
@@ -120,7 +115,7 @@ class Simulation:
             if not self._all_up() or not nodes[group.master].is_master():
                 return False
             last = nodes[group.master].opened().range.last
-            return all(nodes[name].log is not None and nodes[name].dtvlsn() >= last - 50 for name in self.members)
+            return all(nodes[name].log is not None and nodes[name].dtvlsn() >= last - 50 for name in group.names)
 
         await group.until(equal, "the group heals", HEALS_S)
         self.clients.over = True
@@ -128,18 +123,17 @@ class Simulation:
             lambda: (
                 self._all_up()
                 and group.nodes[group.master].is_master()
-                and len({group.nodes[name].dtvlsn() for name in self.members}) == 1
+                and len({group.nodes[name].dtvlsn() for name in group.names}) == 1
                 and group.nodes[group.master].dtvlsn() == group.nodes[group.master].opened().range.last
             ),
             "every node is at the master's end",
             HEALS_S,
         )
         for name in self.nemesis.victims:
-            if name not in self.nemesis.strangers:
-                await self._mended(name)
+            await self._mended(name)
         first = await self._last_word()
         await group.until(
-            lambda: self._all_up() and all(group.nodes[name].dtvlsn() >= first for name in self.members),
+            lambda: self._all_up() and all(group.nodes[name].dtvlsn() >= first for name in group.names),
             "it is everywhere",
             HEALS_S,
         )
@@ -176,10 +170,10 @@ class Simulation:
         group, report, watch = self.group, self.report, self.watch
         self.nemesis.remember_all()
         states = {name: (node.state, node.reason) for name, node in group.nodes.items()}
-        watch.hold(all(states[name][0] in ("MASTER", "REPLICA") for name in self.members), f"in the end: {states}")
-        ranges = {name: group.nodes[name].opened().range for name in self.members}
+        watch.hold(all(states[name][0] in ("MASTER", "REPLICA") for name in group.names), f"in the end: {states}")
+        ranges = {name: group.nodes[name].opened().range for name in group.names}
         watch.hold(len({span.last for span in ranges.values()}) == 1, f"the logs end apart: {ranges}")
-        for name in self.members:
+        for name in group.names:
             log, machine = group.nodes[name].opened(), group.machines[name]
             report.cleaned = max(report.cleaned, log.range.first - 1)
             held = await self._entries(name)
