@@ -65,6 +65,30 @@ def visible_blocks(
             segment.close()
 
 
+def first_bad(
+    disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn
+) -> tuple[int, int] | None:
+    """Number of the segment and offset of the first frame from ``start`` to ``end`` that is not right."""
+    for info in segments:
+        if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
+            continue
+        at = lsn_offset(start) if info.number == lsn_file(start) else FIRST_FRAME
+        stop = min(info.live_end or info.size, info.size)
+        if info.number == lsn_file(end):
+            stop = min(stop, lsn_offset(end))
+        segment = SegmentFile(disk, directory, info.number)
+        try:
+            for _, base, found in whole_frames(segment, at, stop):
+                if base != at:
+                    break
+                at = found.end
+        finally:
+            segment.close()
+        if at < stop:
+            return info.number, at
+    return None
+
+
 def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
     """Whether a visible block that begins with ``vlsn`` lies at ``at``, as far as its headers say."""
     try:

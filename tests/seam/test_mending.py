@@ -172,6 +172,29 @@ def test_the_scrub_meets_rot_in_different_places_on_every_node_and_all_of_it_is_
     run(main())
 
 
+def test_rot_at_the_end_of_a_log_whose_index_is_lost_is_not_another_end() -> None:
+    """Nothing follows the last checkpoint: what lies before it is found by building the index anew."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(58, told, checkpoint_period_s=1_000.0, checkpoint_bytes=100 << 20)
+        await group.nodes["n3"].checkpoint()
+        flip(group, "n3", max(told), FRAME_BYTES + 100)
+        group.kill("n3")
+        group.machines["n3"].stores.contents.pop("/n3/index")
+        group.net.split(["n3"], ["n1", "n2", "client"])
+        await group.start("n3")
+        await group.until(lambda: group.state("n3") == "DAMAGED", "n3 says that it is damaged")
+        assert group.nodes["n3"].log is None
+        group.net.heal()
+        await group.until(lambda: group.state("n3") == "REPLICA", "n3 has mended itself")
+        assert await read(group, "n3", 1) == told
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_what_no_peer_can_give_stays_is_said_and_is_mended_when_one_is_back() -> None:
     async def main() -> None:
         told: dict[int, bytes] = {}
