@@ -19,6 +19,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from repl import peers
 from repl.election import (
     Action,
@@ -65,8 +67,11 @@ class Electing:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listed: tuple[GroupEntry | None, bool, list[Elector]] = (None, False, [])
         """The newest group of the log, whether it is known durable, and the electors that count by it."""
-        least = node.config.election_timeout_s
-        self.core = Election(
+        self.core = self._new_core()
+
+    def _new_core(self) -> Election:
+        node, least = self._node, self._node.config.election_timeout_s
+        return Election(
             self._log.node_file.record,
             now=self._now,
             timeout_s=(least, 2 * least),
@@ -158,7 +163,7 @@ class Electing:
             await self._carry_out(actions)
             if not request.pre:
                 node.event("vote", term=request.term, sender=request.sender, granted=reply.granted, why=reply.reason)
-            return reply
+            return msgspec.structs.replace(reply, sequence=self._log.node_file.record.sequence)
 
         return await self._through(ask)
 
@@ -190,6 +195,23 @@ class Electing:
             return True
 
         return await self._through(lead)
+
+    async def become_another(self, term: Term) -> None:
+        """The store draws another incarnation, its stored term at least ``term``; synced on return."""
+
+        async def draw() -> None:
+            log = self._log
+            record = replace(
+                log.node_file.record,
+                incarnation=self._node.seams.random.u64() or 1,
+                term=max(term, log.node_file.record.term),
+                voted_for="",
+                vote_term=0,
+            )
+            await self._written(lambda: log.node_file.replace(record))
+            self.core = self._new_core()
+
+        await self._through(draw)
 
     def saw(self, term: Term) -> None:
         """A listed member has stored ``term``: a master of a lower one steps down."""
@@ -249,14 +271,18 @@ class Electing:
                     replace(record, term=action.term, voted_for=action.voted_for, vote_term=vote_term)
                 )
 
+        await self._written(store)
+
+    async def _written(self, write: Callable[[], object]) -> None:
         try:
-            await self._node.on_keeper(store)
+            await self._node.on_keeper(write)
         except VlsnLogError as error:
             self._node.fatal(error)
             raise
 
     async def _ask(self, request: VoteRequest, asked: int) -> None:
         """``asked``: the round that it is a question of."""
+        request = msgspec.structs.replace(request, sequence=self._log.node_file.record.sequence)
         try:
             reply = await peers.ask_vote(self._node, request)
         except (VlsnLogError, OSError):
@@ -282,8 +308,8 @@ class Electing:
         return Standing(
             end=(log.history.term_of(last), last),
             electors=self._electors(),
-            may_stand=sound and (node.mending is None or node.mending.may_stand),
-            may_vote=node.state != "HALTED",
+            may_stand=sound and node.recognised and (node.mending is None or node.mending.may_stand),
+            may_vote=node.state != "HALTED" and node.recognised,
             reluctant=bool(log.no_space),
         )
 

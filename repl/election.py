@@ -67,6 +67,8 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     last_vlsn: Number
     transfer: bool = False
     highest_of_all: bool = False
+    sequence: Number = 0
+    """Of the candidate's node file."""
 
     @property
     def end(self) -> End:
@@ -86,6 +88,8 @@ class VoteReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     last_vlsn: Number
     reason: str = ""
     master: str = ""
+    sequence: Number = 0
+    """Of the voter's node file."""
 
     @property
     def end(self) -> End:

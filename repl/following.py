@@ -76,6 +76,10 @@ class Following:
         streaming = self.feed is not None and self.feed.streaming
         return self.node.urls.get(self.master) if streaming and self.master is not None else None
 
+    def streams_in(self, term: Term) -> bool:
+        """This log is matched with that of the master of ``term``."""
+        return self.feed is not None and self.feed.streaming and self.feed.term == term
+
     @property
     def taking_feed(self) -> bool:
         return self.feed is not None and not self.feed.streaming

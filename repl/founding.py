@@ -30,7 +30,8 @@ DISCOVERY: Final = "discovery"
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits."""
+    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits.  ``term``, ``sequence``, ``told``: what the
+    sender tells of itself (``images``)."""
 
     group: Name
     sender: Name
@@ -39,6 +40,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     process: Hex
     purpose: Purpose
     term: StoredTerm = 0
+    sequence: Number = 0
+    told: Number = 0
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """It takes no appends: a master without space hands over to another one only."""
     clock_us: Number = 0
     """Its wall clock, µs since the epoch."""
+    sequence: Number = 0
+    told: Number = 0
+    """With ``term``: what it tells of itself (``images``)."""
+    heard_sequence: Number = 0
+    heard_term: Number = 0
+    heard_told: Number = 0
+    """What it has heard of who asks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from repl.changing import Changes
 from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found
 from repl.gate import Gate
+from repl.images import NOTHING, Told
 from repl.offload import settle
 from repl.once import Once, ProducerAppend
 from repl.peers import ask_all, ask_to_stand
@@ -172,6 +173,8 @@ class Leading:
         if self.log.failure is None and not self.log.closed:
             self.log.stop_sealing(NotMaster("this node has stopped leading; nothing of this append was logged"))
         self.changes.end()
+        for incarnation in self.book.synced if self.book is not None else ():
+            self.node.heard.note(incarnation, self.heard_of(incarnation))
         if self.book is not None:
             self.book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
 
@@ -416,6 +419,11 @@ class Leading:
         if feeder.incarnation in self.book.electable:
             self.node.electing.heard_from(feeder.replica)
         self.rounds.answered(feeder, number)
+
+    def heard_of(self, incarnation: int) -> Told:
+        """What it has acknowledged in this term."""
+        synced = self.book.synced.get(Incarnation(incarnation)) if self.book is not None else None
+        return Told(0, self.term, synced) if synced is not None else NOTHING
 
     def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:
         for name in names:

@@ -84,6 +84,7 @@ class _Collector:
             yield _counter("mended_blocks", "Damaged blocks put back from a peer", node.mending.mended)
             yield _counter("scrubbed_bytes", "Bytes of sealed segments looked at for rot", node.scrub.bytes)
             yield _counter("scrub_found", "Damaged places that the scrub has met", node.scrub.found)
+        yield _counter("old_images", "Starts with a disk older than what members had heard", node.old_images)
         yield _counter("readmitted", "Members admitted again as another incarnation, by this master", node.readmitted)
         yield _counter("restores", "Restores of this node's log since its start", node.restoration.count)
         yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)

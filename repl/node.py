@@ -33,6 +33,7 @@ from repl.following import Following
 from repl.founder import Founder
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
+from repl.images import Heard, Told, both
 from repl.leading import TICK_S, Leading
 from repl.membership import read_change
 from repl.mending import RETRY_S, ClosedMending, Mending
@@ -44,6 +45,7 @@ from repl.providing import answer_ask, block_of, make_restores, read_range
 from repl.read_index import ReadIndex
 from repl.reads import Reads
 from repl.restoring import Restoration, RestoreWanted
+from repl.returning import Returning
 from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from vlsn.block import Entry
@@ -59,7 +61,7 @@ from vlsn.errors import (
     WrongGroup,
     WrongName,
 )
-from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
+from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
 from vlsn.local import LocalLog
 from vlsn.queued import Pending
 from vlsn.seal import Submission
@@ -72,6 +74,8 @@ MENDS_BEFORE_RESTORE = 3
 """Tries to mend a log that does not open, each ``RETRY_S`` apart, before it is restored."""
 ROLE_RETRY_S = 1.0
 CANCEL_AGAIN_S = 0.2
+TELL_S = 5.0
+"""How often the members tell one another how far they are (``images``)."""
 logger = logging.getLogger("vlsnlog")
 
 
@@ -132,6 +136,11 @@ class Node:
         self.append_seconds = Seconds()
         self.duplicate_appends = 0
         """Submissions of producers that were here before."""
+        self.recognised = False
+        """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
+        self.heard = Heard()
+        """What other nodes have told of themselves in this process's life."""
+        self.old_images = 0
         self.readmitted = 0
         """Members that came back as another incarnation and were admitted under their names, by this node."""
         self.founder: tuple[Incarnation, int] | None = None
@@ -210,6 +219,7 @@ class Node:
                 tasks.create_task(self._tick(), name="tick")
                 tasks.create_task(self.electing.run(), name="elections")
                 tasks.create_task(self._play(), name="role")
+                tasks.create_task(self._tell(), name="tell")
                 assert self.cleaning is not None
                 tasks.create_task(self.cleaning.run(), name="cleaning")
                 assert self.mending is not None and self.scrub is not None
@@ -267,10 +277,10 @@ class Node:
         self._on_fatal(error)
 
     async def _open(self) -> None:
-        log, notes = await open_log(
+        log, recovered = await open_log(
             self.config, self.seams, writer=self.worker("writer"), keeper=self.worker("keeper"), listener=self
         )
-        for note in notes:
+        for note in recovered.notes:
             self.event("open", note=note)
         self.log = log
         self.mending, self.closed_mending = Mending(self), ClosedMending(self)
@@ -279,6 +289,7 @@ class Node:
         self.restores = make_restores(self)
         self.scrub = Scrub(self)
         self.cleaning = Cleaning(self)
+        self.recognised = recovered.empty_store or self._is_alone()
         self.electing = Electing(self)
         self.reason = "starting"
         span = log.range
@@ -319,6 +330,8 @@ class Node:
         assert electing is not None and log is not None
         if electing.leads is not None:
             return Leading(self, electing.leads, electing.founds if not log.allocated else None)
+        if not self.recognised:
+            return Returning(self)
         return Founder(self) if self.may_found and not log.allocated else Following(self)
 
     async def end_role(self) -> None:
@@ -390,6 +403,31 @@ class Node:
         if group is None:
             return dict(self.config.members)
         return {NodeName(each.name): self.config.members.get(NodeName(each.name), each.url) for each in group.members}
+
+    def _is_alone(self) -> bool:
+        """No other member has a vote."""
+        group = self.opened().history.group
+        others = self.config.members if group is None else [each.name for each in group.members if each.electable]
+        return not set(others) - {self.config.name}
+
+    def told(self) -> Told:
+        """What this node tells of itself: it never takes it back."""
+        log, role = self.opened(), self.role
+        record = log.node_file.record
+        leads = isinstance(role, Leading) and self.state == "MASTER" and role.term == record.term
+        fed = isinstance(role, Following) and role.streams_in(Term(record.term))
+        return Told(record.sequence, record.term, log.range.last_sync if leads or fed else 0)
+
+    def heard_of(self, incarnation: int) -> Told:
+        heard, role = self.heard.of(incarnation), self.role
+        return both(heard, role.heard_of(incarnation)) if isinstance(role, Leading) else heard
+
+    async def _tell(self) -> None:
+        """What was told long ago would find no old image out."""
+        while True:
+            await asyncio.sleep(TELL_S)
+            if self.recognised:
+                await peers.tell_all(self)
 
     @property
     def taking_feed(self) -> bool:

@@ -14,11 +14,11 @@ from vlsn.seams import Seams, Worker
 
 async def open_log(
     config: NodeConfig, seams: Seams, *, writer: Worker, keeper: Worker, listener: LogListener
-) -> tuple[LocalLog, list[str]]:
+) -> tuple[LocalLog, Recovered]:
     """The log, recovered on the keeper's thread, and what there was to say of it.  Raises as ``recover``."""
     recovered: Recovered = await Offload(keeper)(lambda: open_recovered(config, seams))
     log = LocalLog(recovered, log_options(config), seams, writer=writer, keeper=keeper, listener=listener)
-    return log, list(recovered.notes)
+    return log, recovered
 
 
 def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from repl.election import VoteReply, VoteRequest, read_reply, read_request
-from repl.founding import FOUNDING, Answer, Purpose, Question, parse_hex, read_answer, read_question
+from repl.founding import DISCOVERY, FOUNDING, Answer, Purpose, Question, parse_hex, read_answer, read_question
 from repl.http.problem import error_of
+from repl.images import Told
 from vlsn.errors import BadBody, NotListed, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.stream import Name, StoredTerm
@@ -29,7 +30,25 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
         raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
     if answer.name != name:
         raise WrongName(f"{url} is node {answer.name}, not {name}")
+    node.heard.note(parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told))
     return answer
+
+
+def heard_in(answer: Answer) -> Told:
+    """What whoever answered has heard of who asked."""
+    return Told(answer.heard_sequence, answer.heard_term, answer.heard_told)
+
+
+async def tell_all(node: Node) -> None:
+    """Every other member hears how far this node is, and tells how far it is itself."""
+
+    async def one(name: NodeName, url: str) -> None:
+        try:
+            await ask(node, name, url, DISCOVERY)
+        except (VlsnLogError, OSError):
+            pass  # who is silent hears it another time
+
+    await asyncio.gather(*(one(name, url) for name, url in node.members.items() if name != node.name))
 
 
 async def ask_vote(node: Node, request: VoteRequest) -> VoteReply:
@@ -37,6 +56,7 @@ async def ask_vote(node: Node, request: VoteRequest) -> VoteReply:
     reply = read_reply(await post(node, f"{node.urls[NodeName(request.to)]}/v1/peer/vote", request))
     if reply.sender != request.to or reply.pre != request.pre:
         raise WrongName(f"{reply.sender} has answered in the place of {request.to}")
+    node.heard.note(parse_hex(reply.incarnation), Told(reply.sequence, reply.term))
     return reply
 
 
@@ -85,6 +105,7 @@ async def ask_all(node: Node, purpose: Purpose, names: Iterable[NodeName]) -> di
 
 
 def question_of(node: Node, to: str, purpose: Purpose) -> Question:
+    told = node.told()
     return Question(
         group=node.config.group,
         sender=node.config.name,
@@ -92,12 +113,15 @@ def question_of(node: Node, to: str, purpose: Purpose) -> Question:
         incarnation=f"{node.incarnation:016x}",
         process=f"{node.process:016x}",
         purpose=purpose,
-        term=node.opened().node_file.record.term,
+        term=told.term,
+        sequence=told.sequence,
+        told=told.vlsn,
     )
 
 
-def answer_of(node: Node) -> Answer:
-    """What ``node`` says of itself; only synced blocks are spoken of."""
+def answer_of(node: Node, asker: int = 0) -> Answer:
+    """What ``node`` says of itself, and of the incarnation ``asker``; only synced blocks are spoken of."""
+    told, heard = node.told(), node.heard_of(asker)
     log = node.opened()
     record = log.node_file.record
     span = log.range
@@ -115,6 +139,11 @@ def answer_of(node: Node) -> Answer:
         state=node.state,
         no_space=bool(log.no_space),
         clock_us=node.seams.clock.wall_us(),
+        sequence=told.sequence,
+        told=told.vlsn,
+        heard_sequence=heard.sequence,
+        heard_term=heard.term,
+        heard_told=heard.vlsn,
     )
 
 
@@ -134,14 +163,18 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
         node.called()
         await node.drained()
         node.founder = (Incarnation(parse_hex(question.incarnation)), parse_hex(question.process))
-    answer = answer_of(node)
+    asker = parse_hex(question.incarnation)
+    answer = answer_of(node, asker)
+    node.heard.note(asker, Told(question.sequence, question.term, question.told))
     return {field: getattr(answer, field) for field in answer.__struct_fields__}
 
 
 async def answer_vote(node: Node, body: object) -> dict[str, Any]:
     """``POST /v1/peer/vote``."""
     request = read_request(body)
-    reply = await _election_for(node, request).asked(request)
+    election = _election_for(node, request)
+    node.heard.note(parse_hex(request.incarnation), Told(request.sequence, 0 if request.pre else request.term))
+    reply = await election.asked(request)
     return {field: getattr(reply, field) for field in reply.__struct_fields__}
 
 

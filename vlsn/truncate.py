@@ -260,13 +260,15 @@ def floor_of(disk: Disk, stores: Stores, directory: str) -> Floor:
 
 
 def accept_floor(disk: Disk, directory: str) -> None:
-    """Lifts the vote floor, durable on return.  Raises ``LogInUse``, ``Damaged``, ``LogFailed``."""
+    """Lifts the vote floor, in a new term; durable on return.  Raises ``LogInUse``, ``Damaged``, ``LogFailed``."""
     lock = disk.lock(f"{directory}/{LOCK_NAME}")
     try:
         node_file = NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")
         try:
             if node_file.record.floor_vlsn:
-                node_file.replace(replace(node_file.record, floor_term=0, floor_vlsn=0))
+                record = node_file.record
+                # In a new term: members that are up remember what was acknowledged in this one (``repl.images``).
+                node_file.replace(replace(record, floor_term=0, floor_vlsn=0, term=record.term + 1))
         finally:
             node_file.close()
     finally:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import FakeDisk, FakeFile, FakeLock
-from tests.fakes.kv import FakeStores
+from tests.fakes.kv import Contents, FakeStores
 from tests.fakes.loop import Owner
 from tests.fakes.net import FakeHost, FakeNet
 from tests.fakes.random import SeededRandom
@@ -64,9 +65,29 @@ class Machine:
             self.net.kill(self.name, silent=silent)
             process.owner.end()
 
+    def image(self) -> Image:
+        """A copy of the disk as it is now, whatever runs on it."""
+        return Image(self.disk.clone(), {path: contents.copy() for path, contents in self.stores.contents.items()})
+
+    def put_back(self, image: Image) -> None:
+        """The disk becomes what it was when ``image`` was made."""
+        assert self.process is None, f"{self.name} is up"
+        self.disk = image.disk.clone()
+        self.disk.on_stop = self.kill
+        self.stores = FakeStores()
+        self.stores.contents = {path: contents.copy() for path, contents in image.stores.items()}
+
     def power_cut(self, *, tear: bool = False) -> None:
         self.kill(silent=True)
         self.disk.power_cut(self.rng, tear=tear)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What lay on a machine's disk at one moment."""
+
+    disk: FakeDisk
+    stores: dict[str, Contents]
 
 
 class Process:

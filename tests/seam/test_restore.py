@@ -77,9 +77,9 @@ async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
 async def caught_up(group: Group, name: str, told: dict[int, bytes]) -> None:
     def there() -> bool:
         node = group.nodes[name]
-        return node.state == "REPLICA" and node.dtvlsn() >= max(told)
+        return node.state in ("REPLICA", "MASTER") and node.dtvlsn() >= max(told)
 
-    await group.until(there, f"{name} follows again", limit_s=60)
+    await group.until(there, f"{name} follows again, or leads", limit_s=60)
     begins = group.nodes[name].opened().range.first
     found = await read(group, name, begins)
     begins = group.nodes[name].opened().range.first

@@ -257,7 +257,7 @@ def test_a_floor_not_yet_reached_is_not_lowered_and_a_person_lifts_it() -> None:
     accept_floor(machine.disk, DIRECTORY)
     after = record_of(machine)
     assert (after.floor_term, after.floor_vlsn) == (0, 0)
-    assert (after.incarnation, after.term) == (before.incarnation, before.term)
+    assert (after.incarnation, after.term) == (before.incarnation, before.term + 1)
     assert not floor_of(machine.disk, machine.stores, DIRECTORY).holds
     lock = machine.disk.lock(f"{DIRECTORY}/LOCK")
     with pytest.raises(LogInUse):

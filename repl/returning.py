@@ -1,0 +1,112 @@
+"""The role of a node that starts with a disk that was used before: it asks what others have heard of it.
+
+Before at least one other member has answered it neither votes, nor stands, nor takes a feed.  What it turns out to have
+forgotten makes it another incarnation: its log stays, and it counts for nothing until a GROUP entry admits it again
+(``images``, ``changing``).  A node that was empty when it started, and the only electable member, ask nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from repl import founding
+from repl.founding import Answer
+from repl.images import Told, claim, forgotten, most
+from repl.peers import ask, heard_in
+from repl.providing import make_restores
+from vlsn.errors import NotListed, VlsnLogError
+from vlsn.ids import NodeName, Term
+from vlsn.queued import Pending
+
+if TYPE_CHECKING:
+    from repl.node import Node
+
+AGAIN_S = 0.2
+REST_S = 0.2
+"""How long the other answers are waited for behind the first."""
+
+
+class Returning:
+    """``run`` returns once somebody has answered, and the node is who it may be."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.log = node.opened()
+
+    async def run(self) -> None:
+        node = self.node
+        heard: list[Told] = []
+        while not heard:
+            heard = await self._ask()
+            if not heard:
+                await asyncio.sleep(AGAIN_S)
+        log = self.log
+        last = log.range.last_sync
+        told = claim(log.node_file.record, last_term=log.history.term_of(last), last_vlsn=last)
+        most_heard = most(heard)
+        why = forgotten(told, most_heard)
+        if why:
+            assert node.electing is not None
+            before = node.incarnation
+            await node.electing.become_another(Term(max(told.term, most_heard.term)))
+            if node.restores is not None:
+                node.restores.close_all("this node is another incarnation now")
+            node.restores = make_restores(node)
+            node.old_images += 1
+            node.event("old_image", why=why, before=f"{before:016x}", incarnation=f"{node.incarnation:016x}")
+        node.recognised = True
+
+    async def _ask(self) -> list[Told]:
+        """What those who answer have heard of this incarnation."""
+        node = self.node
+        asked = {
+            asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
+            for name, url in node.urls.items()
+            if name != node.name
+        }
+        try:
+            waiting = set(asked)
+            done: set[asyncio.Task[Answer]] = set()
+            while waiting and not any(task.exception() is None for task in done):
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                done |= ended
+            if waiting:
+                ended, _ = await asyncio.wait(waiting, timeout=REST_S)
+                done |= ended
+        finally:
+            for task in asked:
+                task.cancel()
+        heard, refused = [], {}
+        for task in done:
+            error = task.exception()
+            if error is None:
+                heard.append(heard_in(task.result()))
+            elif isinstance(error, VlsnLogError | OSError):
+                refused[asked[task]] = error
+            else:
+                raise error
+        if not heard:
+            self._say(refused)
+        return heard
+
+    def _say(self, refused: Mapping[NodeName, BaseException]) -> None:
+        said = "; ".join(f"{name}: {error}" for name, error in sorted(refused.items()))
+        unlisted = any(isinstance(error, NotListed) for error in refused.values())
+        reason = f"{NotListed.slug}: {said}" if unlisted else f"waits for a member that has heard of it: {said}"
+        self.node.set_state("UNKNOWN", reason)
+
+    # What the node passes on.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        raise AssertionError("a node that returns seals nothing")
+
+    def handed_over(self) -> None:
+        pass
+
+    def synced(self, last_vlsn: int) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass

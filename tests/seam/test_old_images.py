@@ -1,0 +1,184 @@
+"""Old images of disks come back while a member that heard of their newer lives is up; and honest starts."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from repl.node import TELL_S
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from tests.seam.test_membership import changed, electable, fed, has_all, incarnation, listed, told
+
+
+async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
+    """Three nodes that have all of ten entries."""
+    group = Group(seed)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    entries = await told(group, 10)
+    await has_all(group, entries)
+    return group, entries
+
+
+async def back(group: Group, name: str) -> None:
+    """``name`` is up, and listed as what it is now."""
+    await group.start(name)
+    await group.until(lambda: group.nodes[name].recognised, f"{name} has asked")
+    await group.serving()
+    await group.until(lambda: listed(group)[name].incarnation == incarnation(group, name), f"{name} is listed")
+    await electable(group, name)
+
+
+def test_an_old_image_becomes_another_incarnation_and_is_admitted_again() -> None:
+    async def main() -> None:
+        group, entries = await started(61)
+        name = next(each for each in group.names if each != group.master)
+        image = group.machines[name].image()
+        before = incarnation(group, name)
+        entries |= await told(group, 20, "later ")
+        await has_all(group, entries)
+        group.kill(name)
+        group.machines[name].put_back(image)
+        await back(group, name)
+        assert group.nodes[name].old_images == 1 and incarnation(group, name) != before
+        assert group.nodes[group.master].readmitted == 1
+        assert not group.nodes[name].restoration.history  # its log was of use
+        await has_all(group, entries)
+        group.kill(name)
+        await back(group, name)
+        assert group.nodes[name].old_images == 0
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_an_image_of_before_a_vote_is_found_out() -> None:
+    async def main() -> None:
+        group, entries = await started(62)
+        old = group.master
+        images = {name: group.machines[name].image() for name in group.names if name != old}
+        group.kill(old)
+        await group.until(lambda: group.master != old, "another one leads")
+        await group.serving()
+        await group.start(old)
+        voter = next(name for name in images if name != group.master)
+        assert group.nodes[voter].opened().node_file.record.voted_for == group.master
+        await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
+        group.kill(voter)
+        group.machines[voter].put_back(images[voter])
+        await back(group, voter)
+        assert group.nodes[voter].old_images == 1
+        await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
+    """The only two that hold an entry are the master, which dies, and one that comes back as an old image; the third
+    heard of it in time.  Together they would be a majority without that entry."""
+
+    async def main() -> None:
+        group, entries = await started(63)
+        master = group.master
+        forgets, lacks = (name for name in group.names if name != master)
+        image = group.machines[forgets].image()
+        group.net.block(lacks, master)
+        group.net.block(master, lacks)
+        lacking = group.nodes[lacks].opened().range.last
+        entries |= await told(group, 20, "without the third ")
+        await asyncio.sleep(TELL_S + 1)
+        assert group.nodes[lacks].opened().range.last == lacking < max(entries)
+        group.kill(master, forgets)
+        group.net.heal()
+        group.machines[forgets].put_back(image)
+        await group.start(forgets)
+        await group.until(lambda: group.nodes[forgets].old_images == 1, "the image is found out")
+        await asyncio.sleep(20.0)
+        assert not any(node.is_master() for node in group.nodes.values())
+        await group.start(master)
+        await group.serving()
+        await has_all(group, entries)
+        await group.until(lambda: listed(group)[forgets].incarnation == incarnation(group, forgets), "it is admitted")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_node_that_nobody_answers_neither_stands_nor_votes() -> None:
+    async def main() -> None:
+        group, _ = await started(64)
+        group.kill(*group.names)
+        await group.start("n1")
+        await asyncio.sleep(10.0)
+        node = group.nodes["n1"]
+        assert (node.state, node.recognised) == ("UNKNOWN", False)
+        assert node.reason.startswith("waits for a member")
+        assert node.opened().node_file.record.term == 1
+        await group.start("n2")
+        await group.serving()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_the_only_electable_member_asks_nobody() -> None:
+    async def main() -> None:
+        group, _ = await started(65)
+        master = group.master
+        for name in group.names:
+            if name != master:
+                await changed(group, change="remove", name=name)
+                await electable(group, master)
+        group.kill(*group.names)
+        await group.start(master)
+        await group.serving(master)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_an_honest_start_is_never_taken_for_an_old_image(seed: int) -> None:
+    """Nodes are killed, lose their power, are cut off, restored; masters change, logs are rolled back."""
+
+    async def main() -> None:
+        group = Group(seed)
+        rng = Random(f"honest/{seed}")
+        await group.start()
+        await group.serving()
+        lives = 0
+        for number in range(25):
+            await told(group, rng.randrange(1, 4), f"{number} ")
+            name = rng.choice(group.names)
+            if rng.random() < 0.4:
+                others = [each for each in group.names if each != name]
+                group.net.split([name], [*others, "client"])
+                await group.until(lambda: group.master != name, "another one leads", limit_s=20)  # noqa: B023
+                await told(group, 2, f"{number} cut ")
+            group.kill(name, power=rng.random() < 0.5)
+            group.net.heal()
+            await asyncio.sleep(rng.uniform(0, 3))
+            await group.start(name)
+            await group.serving()
+            lives += 1
+            await group.until(lambda: group.nodes[name].recognised, "it has asked")  # noqa: B023
+            assert group.nodes[name].old_images == 0
+            if rng.random() < 0.3:
+                await group.until(lambda: all(n.state in ("MASTER", "REPLICA") for n in group.nodes.values()), "whole")
+        assert lives == 25
+        await group.until(lambda: all(n.state in ("MASTER", "REPLICA") for n in group.nodes.values()), "whole")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
