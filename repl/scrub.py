@@ -11,15 +11,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from vlsn.errors import Damaged
+from vlsn.limits import KIB
 from vlsn.mending import check_window, drop_from_cache
 from vlsn.segment import FIRST_FRAME
-from vlsn.window import WINDOW_BYTES_MAX
 
 if TYPE_CHECKING:
     from repl.node import Node
 
-START_S = 1.0
-"""After the log was opened."""
+START_S = 60.0
+"""After the log was opened, or the period, where that is shorter: first a node catches up."""
+WINDOW_BYTES = 256 * KIB
+"""Looked at in one go, or one frame that is larger: the interpreter is held for less than a millisecond."""
 
 
 class Scrub:
@@ -73,7 +75,7 @@ class Scrub:
         at = FIRST_FRAME
         while at < end:
             before, start = self._node.seams.clock.monotonic_s(), at
-            size = min(WINDOW_BYTES_MAX, max(rate, 1))
+            size = min(WINDOW_BYTES, rate)
             at = await self._offload(lambda: check_window(disk, directory, number, start, end, size))  # noqa: B023
             self.bytes += at - start
             spent = self._node.seams.clock.monotonic_s() - before

@@ -49,7 +49,7 @@ def hurt(hurt_before: Group) -> Group:
 @pytest.fixture(scope="package")
 def hurt_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Small segments and a small ring, so that a replica that was away is fed from many files."""
-    made = Group(tmp_path_factory.mktemp("hurt"), segment_bytes=4 * MIB, ring_bytes_max=MIB)
+    made = Group(tmp_path_factory.mktemp("hurt"), segment_bytes=4 * MIB, ring_bytes_max=MIB, scrub_period_s=1.0)
     try:
         made.start()
         yield made
