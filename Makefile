@@ -25,7 +25,7 @@ PEER_ROUNDS ?= 5
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo: needs-java $(STAMP) ## three nodes, real records, a killed replica, a Spark audit
+demo: needs-java $(STAMP) ## three nodes, real records, a killed master, a Spark audit
 	@$(BIN)/vlsnlog demo
 
 test: needs-java $(STAMP) ## the whole test suite

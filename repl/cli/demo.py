@@ -91,7 +91,8 @@ def _report(outcome: Outcome, teller: PlainTeller | TerminalTeller) -> int:
         [
             ("records", f"{count(outcome.records)}, {size(outcome.bytes)}, SHA-256 {outcome.sha256[:16]}…"),
             ("appended", f"VLSN {outcome.first} to {outcome.last} in {outcome.append_s:.1f} s"),
-            ("killed", f"{outcome.killed} by SIGKILL; back and equal {outcome.catch_up_s:.1f} s after it answered"),
+            ("killed", f"{outcome.killed}, the master, by SIGKILL; appends paused for {outcome.waited_s:.1f} s"),
+            ("came back", f"{outcome.killed}, and was equal {outcome.catch_up_s:.1f} s after it answered"),
             ("audited", f"{size(audit.bytes)} in {audit.tasks} Spark tasks" if audit is not None else "no"),
         ]
     )

@@ -64,6 +64,7 @@ def test_the_verdict_asks_for_every_promise() -> None:
     changes: tuple[dict[str, Any], ...] = (
         {"last": 103},
         {"first": 4},
+        {"own": 1},
         {"reads": {"n1": "d", "n2": "d", "n3": "other"}},
         {"reads": {}},
         {"killed": ""},
@@ -91,7 +92,7 @@ def test_the_demonstration_holds(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "SIGKILL to n3" in done.stdout
+    assert ", the master, after" in done.stdout
     assert done.stdout.count("ok ") == 5
     assert done.stdout.rstrip().endswith("all of it holds")
     for name in ("n1", "n2", "n3"):
