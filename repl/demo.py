@@ -204,7 +204,9 @@ class Demo:
         self._teller.say(f"SIGKILL to {victim.name}, the master, after {done:,} records; the others elect another one")
 
     async def _restart(self, victim: Node, done: int) -> None:
-        self._teller.say(f"{await self._cluster.serving()} leads; {victim.name} is started again after {done:,} records")
+        self._teller.say(
+            f"{await self._cluster.serving()} leads; {victim.name} is started again after {done:,} records"
+        )
         victim.start()
 
     async def _catch_up(self, victim: Node) -> None:
