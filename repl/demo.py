@@ -2,7 +2,8 @@
 nothing was lost.
 
     three nodes start ─► records appended in order ─► SIGKILL of the master, half way, under load ─► another one is
-      elected, appends go on ─► the killed one starts again and catches up ─► every node reads everything back ─► Spark audit of all three
+      elected, appends go on ─► the killed one starts again and catches up ─► every node reads everything back
+      ─► Spark audit of all three
 
 What must hold, each a line of the verdict: every record is acknowledged, once and in order, and no VLSN between the
 first and the last is anything else but the new master's own first entry; every node's read has the SHA-256 of the
