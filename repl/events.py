@@ -18,7 +18,7 @@ RING: Final = 1_000
 RECENT: Final = 10
 """Of each kind."""
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "node": ("open", "opened", "state"),
+    "node": ("open", "opened", "state", "old_image"),
     "election": ("stands", "vote", "elected", "leads", "steps_down", "hands_over", "hand_over.failed", "master"),
     "founding": ("founding", "peer.silent"),
     "group": ("group.change", "group.durable", "group.promoted", "group.readmitted", "group.waits"),

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from repl.cli.main import vlsnlog
+from repl.events import KINDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z]+)|^\$ vlsnlog ([a-z]+)", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+EVENTS = {name for names in KINDS.values() for name in names}
+_EVENT = re.compile(r"\bevent\(\s*((?:\"[a-z_.]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
 _PATH = re.compile(r"`((?:vlsn|feeder|replica|repl|jepsen-like|tests|docs)/[\w./-]*)`")
 
 
@@ -59,3 +62,20 @@ def test_the_lock_file_holds_what_pyproject_asks_for() -> None:
     assert specifiers == {
         re.split(r"[<>=!~ ]", each, maxsplit=1)[0]: re.sub(r"^[\w-]+", "", each) for each in project["dependencies"]
     }
+
+
+def test_code_notes_the_listed_events_and_no_others() -> None:
+    noted: set[str] = set()
+    for path in (ROOT / "repl").rglob("*.py"):
+        for call in _EVENT.findall(path.read_text()):
+            noted.update(re.findall(r"\"([a-z_.]+)\"", call))
+    assert noted == EVENTS
+
+
+def test_operating_says_what_each_event_means() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    table = page.split("## Events", 1)[1].split("\n## ", 1)[0]
+    told = [
+        name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
+    ]
+    assert sorted(told) == sorted(EVENTS)

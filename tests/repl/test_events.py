@@ -1,32 +1,10 @@
-"""Events: what is kept and told, and that code, list and docs name the same ones."""
+"""Events: what is kept and told.  ``tests/test_project.py`` holds code, list and docs to the same names."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from repl.events import KINDS, RECENT, RING, Events
-
-ROOT = Path(__file__).parents[2]
-NAMES = {name for names in KINDS.values() for name in names}
-_CALL = re.compile(r"\bevent\(\s*((?:\"[a-z_.]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
-
-
-def test_code_notes_the_listed_names_and_no_others() -> None:
-    noted: set[str] = set()
-    for path in (ROOT / "repl").rglob("*.py"):
-        for call in _CALL.findall(path.read_text()):
-            noted.update(re.findall(r"\"([a-z_.]+)\"", call))
-    assert noted == NAMES
-
-
-def test_operating_says_what_each_name_means() -> None:
-    page = (ROOT / "docs" / "operating.md").read_text()
-    table = page.split("## Events", 1)[1].split("\n## ", 1)[0]
-    told = [
-        name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
-    ]
-    assert sorted(told) == sorted(NAMES)
+from repl.events import RECENT, RING, Events
 
 
 def test_events_are_numbered_and_told_from_any_on() -> None:
