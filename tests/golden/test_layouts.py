@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.golden.hex import GOLDEN, golden
-from vlsn import batch, block, frame, nodefile, records, seal, segment, sidecar
+from vlsn import batch, block, frame, nodefile, records, restoring, seal, segment, sidecar
 from vlsn.block import EntryKind
 from vlsn.columns import Columns, offsets_of
 from vlsn.ids import Term, Vlsn
@@ -191,11 +191,18 @@ def test_index_record_is_its_golden_bytes() -> None:
     assert stored.decode_record(value) == made
 
 
+def test_restore_marker_is_its_golden_bytes() -> None:
+    made = restoring.Marker(first_segment=7, after=Vlsn(142), why="trimmed", begun_us=CLOCK_US)
+    assert made.encode() == golden("restore_marker.hex")
+    assert restoring.Marker.decode(golden("restore_marker.hex")) == made
+
+
 def test_every_golden_file_is_compared() -> None:
     compared = {"block_plain.hex", "block_columns.hex", "batch.hex", "frame.hex", "frame_overmarked.hex", "sidecar.hex"}
     compared |= {
         "index_bucket.hex",
         "index_record.hex",
+        "restore_marker.hex",
         "block_producers.hex",
         "batch_producer.hex",
         "group_entry_1.json",
