@@ -45,6 +45,8 @@ def taken(log: LogBuilder, data: bytes, *, expected: int, upto: int, piece: int)
         window = data[at : min(end, at + wanted)]
         out = unpack(window, base=at, salt=log.piece.header.salt, expected=expected, upto=upto, term_min=term)
         if out.bytes_wanted:
+            if at + len(window) == end:
+                raise BadBody("a frame that does not end in its segment")
             assert out.bytes_wanted > wanted
             wanted = out.bytes_wanted
             continue
