@@ -10,7 +10,7 @@
 
 | f | process | value |
 |---|---|---|
-| append | a writer | ``numbers``: the values, one atomic append; ok: ``first`` VLSN |
+| append | a writer | ``numbers``: one atomic append; ``burst``: of several sent at once; ok: ``first`` VLSN |
 | seek | a reader | ``from`` VLSN, ``nodes`` that it may ask: what it polls next begins there |
 | poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page, entries of the log's own with number 0 |
 | look | a reader | reads what is new, linearizable; ok: ``to`` is the last VLSN that it saw |

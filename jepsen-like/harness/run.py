@@ -38,6 +38,7 @@ HEAL_S: Final = 60.0
 """How long after the last fault the group may take to serve, and readers to get to the end."""
 LOOKS_A_SECOND: Final = 3.0
 POLL_S: Final = 0.1
+CANCEL_AGAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,20 @@ async def _stages(run: _Run) -> None:
             last = await _healed(run, work)
             await _readers_done(run, positions, last)
         finally:
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
+            await _end_readers(run, readers)
         run.progress.stage("reads every node")
         await _read_everything(run, last)
+
+
+async def _end_readers(run: _Run, readers: list[asyncio.Task[None]]) -> None:
+    """Ends them; one that goes on all the same is noted as ``lost-cancel``, and told again."""
+    under_way = set(readers)
+    while under_way:
+        for reader in under_way:
+            reader.cancel()
+        _, under_way = await asyncio.wait(under_way, timeout=CANCEL_AGAIN_S)
+        for reader in under_way:
+            run.recorder.record("group", "info", "lost-cancel", {"reader": reader.get_name()})
 
 
 @asynccontextmanager
@@ -218,13 +228,13 @@ def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event
         urls = {name: run.group.urls[name] for name in order}
         chance = Random(f"{run.options.seed} {process}")
         reading = follow(process, urls, run.recorder, positions, chance=chance, restless=work.restless, settled=settled)
-        tasks.append(asyncio.create_task(reading))
+        tasks.append(asyncio.create_task(reading, name=process))
     for name in names:
         process = f"l{name[1:]}"
         chance = Random(f"{run.options.seed} {process}")
         urls = {name: run.group.urls[name]}
         looking = look(process, urls, run.recorder, positions, chance=chance, rate=LOOKS_A_SECOND)
-        tasks.append(asyncio.create_task(looking))
+        tasks.append(asyncio.create_task(looking, name=process))
     return tasks
 
 

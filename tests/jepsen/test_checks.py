@@ -19,6 +19,18 @@ def append(process: str, end: Type, *numbers: int, first: int = 0) -> list[Line]
     return [invoked, (process, end, "append", {"numbers": list(numbers), **({"first": first} if first else {})})]
 
 
+def burst(*firsts: int) -> list[Line]:
+    """Appends of values 4 … through one client, one behind the other; first VLSN 0: unknown."""
+    numbers = range(4, 4 + len(firsts))
+    sent: list[Line] = [
+        (f"w9.1.{number}", "invoke", "append", {"numbers": [number], "burst": "w9.1"}) for number in numbers
+    ]
+    for number, first in zip(numbers, firsts, strict=True):
+        value = {"numbers": [number], **({"first": first} if first else {})}
+        sent.append((f"w9.1.{number}", "ok" if first else "info", "append", value))
+    return sent
+
+
 def begun(process: str, *numbers: int) -> list[Line]:
     return append(process, "info", *numbers)[:1]
 
@@ -109,6 +121,12 @@ def test_a_linearizable_read_may_miss_what_was_not_told_before_it_began() -> Non
     assert rules(SENDS[:2], SENDS[2], begins, SENDS[3], sees, looked("l1", 4), final("n1", *LOG)) == set()
 
 
+def test_of_a_burst_the_acknowledged_appends_rise() -> None:
+    log = (*LOG, (6, 1, 4), (7, 2, OWN), (8, 2, 6))
+    assert rules(SENDS, burst(6, 0, 8), final("n1", *log)) == set()
+    assert "nonmonotonic-send" in rules(SENDS, burst(8, 0, 6), final("n1", *log))
+
+
 def test_a_node_whose_disk_was_struck_may_end_and_be_damaged() -> None:
     struck: Line = ("nemesis", "info", "disk", {"id": 1, "phase": "begin", "nodes": ["n2"], "way": "flip"})
     assert rules(SENDS, struck, ended("n2"), status("n2", "DAMAGED", 1), final("n1", *LOG)) == set()
@@ -147,6 +165,7 @@ def test_terms_and_durable_ends_may_begin_anew_with_an_incarnation_or_a_process(
         ("nonmonotonic-poll", [seek("r1", 1), poll("r1", *LOG), poll("r1", LOG[4]), final("n1", *LOG)]),
         ("nonmonotonic-poll", [seek("r1", 4), poll("r1", *LOG[3:], LOG[3]), final("n1", *LOG)]),
         ("nonmonotonic-send", [append("w3", "ok", 4, first=2), final("n1", *LOG)]),
+        ("nonmonotonic-send", burst(7, 6)),
         ("torn-append", [append("w3", "info", 4, 5), final("n1", *LOG, (6, 1, 4))]),
         ("torn-append", [append("w3", "info", 4, 5), final("n1", *LOG, (6, 1, 5), (7, 1, 4))]),
         ("torn-append", [append("w3", "info", 4, 5), final("n1", *LOG, (6, 1, 4), (7, 2, OWN), (8, 2, 5))]),

@@ -12,7 +12,7 @@ are equal entry by entry, order holds in real time.
 | duplicate | one value at two VLSNs |
 | poll-skip | a reader's next entry is not the next VLSN |
 | nonmonotonic-poll | a reader's next entry is not past its last one |
-| nonmonotonic-send | an append acknowledged before another began has the higher VLSN |
+| nonmonotonic-send | an append that was told before another began, or was sent before it, has the higher VLSN |
 | torn-append | some values of one append are there, not all, or not side by side |
 | phantom-read | a value that nobody sent; broken-value: bytes that nobody sent |
 | stale-read | a linearizable read does not see what was told to anybody before it began |

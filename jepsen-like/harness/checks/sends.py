@@ -83,6 +83,17 @@ def nonmonotonic_sends(view: View) -> Iterator[Anomaly]:
         heappush(under_way, (send.ended, send.first + len(send.numbers) - 1))
 
 
+def reordered_bursts(view: View) -> Iterator[Anomaly]:
+    """Appends sent through one client one behind the other, none of them waited for."""
+    highest: dict[str, int] = {}
+    for send in sorted(view.sends, key=lambda send: (send.began, send.numbers)):
+        if send.burst and send.end == "ok":
+            if send.first <= highest.get(send.burst, 0):
+                detail = f"an append sent before this one has VLSN {highest[send.burst]}"
+                yield Anomaly("nonmonotonic-send", send.process, detail, send.first, send.numbers[0], send.ended / 1e9)
+            highest[send.burst] = max(highest.get(send.burst, 0), send.first)
+
+
 def torn_appends(view: View) -> Iterator[Anomaly]:
     """Of logs read to the end: all values of one append side by side in their order, or none."""
     for final in [each for each in view.finals if each.whole]:
@@ -106,5 +117,6 @@ CHECKS = (
     duplicates,
     unsent_values,
     nonmonotonic_sends,
+    reordered_bursts,
     torn_appends,
 )

@@ -67,6 +67,7 @@ class Send:
     ended: int
     end: str
     first: int = 0
+    burst: str = ""
 
     def places(self) -> Iterator[tuple[int, int]]:
         """(number, VLSN) of an acknowledged one."""
@@ -201,9 +202,10 @@ class View:
 
 def _send(invoke: Op, end: Op | None) -> Send:
     numbers: list[int] = invoke.value["numbers"]
+    burst: str = invoke.value.get("burst", "")
     if end is None:
-        return Send(invoke.process, numbers, invoke.time, NEVER, "info")
-    return Send(invoke.process, numbers, invoke.time, end.time, end.type, end.value.get("first", 0))
+        return Send(invoke.process, numbers, invoke.time, NEVER, "info", 0, burst)
+    return Send(invoke.process, numbers, invoke.time, end.time, end.type, end.value.get("first", 0), burst)
 
 
 def _page(op: Op) -> Page:

@@ -57,7 +57,7 @@ class Work:
         def opened() -> AbstractAsyncContextManager[Appender]:
             return posting() if by_http else self.appender(urls)
 
-        await write(process, opened, recorder, chance=chance, rate=rate, stop=stop, many=not by_http)
+        await write(process, opened, recorder, chance=chance, rate=rate, stop=stop, client=not by_http)
 
 
 _WORKS = {

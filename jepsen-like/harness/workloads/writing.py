@@ -7,6 +7,7 @@ acknowledgement is *info*: it may be there.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,6 +22,8 @@ from repl.http import problem
 from vlsn.errors import Unreachable, VlsnLogError
 
 MANY_MAX = 5
+BURSTS = 0.1
+BURST_MAX = 8
 PLAIN_TIMEOUT_S = 5.0
 PRODUCER_TIMEOUT_S = 60.0
 """A producer tries again what is unknown, so it is given the time to outlast most faults."""
@@ -95,6 +98,8 @@ async def _post(url: str, value: bytes) -> tuple[int, dict[str, str], bytes]:
     try:
         writer.write(head.encode() + value)
         answer = await reader.read()
+        if not answer:
+            raise LostAnswer("closed without an answer")
         first, *lines = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
         headers = {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
         body = answer.partition(b"\r\n\r\n")[2]
@@ -119,23 +124,42 @@ async def write(
     chance: Random,
     rate: float,
     stop: asyncio.Event,
-    many: bool = True,
+    client: bool = True,
 ) -> None:
-    """Appends about ``rate`` times a second until ``stop``.  A producer whose append ended as unknown begins anew."""
+    """Appends about ``rate`` times a second until ``stop``: one at a time and, through a ``client``, now and then
+    several at once, which stay in their order.  A writer whose append ended as unknown begins anew."""
+    bursts = itertools.count(1)
     while not stop.is_set():
         async with appender() as opened:
             while not stop.is_set():
-                count = chance.randint(2, MANY_MAX) if many and chance.random() < 0.3 else 1
-                known = await append_once(process, opened, recorder, count)
-                await _pause(stop, chance.expovariate(rate))
+                if client and chance.random() < BURSTS:
+                    size = chance.randint(2, BURST_MAX)
+                    known = await _burst(f"{process}.{next(bursts)}", opened, recorder, chance, size)
+                    await _pause(stop, chance.expovariate(rate / size))
+                else:
+                    known = await append_once(process, opened, recorder, _values(chance) if client else 1)
+                    await _pause(stop, chance.expovariate(rate))
                 if not known:
                     break
 
 
-async def append_once(process: str, appender: Appender, recorder: Recorder, count: int) -> bool:
+async def _burst(burst: str, appender: Appender, recorder: Recorder, chance: Random, size: int) -> bool:
+    """Appends that are all under way before any has ended, each a process of its own in the history."""
+    sizes = [_values(chance) for _ in range(size)]
+    ends = await asyncio.gather(
+        *(append_once(f"{burst}.{at}", appender, recorder, sizes[at], burst=burst) for at in range(size))
+    )
+    return all(ends)
+
+
+def _values(chance: Random) -> int:
+    return chance.randint(2, MANY_MAX) if chance.random() < 0.3 else 1
+
+
+async def append_once(process: str, appender: Appender, recorder: Recorder, count: int, *, burst: str = "") -> bool:
     """One append of ``count`` values, noted; False when its end is unknown."""
     numbers = [recorder.next_number() for _ in range(count)]
-    recorder.record(process, "invoke", "append", {"numbers": numbers})
+    recorder.record(process, "invoke", "append", {"numbers": numbers, **({"burst": burst} if burst else {})})
     try:
         first = await appender.append([value_of(number) for number in numbers])
     except VlsnLogError as error:
