@@ -35,6 +35,7 @@ from vlsn.mappings import Columns as Mappings
 from vlsn.mappings import read_mappings
 from vlsn.proven import Columns, inspect_sealed
 from vlsn.recovery import INDEX_NAME, LOCK_NAME, NODE_FILE_NAME, STATE_NAME
+from vlsn.restoring import check_no_restore
 from vlsn.seams import Disk, Reading, Stores, in_turn
 from vlsn.segment import segment_name, sidecar_name
 from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar, content_crc
@@ -58,10 +59,12 @@ def verify(
     reading: Reading = in_turn,
 ) -> VerifyReport:
     """Verifies the log in ``directory``.  Raises ``LogInUse`` when a process has it open and ``live`` was not
-    asked for, ``FileNotFoundError`` when there is no such directory.  ``reading`` is how sealed segments are read:
-    ahead, on a thread of its own, where that is worth it (``threads.read_ahead``)."""
+    asked for, ``Restoring`` while a network restore is not over there, ``FileNotFoundError`` when there is no such
+    directory.  ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that is worth it
+    (``threads.read_ahead``)."""
     if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
+    check_no_restore(disk, directory)
     verifier = _Verifier(disk, directory, live, reading)
     stated = read_stated(stores, directory, live=live)
     for fault in stated.faults:

@@ -280,6 +280,8 @@ def test_the_marker_rotten_shuts_the_log_all_the_same_and_the_restore_begins_aga
     machine.disk.flip_bit(f"{machine.directory}/{MARKER_NAME}", 20)
     with pytest.raises(Restoring):
         Opened(machine)
+    with pytest.raises(Restoring):
+        verify(machine.disk, machine.stores, machine.directory)
     assert restart_of(machine).begun() is None
     run_restore(machine, Provider(source))
     data_of(Opened(machine, take_term=False), held)
