@@ -71,6 +71,8 @@ class Changes:
         """It is durable, and counts as it stands."""
         self._under_way: asyncio.Future[Vlsn] | None = None
         self._rounds: dict[Feeder, _Round] = {}
+        self._waits = ""
+        """Why what the master would do by itself is not done yet."""
 
     # What counts.
 
@@ -182,10 +184,14 @@ class Changes:
             self._look()
             if self._settled and listed_as(self._group(), self._node.name, self._lead.own) is None:
                 await self._leave()
+            why = ""
             try:
                 await self._go_on()
             except VlsnLogError as error:
-                self._node.event("group.waits", why=str(error))
+                why = str(error)
+            if why != self._waits:
+                self._waits = why
+                self._node.event("group.waits", why=why or "for nothing")
 
     def _look(self) -> None:
         now = self._node.seams.clock.monotonic_s()
@@ -251,7 +257,7 @@ def document(node: Node) -> dict[str, Any]:
         "group": node.config.group,
         "node": node.config.name,
         "state": node.state,
-        "master": node.status()["master"],
+        "master": node.master_name(),
         "term": log.node_file.record.term,
         "vlsn": log.history.group_vlsn,
         "previous": group.previous if group is not None else 0,

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from vlsn.errors import BadBody
 from vlsn.ids import Incarnation, NodeName, Term
@@ -25,6 +26,8 @@ from vlsn.records import JSON_FAULTS, GroupEntry, Member
 from vlsn.stream import Hex, Name, Number, StoredTerm
 
 Purpose = Literal["founding", "discovery"]
+MasterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,32}\Z")]
+MasterUrl = Annotated[str, Meta(pattern=r"^(http://[!-~]{1,256})?\Z")]
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
 
@@ -66,6 +69,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     sequence: Number = 0
     told: Number = 0
     """With ``term``: what it tells of itself (``images``)."""
+    master: MasterName = ""
+    master_url: MasterUrl = ""
+    """Who leads, as far as it knows, and where: a node that was away may not know that member yet."""
     heard_sequence: Number = 0
     heard_term: Number = 0
     heard_told: Number = 0

@@ -136,6 +136,8 @@ class Node:
         self.append_seconds = Seconds()
         self.duplicate_appends = 0
         """Submissions of producers that were here before."""
+        self._learned: dict[NodeName, str] = {}
+        """A master that neither this node's log nor its settings name."""
         self.recognised = False
         """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
         self.heard = Heard()
@@ -394,7 +396,12 @@ class Node:
     def urls(self) -> dict[NodeName, str]:
         """Whom this node asks, and where: every member, and who is one by its settings alone.  As configured here,
         else as the group lists it."""
-        return {**self.members, **self.config.members}
+        return {**self._learned, **self.members, **self.config.members}
+
+    def learn(self, master: NodeName, url: str) -> None:
+        """A member says who leads, and where; of use where this node knows nothing of that one."""
+        if url and master not in {**self.members, **self.config.members}:
+            self._learned = {master: url}
 
     @property
     def members(self) -> dict[NodeName, str]:

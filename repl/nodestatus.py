@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from repl.membership import listed_as
 from repl.mending import damage_status
 from vlsn.segment import segment_name
 
@@ -23,10 +24,11 @@ def status(node: Node) -> dict[str, Any]:
         "node": node.config.name,
         "url": node.config.url,
         "state": node.state,
-        "master": _master(node),
+        "master": node.master_name(),
         "term": log.node_file.record.term if log is not None else 0,
         "incarnation": f"{node.incarnation:016x}",
         "process": f"{node.process:016x}",
+        "listed": False,
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
         "dtvlsn": 0,
         "checkpoint": None,
@@ -88,6 +90,7 @@ def status(node: Node) -> dict[str, Any]:
     base["cleaning"] = _cleaning(node)
     group = log.history.group
     if group is not None:
+        base["listed"] = listed_as(group, node.config.name, node.incarnation) is not None
         base["members"] = [
             {
                 "name": each.name,
@@ -181,15 +184,6 @@ def _cleaning(node: Node) -> dict[str, Any]:
     }
 
 
-def _master(node: Node) -> str | None:
-    from repl.following import Following
-
-    if node.state == "MASTER":
-        return node.config.name
-    role = node.role
-    return role.master if isinstance(role, Following) and role.master_url is not None else None
-
-
 def _feeders(node: Node, role: Any) -> list[dict[str, Any]]:
     log = node.log
     assert log is not None
@@ -237,7 +231,7 @@ def readiness(node: Node) -> list[str]:
         return [f"the log is not open: {node.reason}"]
     if node.state in ("UNKNOWN", "DAMAGED", "HALTED", "RESTORING"):
         reasons.append(f"state {node.state}" + (f": {node.reason}" if node.reason else ""))
-    if _master(node) is None:
+    if node.master_name() is None:
         reasons.append("no master is known")
     role = node.role
     lag = _replica(node, role)["lag_vlsns"] if role is not None and hasattr(role, "feed") else 0

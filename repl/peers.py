@@ -31,6 +31,7 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
     if answer.name != name:
         raise WrongName(f"{url} is node {answer.name}, not {name}")
     node.heard.note(parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told))
+    node.learn(NodeName(answer.master), answer.master_url)
     return answer
 
 
@@ -141,6 +142,8 @@ def answer_of(node: Node, asker: int = 0) -> Answer:
         clock_us=node.seams.clock.wall_us(),
         sequence=told.sequence,
         told=told.vlsn,
+        master=node.master_name() or "",
+        master_url=node.master_url() or "",
         heard_sequence=heard.sequence,
         heard_term=heard.term,
         heard_told=heard.vlsn,

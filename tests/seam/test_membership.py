@@ -502,3 +502,30 @@ def test_a_low_priority_only_delays() -> None:
         assert not group.fatal
 
     run(main())
+
+
+def test_a_node_that_was_away_finds_a_master_that_it_never_heard_of() -> None:
+    async def main() -> None:
+        group = Group(56)
+        await group.start()
+        await group.serving()
+        entries = await told(group, 5)
+        await has_all(group, entries)
+        away = next(name for name in group.names if name != group.master)
+        group.kill(away)
+        await joined(group, "n4")
+        await electable(group, "n4")
+        response = await group.client.request(
+            "POST", f"{group.url(group.master)}/v1/admin/transfer?to=n4", timeout_s=5.0
+        )
+        assert response.status == 200, bytes(response.body)
+        await group.serving("n4")
+        entries |= await told(group, 5, "by n4 ")
+        await group.start(away)
+        assert "n4" not in group.nodes[away].config.members
+        await has_all(group, entries)
+        assert "n4" in listed(group, away)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
