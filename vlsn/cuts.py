@@ -39,11 +39,9 @@ def cut_bytes(disk: Disk, directory: str) -> Iterator[tuple[str, bytes]]:
 def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> str | None:
     """Writes ``data`` aside, durable on return, never seen half written; the file's name, None when it is there
     already (an open before this one was stopped later on)."""
-    path = f"{directory}/{cut_name(number, offset)}"
-    if disk.exists(path):
-        if _read(disk, path) == data:
-            return None
-        path = free_name(disk, path)
+    if is_kept(disk, directory, number, offset, data):
+        return None
+    path = free_name(disk, f"{directory}/{cut_name(number, offset)}")
     fresh = path + ".new"
     if disk.exists(fresh):
         disk.remove(fresh)
@@ -56,6 +54,18 @@ def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) 
     disk.rename(fresh, path)
     disk.sync_directory(directory)
     return path.rpartition("/")[2]
+
+
+def is_kept(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> bool:
+    """Whether ``keep_cut`` has kept exactly these bytes of that place before."""
+    path = name = f"{directory}/{cut_name(number, offset)}"
+    tried = 0
+    while disk.exists(name):
+        if _read(disk, name) == data:
+            return True
+        tried += 1
+        name = f"{path}.{tried}"
+    return False
 
 
 def free_name(disk: Disk, path: str) -> str:

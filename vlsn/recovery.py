@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from vlsn.beginning import finish_cleaning, kept_segments, state_fits
-from vlsn.cuts import cut_name, free_name, keep_cut
+from vlsn.cuts import cut_name, free_name, is_kept, keep_cut
 from vlsn.directory import SegmentInfo, make_directory, survey
 from vlsn.errors import Damaged
 from vlsn.floor import floor_of, with_floor
@@ -260,9 +260,12 @@ class _Opening:
         return made
 
     def _leave_out(self, node_file: NodeFile) -> None:
-        """Floor first: what is left out may have been acknowledged, and then rotted."""
+        """Floor first: what is left out may have been acknowledged, and then rotted.  Bytes that are kept aside already
+        have had theirs, which a person may have lifted since."""
         log = self._log
         for cut in log.cuts:
+            if cut is log.cut and is_kept(self._disk, self._directory, cut.number, cut.offset, cut.data):
+                continue
             record = node_file.record
             floor = floor_of(
                 cut.names,

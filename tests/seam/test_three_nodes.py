@@ -8,6 +8,7 @@ import pytest
 
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
+from vlsn.truncate import accept_floor
 
 
 async def story(seed: int) -> dict[str, object]:
@@ -207,6 +208,30 @@ def test_a_node_below_its_vote_floor_waits_for_every_member_to_tell_its_end() ->
         await group.start("n3")
         await group.serving()
         assert b"only here" not in (await group.read("n1")).values()
+        assert (await group.append(b"on"))[0] == 200
+        await group.stop()
+
+    run(main())
+
+
+def test_a_floor_that_a_person_has_lifted_stays_lifted_though_the_cut_bytes_are_still_there() -> None:
+    async def main() -> None:
+        group = Group(13)
+        await group.start()
+        await group.serving()
+        group.kill("n2", "n3")
+        assert not (await group.append(b"only here", acks="none"))[1]["durable"]
+        group.kill("n1")
+        rot_last_block(group, "n1")
+        await group.start("n1", "n2")
+        await group.until(lambda: "waits for n3" in group.nodes["n1"].reason, "n1 waits for n3")
+        await asyncio.sleep(3.0)
+        assert not any(node.is_master() for node in group.nodes.values())
+        group.kill("n1")
+        accept_floor(group.machines["n1"].disk, "/n1")
+        await group.start("n1")
+        await group.serving()
+        assert group.nodes["n1"].opened().node_file.record.floor_vlsn == 0
         assert (await group.append(b"on"))[0] == 200
         await group.stop()
 
