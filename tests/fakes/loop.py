@@ -99,6 +99,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._turns = 0
         self._numbers = itertools.count(1)
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._paused: set[Owner] = set()
+        self._held: list[asyncio.Handle] = []
         self._steps = 0
         self._break_at = 0
         self._break: Callable[[], object] | None = None
@@ -113,6 +115,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         any tasks.  One at a time; a later one takes its place."""
         self._break_at = self._steps + steps
         self._break = call
+
+    def pause(self, owner: Owner) -> None:
+        """Nothing of that process runs until ``resume``, as between SIGSTOP and SIGCONT; time goes on."""
+        self._paused.add(owner)
+
+    def resume(self, owner: Owner) -> None:
+        """What it would have done meanwhile it does now, in that order.  Harmless when it was not paused."""
+        self._paused.discard(owner)
+        held, self._held = self._held, []
+        for handle in held:
+            (self._held if self._is_held(handle) else self._ready).append(handle)
+
+    def _is_held(self, handle: asyncio.Handle) -> bool:
+        return handle._context.get(OWNER) in self._paused  # type: ignore[attr-defined]
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -147,6 +163,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
+            if self._paused and self._is_held(handle):
+                self._held.append(handle)
+                continue
             if not handle._cancelled:
                 handle._run()
             self._steps += 1

@@ -113,10 +113,10 @@ class Clients:
         """What was acknowledged before such a read is in its answer, whichever node gives it."""
         rng = self._rng("linearizable", number)
         while not self.over:
-            await asyncio.sleep(rng.uniform(0.0, 4 * PAUSE_S))
+            await asyncio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
             if not (wanted := self.latest):
                 continue
-            name = rng.choice(self.group.names)
+            name = self.target(rng)
             path = f"/v1/entries?from={wanted}&limit=1&consistency=linearizable&timeout={TIMEOUT_S}"
             try:
                 response = await self.group.client.request(

@@ -18,6 +18,7 @@ from tests.sim.group import SimGroup
 from tests.sim.logs import FIRST_FRAME
 from tests.sim.report import Report
 from vlsn.errors import VlsnLogError
+from vlsn.truncate import accept_floor
 
 AMBUSHED = {
     "vote": 0.25,
@@ -37,6 +38,7 @@ AMBUSHED = {
 }
 """Events of a node, and how much of the seed's likelihood of an ambush each has.  ``durable``: it is the first
 to call a block so; ``first durable``: the first one in its lead."""
+AMBUSHES = ("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute", "pause")
 AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
 SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))
 SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
@@ -56,6 +58,7 @@ class Nemesis:
         self.active = True
         self.victims = rng.sample(group.names, (len(group.names) - 1) // 2) if rotten else []
         """Whose disks may rot or be wiped."""
+        self.wiped = False
         self.ambush = rng.choice(AMBUSH_RATES)
         self.pace_s = rng.choice((0.7, 1.5, 3.0))
         self.aims = rng.choice((0.3, 0.6))
@@ -75,6 +78,7 @@ class Nemesis:
             "stop at a disk call": (1.0, self._stop_soon),
             "stop inside a rollback": (0.5, self._stop_in_rollback),
             "kill at an await": (1.0, self._kill_at_an_await),
+            "pause": (0.8, self._pause),
             "failed write": (0.7, lambda name: self._fail_once(name, "write")),
             "failed sync": (0.7, lambda name: self._fail_once(name, "sync")),
             "full disk": (0.5, self._fill),
@@ -130,7 +134,7 @@ class Nemesis:
     def _heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
         if not self.active or event not in AMBUSHED or self.rng.random() >= self.ambush * AMBUSHED[event]:
             return
-        what = self.rng.choice(("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute"))
+        what = self.rng.choice(AMBUSHES)
         whom = name if self.rng.random() < 0.7 else self.rng.choice(self.group.names)
         delay_s = self.rng.choice((0.0, 0.0, self.rng.uniform(0.0, 0.01), self.rng.uniform(0.0, 0.1)))
         self.group.loop.call_later(delay_s, self._spring, what, whom, event)
@@ -146,6 +150,7 @@ class Nemesis:
         node = self.group.nodes.get(name)
         if node is None:
             return
+        self._resume(name)
         self._remember(name)
         self.group.kill(name, power=power)
         self.group.loop.call_later(self.rng.uniform(0.05, 3.0), lambda: self.start(name))
@@ -182,6 +187,21 @@ class Nemesis:
                 self.die(name, power=power)
 
         loop.after_steps(self.rng.randrange(1, STEPS_MAX), strike)
+
+    def _pause(self, name: str) -> None:
+        """SIGSTOP, and SIGCONT some seconds later."""
+        loop, process = self.group.loop, self.group.machines[name].process
+        if process is None:
+            return
+        assert isinstance(loop, VirtualLoop)
+        loop.pause(process.owner)
+        self._later(self.rng.choice((0.3, 1.5, 4.0)) * self.rng.uniform(0.5, 1.5), lambda: loop.resume(process.owner))
+
+    def _resume(self, name: str) -> None:
+        loop, process = self.group.loop, self.group.machines[name].process
+        assert isinstance(loop, VirtualLoop)
+        if process is not None:
+            loop.resume(process.owner)
 
     def _remember(self, name: str) -> None:
         node = self.group.nodes.get(name)
@@ -280,6 +300,7 @@ class Nemesis:
         self.die(name, power=False)
         machine = self.group.machines[name]
         machine.disk.wipe()
+        self.wiped = True
         machine.stores.contents.clear()
         self.group.watch.replaced(name)
         if self.rng.random() < 0.5:
@@ -366,6 +387,11 @@ class Nemesis:
         """What a person does with a node that says DAMAGED."""
         await self._post(name, "/v1/admin/restore")
 
+    def lift_floor(self, name: str) -> None:
+        """What a person does with a node that waits for a member that will never tell the end of its log."""
+        self.die(name, power=False)
+        accept_floor(self.group.machines[name].disk, f"/{name}")
+
     # The end.
 
     def end(self) -> None:
@@ -376,6 +402,7 @@ class Nemesis:
             machine.disk.mend()
             machine.disk.capacity_bytes = None
             self._disk_takes(name, QUICK_DISK_S)
+            self._resume(name)
             self.start(name)
 
 

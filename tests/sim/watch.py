@@ -262,7 +262,8 @@ class Watch:
             if block.last > last:
                 left.append((block, data))
                 continue
-            self.hold(medium.holds(data), f"{name}: {block} is told to be synced, and is not on its medium")
+            there = medium.holds(data) or any(path.startswith(f"/{name}/") for path in self.flips)
+            self.hold(there, f"{name}: {block} is told to be synced, and is not on its medium")
             self._holders.setdefault((block.term, block.first), set()).add(name)
             copy.synced = block.last
         copy.unsynced = left

@@ -102,6 +102,7 @@ class Simulation:
         """Every node serves, and is at the end of the master's log."""
         group = self.group
         asked: set[str] = set()
+        began_s = group.loop.time()
 
         def equal() -> bool:
             if self.watch.violation is not None:
@@ -112,6 +113,12 @@ class Simulation:
                     asked.add(name)
                     self.say(f"--- a person has {name} restored")
                     asyncio.ensure_future(self.nemesis.ask_for_restore(name))
+            if self.nemesis.wiped and group.loop.time() > began_s + ASKED_S:
+                for name in [name for name, node in nodes.items() if "below-floor" in node.reason]:
+                    if name not in self.nemesis.victims and name not in asked:
+                        asked.add(name)
+                        self.say(f"--- a person lifts the vote floor of {name}")
+                        self.nemesis.lift_floor(name)
             if not self._all_up() or not nodes[group.master].is_master():
                 return False
             last = nodes[group.master].opened().range.last
