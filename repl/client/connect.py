@@ -79,14 +79,18 @@ class Client:
             self._producer = None
             self._put = _not_open
             producer.stop()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_ANSWERS_S):
-                    await producer.last_answers()
-            producer.close()
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            if self._given_network is None:
-                await self._network.close()
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_ANSWERS_S):
+                        await producer.last_answers()
+            finally:  # after a cancel too: each of these is one turn of the loop or few
+                producer.close()
+                self._task.cancel()
+                try:
+                    await asyncio.gather(self._task, return_exceptions=True)
+                finally:
+                    if self._given_network is None:
+                        await self._network.close()
 
     @property
     def endpoints(self) -> Endpoints:

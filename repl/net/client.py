@@ -32,6 +32,11 @@ def _refused(error: BaseException) -> bool:
     return isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
 
 
+_NO_TIMEOUT = ClientTimeout(total=None, sock_connect=None)
+"""Of aiohttp's own: two of its timers lie inside each other, and a cancel that comes in the same turn of the loop as
+such a timeout is taken for that, and lost.  ``asyncio.timeout`` keeps the two apart."""
+
+
 class Client:
     def __init__(self) -> None:
         self._session: ClientSession | None = None
@@ -45,10 +50,9 @@ class Client:
             headers=headers,
             data=body or None,
             allow_redirects=False,
-            timeout=ClientTimeout(total=timeout_s),
         )
         try:
-            async with call as answer:
+            async with asyncio.timeout(timeout_s), call as answer:
                 return Response(answer.status, Headers(answer.headers), await _read(answer, url))
         except (ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{method} {url}: {_said(error)}", refused=_refused(error)) from None
@@ -84,6 +88,7 @@ class Client:
                 cookie_jar=DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,
+                timeout=_NO_TIMEOUT,
                 middlewares=(_raise_refusal,),
             )
         return self._session
