@@ -81,6 +81,39 @@ def test_an_image_of_before_a_vote_is_found_out() -> None:
     run(main())
 
 
+def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
+    """Its log was longer than that of the candidate, of a later term, that it voted for."""
+
+    async def main() -> None:
+        group, entries = await started(66)
+        voter = group.master
+        left = [name for name in group.names if name != voter]
+        group.net.split([voter, "client"], left)
+        for number in range(20):
+            assert (await group.append(b"alone %d" % number, to=voter, acks="none"))[0] == 200
+        longer = group.nodes[voter].opened().range.last
+        await group.until(lambda: group.master != voter, "another one leads")
+        await group.serving()
+        winner = group.master
+        group.kill(*group.names)
+        group.net.heal()
+        await group.start(winner, voter)
+        await group.serving(winner)
+        await group.until(lambda: group.state(voter) == "REPLICA", "it follows")
+        term = group.nodes[winner].opened().node_file.record.term
+        record = group.nodes[voter].opened().node_file.record
+        assert (record.voted_for, record.vote_term) == (winner, term)
+        assert group.nodes[voter].opened().range.last < longer
+        group.kill(voter)
+        await back(group, voter)
+        assert group.nodes[voter].old_images == 0
+        await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
     """The only two that hold an entry are the master, which dies, and one that comes back as an old image; the third
     heard of it in time.  Together they would be a majority without that entry."""
