@@ -84,11 +84,12 @@ class Leading:
         self.start: Vlsn = NULL_VLSN
         """The first VLSN of this term."""
         self.changes = Changes(self)
-        self.once = Once(self.log, self._repeat)
+        self.once = Once(self.log, self._repeat, self._lacks)
         self.messages = Messages()
         self.rounds = LeadersRounds(self)
         self.holds = FeederHolds(self.log, node.name, self._hold_dropped)
         self._tasks: dict[Feeder, asyncio.Task[None]] = {}
+        self._refusals: set[asyncio.Task[None]] = set()
         self.present = 0
         """Replicas that count for ``insufficient-replicas``."""
         self.handing_over: NodeName | None = None
@@ -261,6 +262,22 @@ class Leading:
             self.once.submit(append, born)
         else:
             self.log.append(append)
+
+    def _lacks(self, append: Append, error: VlsnLogError) -> None:
+        """What it follows on is not in this log."""
+        refusal = asyncio.create_task(self._refuse(append, error), name="refusal")
+        self._refusals.add(refusal)
+        refusal.add_done_callback(self._refusals.discard)
+
+    async def _refuse(self, append: Append, error: VlsnLogError) -> None:
+        """For good, so only once a majority has confirmed that this node leads: one that was unseated and does not know
+        it yet lacks what its successor has."""
+        try:
+            await self.rounds.index()
+        except VlsnLogError as unseated:
+            append.settle(unseated)
+        else:
+            append.settle(error)
 
     def _must_wait(self, acks: Acks) -> str:
         """Why an append is held back for now, if it is.  Raises ``InsufficientReplicas``."""

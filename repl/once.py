@@ -58,25 +58,38 @@ class ProducerAppend(Append):
 
 
 class Once:
-    """``append`` queues one; ``repeat`` gets those that are in the log already, to be answered."""
+    """``submit`` queues one; ``repeat`` gets those that are in the log already, to be answered, ``lacks`` those that
+    follow on what is not in the log, with what to refuse them with once it is certain that this log is the group's."""
 
-    def __init__(self, log: LocalLog, repeat: Callable[[Append], None]) -> None:
+    def __init__(
+        self,
+        log: LocalLog,
+        repeat: Callable[[Append], None],
+        lacks: Callable[[Append, VlsnLogError], None],
+    ) -> None:
         self._log = log
         self._repeat = repeat
+        self._lacks = lacks
         self._queued: dict[int, dict[int, ProducerAppend]] = {}
         """By producer and sequence, ascending."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
         """``born``: a VLSN that was durable before the producer's first submission, where it says one.  Raises
-        ``OutOfSequence``, ``UnknownProducer``, ``DuplicateForgotten`` and what the log raises, nothing logged."""
-        due = self._due(append, born)
+        ``OutOfSequence`` for another submission under a sequence that is taken, ``DuplicateForgotten``, and what the
+        log raises, nothing logged."""
+        try:
+            due = self._due(append, born)
+        except UnknownProducer as error:
+            self._lacks(append, error)
+            return
         if append.sequence == due:
             self._push(append)
         elif append.sequence > due:
-            raise OutOfSequence(
+            lacking = OutOfSequence(
                 f"sequence {append.sequence} of producer {append.producer:016x}, where {due} is due: what it was to "
                 "follow on is not in the log"
             )
+            self._lacks(append, lacking)
         else:
             self._meet_again(append)
 

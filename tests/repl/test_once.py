@@ -29,7 +29,10 @@ class Master(Opened):
         super().__init__(Machine())
         self.book = AppendBook(OWN, Term(1), on_durable=lambda _: None, clock=lambda: 0.0, seconds=Seconds())
         self.book.set_group([OWN, OTHER], Vlsn(1))
-        self.once = Once(self.log, self._repeat)
+        self.once = Once(self.log, self._repeat, self._lacks)
+
+    def _lacks(self, append: Append, error: VlsnLogError) -> None:
+        raise error  # this log is the group's
 
     def _repeat(self, append: Append) -> None:
         self.book.repeat(append, durable=Vlsn(0))

@@ -12,7 +12,7 @@ import pytest
 from repl.api import Acks
 from repl.http import problem
 from repl.produce import Answer, decode_answers, request_header
-from tests.fakes.loop import run
+from tests.fakes.loop import VirtualLoop, run
 from tests.seam.nodes import Group
 from vlsn import batch
 from vlsn.errors import OutOfSequence
@@ -23,12 +23,20 @@ PRODUCER = 0xFEDC_BA98_7654_3210
 
 
 async def append(
-    group: Group, sequence: int, value: bytes | None = None, *, acks: str = "majority", timeout: float = 10, **more: Any
+    group: Group,
+    sequence: int,
+    value: bytes | None = None,
+    *,
+    to: str = "",
+    acks: str = "majority",
+    timeout: float = 10,
+    **more: Any,
 ) -> tuple[int, dict[str, Any]]:
     fields = "".join(f"&{name}={text}" for name, text in more.items())
+    url = group.url(to or group.master)
     response = await group.client.request(
         "POST",
-        f"{group.url(group.master)}/v1/entries?producer={PRODUCER:016x}&sequence={sequence}&acks={acks}&timeout={timeout}{fields}",
+        f"{url}/v1/entries?producer={PRODUCER:016x}&sequence={sequence}&acks={acks}&timeout={timeout}{fields}",
         headers={"Content-Type": "application/octet-stream"},
         body=b"value %d" % sequence if value is None else value,
         timeout_s=timeout + 2,
@@ -158,6 +166,32 @@ def test_a_duplicate_is_answered_when_its_original_meets_the_acks_asked() -> Non
         assert (status, said["first"], said["synced"]) == (200, place, 3)
 
     played(story, election_timeout_s=3.0)
+
+
+def test_a_master_that_was_unseated_refuses_no_sequence_for_good() -> None:
+    """It lacks what its successor has: only who still leads may say that something is not in the log."""
+
+    async def story(group: Group) -> None:
+        assert (await append(group, 0))[0] == 200
+        old = group.master
+        loop, process = group.loop, group.machines[old].process
+        assert isinstance(loop, VirtualLoop) and process is not None
+        loop.pause(process.owner)
+        await group.until(
+            lambda: any(name != old and node.is_master() for name, node in group.nodes.items()), "another"
+        )
+        new = next(name for name, node in group.nodes.items() if name != old and node.is_master())
+        await group.serving(new)
+        for sequence in (1, 2):
+            assert (await append(group, sequence, to=new))[0] == 200
+        asked = asyncio.create_task(append(group, 3, to=old))
+        await asyncio.sleep(0.05)
+        loop.resume(process.owner)
+        status, said = await asked
+        assert (status, said["type"]) == (503, "no-master")
+        assert (await append(group, 3, to=new))[0] == 200
+
+    played(story)
 
 
 def test_another_submission_under_the_same_sequence_is_refused() -> None:
