@@ -22,21 +22,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from repl import peers
-from repl.election import (
-    Action,
-    Ask,
-    Election,
-    Elector,
-    Lead,
-    Role,
-    Standing,
-    StepDown,
-    Store,
-    VoteReply,
-    VoteRequest,
-)
+from repl.election import Election, Elector, Role, Standing
 from repl.founding import Found, parse_hex
 from repl.membership import counting
+from repl.votes import Action, Ask, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.errors import StaleTerm, VlsnLogError
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.records import GroupEntry

@@ -28,14 +28,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-import msgspec
-
 from feeder.acks import majority
-from vlsn.errors import BadBody
+from repl.votes import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.nodefile import NodeRecord
-from vlsn.records import JSON_FAULTS, PRIORITY_MAX
-from vlsn.stream import Hex, Name, Number, StoredTerm
+from vlsn.records import PRIORITY_MAX
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
 PRIORITY_DELAY_S = 0.05
@@ -49,68 +46,6 @@ FIRST_FRACTION = 0.2
 
 BELOW_FLOOR = "below-floor"
 
-End = tuple[int, int]
-"""Last term and last VLSN of a log; logs rank by it."""
-
-
-class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``pre``: would you?  ``transfer``: the master itself asked for it.  ``highest_of_all``: every electable member
-    has told its end in this election, and none is past this one's."""
-
-    group: Name
-    sender: Name
-    incarnation: Hex
-    to: Name
-    term: StoredTerm
-    pre: bool
-    last_term: Number
-    last_vlsn: Number
-    transfer: bool = False
-    highest_of_all: bool = False
-    sequence: Number = 0
-    """Of the candidate's node file."""
-
-    @property
-    def end(self) -> End:
-        return self.last_term, self.last_vlsn
-
-
-class VoteReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``term`` is the voter's stored one, ``last_*`` the end of its log; ``reason`` why it is refused, ``master`` whom
-    the voter hears, "" for nobody."""
-
-    sender: Name
-    incarnation: Hex
-    term: StoredTerm
-    pre: bool
-    granted: bool
-    last_term: Number
-    last_vlsn: Number
-    reason: str = ""
-    master: str = ""
-    sequence: Number = 0
-    """Of the voter's node file."""
-
-    @property
-    def end(self) -> End:
-        return self.last_term, self.last_vlsn
-
-
-def read_request(body: object) -> VoteRequest:
-    """Raises ``BadBody``."""
-    try:
-        return msgspec.convert(body, VoteRequest)
-    except msgspec.ValidationError as error:
-        raise BadBody(f"vote: {error}") from None
-
-
-def read_reply(body: bytes) -> VoteReply:
-    """Raises ``BadBody``."""
-    try:
-        return msgspec.json.decode(body, type=VoteReply)
-    except JSON_FAULTS as error:
-        raise BadBody(f"no answer to a vote: {error}") from None
-
 
 @dataclass(frozen=True, slots=True)
 class Elector:
@@ -120,38 +55,6 @@ class Elector:
     incarnation: Incarnation
     electable: bool = True
     priority: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Write term and vote to the node file, synced, before any action behind this one."""
-
-    term: Term
-    voted_for: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Send to each of these; their replies come back to ``answered``."""
-
-    requests: tuple[VoteRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """This node is the master of ``term``: seal its TERM entry."""
-
-    term: Term
-
-
-@dataclass(frozen=True, slots=True)
-class StepDown:
-    """End sealing and feeds of this node's term, if it leads; it follows from here on."""
-
-    reason: str
-
-
-Action = Store | Ask | Lead | StepDown
 
 
 class Role(Enum):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from repl.election import VoteReply, VoteRequest, read_reply, read_request
 from repl.founding import DISCOVERY, FOUNDING, Answer, Purpose, Question, parse_hex, read_answer, read_question
 from repl.http.problem import error_of
 from repl.images import Told
+from repl.votes import VoteReply, VoteRequest, read_reply, read_request
 from vlsn.errors import BadBody, NotListed, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.stream import Name, StoredTerm

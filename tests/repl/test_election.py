@@ -9,22 +9,8 @@ from random import Random
 import pytest
 
 from feeder.acks import majority
-from repl.election import (
-    PRIORITY_DELAY_S,
-    ROUNDS_BEFORE_PRIORITY_0,
-    Action,
-    Ask,
-    Election,
-    Elector,
-    End,
-    Lead,
-    Role,
-    Standing,
-    StepDown,
-    Store,
-    VoteReply,
-    VoteRequest,
-)
+from repl.election import PRIORITY_DELAY_S, ROUNDS_BEFORE_PRIORITY_0, Election, Elector, Role, Standing
+from repl.votes import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest
 from tests.fakes.seeds import seeds
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.nodefile import NodeRecord

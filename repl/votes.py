@@ -1,0 +1,110 @@
+"""What elections say and ask for: votes between nodes, and what the core wants done.
+
+``POST /v1/peer/vote`` carries the two messages; their numbers are within what a record or a block can hold.  The core
+(``election``) gives actions, in an order that its owner (``electing``) keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from vlsn.errors import BadBody
+from vlsn.ids import Term
+from vlsn.records import JSON_FAULTS
+from vlsn.stream import Hex, Name, Number, StoredTerm
+
+End = tuple[int, int]
+"""Last term and last VLSN of a log; logs rank by it."""
+
+
+class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``pre``: would you?  ``transfer``: the master itself asked for it.  ``highest_of_all``: every electable member
+    has told its end in this election, and none is past this one's."""
+
+    group: Name
+    sender: Name
+    incarnation: Hex
+    to: Name
+    term: StoredTerm
+    pre: bool
+    last_term: Number
+    last_vlsn: Number
+    transfer: bool = False
+    highest_of_all: bool = False
+    sequence: Number = 0
+    """Of the candidate's node file."""
+
+    @property
+    def end(self) -> End:
+        return self.last_term, self.last_vlsn
+
+
+class VoteReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``term`` is the voter's stored one, ``last_*`` the end of its log; ``reason`` why it is refused, ``master`` whom
+    the voter hears, "" for nobody."""
+
+    sender: Name
+    incarnation: Hex
+    term: StoredTerm
+    pre: bool
+    granted: bool
+    last_term: Number
+    last_vlsn: Number
+    reason: str = ""
+    master: str = ""
+    sequence: Number = 0
+    """Of the voter's node file."""
+
+    @property
+    def end(self) -> End:
+        return self.last_term, self.last_vlsn
+
+
+def read_request(body: object) -> VoteRequest:
+    """Raises ``BadBody``."""
+    try:
+        return msgspec.convert(body, VoteRequest)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"vote: {error}") from None
+
+
+def read_reply(body: bytes) -> VoteReply:
+    """Raises ``BadBody``."""
+    try:
+        return msgspec.json.decode(body, type=VoteReply)
+    except JSON_FAULTS as error:
+        raise BadBody(f"no answer to a vote: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write term and vote to the node file, synced, before any action behind this one."""
+
+    term: Term
+    voted_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send to each of these; their replies come back to ``answered``."""
+
+    requests: tuple[VoteRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """This node is the master of ``term``: seal its TERM entry."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """End sealing and feeds of this node's term, if it leads; it follows from here on."""
+
+    reason: str
+
+
+Action = Store | Ask | Lead | StepDown
