@@ -19,7 +19,7 @@ from tests.sim.clients import Clients
 from tests.sim.group import SimGroup
 from tests.sim.logs import sound, visible
 from tests.sim.nemesis import Nemesis
-from tests.sim.report import Report
+from tests.sim.report import OPERATIONS_MIN, Report
 from vlsn.verify import verify
 
 FAULTS_S = 60.0
@@ -125,6 +125,7 @@ class Simulation:
             return all(nodes[name].log is not None and nodes[name].dtvlsn() >= last - 50 for name in group.names)
 
         await group.until(equal, "the group heals", HEALS_S)
+        await group.until(lambda: self.report.operations >= OPERATIONS_MIN, "clients have asked enough", HEALS_S)
         self.clients.over = True
         await group.until(
             lambda: (
