@@ -22,7 +22,8 @@ from msgspec import Meta
 
 from vlsn.errors import BadBody
 from vlsn.ids import Incarnation, NodeName, Term
-from vlsn.records import JSON_FAULTS, GroupEntry, Member
+from vlsn.messages import read_json, read_object
+from vlsn.records import GroupEntry, Member
 from vlsn.stream import Hex, Name, Number, StoredTerm
 
 Purpose = Literal["founding", "discovery"]
@@ -95,18 +96,12 @@ class Wait:
 
 def read_question(body: object) -> Question:
     """Raises ``BadBody``."""
-    try:
-        return msgspec.convert(body, Question)
-    except msgspec.ValidationError as error:
-        raise BadBody(f"hello: {error}") from None
+    return read_object(body, Question, "hello")
 
 
 def read_answer(body: bytes) -> Answer:
     """What another node said of itself, each number within what a record or a block can hold.  Raises ``BadBody``."""
-    try:
-        answer = msgspec.json.decode(body, type=Answer)
-    except JSON_FAULTS as error:
-        raise BadBody(f"no answer to a hello: {error}") from None
+    answer = read_json(body, Answer, "no answer to a hello")
     if (answer.empty and answer.last) or answer.last_term > answer.term:
         raise BadBody(f"an answer of a log to {answer.last} of term {answer.last_term}, stored term {answer.term}")
     return answer

@@ -12,8 +12,9 @@ from repl.founding import DISCOVERY, FOUNDING, Answer, Purpose, Question, parse_
 from repl.http.problem import error_of
 from repl.images import Told
 from repl.votes import VoteReply, VoteRequest, read_reply, read_request
-from vlsn.errors import BadBody, NotListed, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
+from vlsn.errors import NotListed, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.messages import read_object
 from vlsn.stream import Name, StoredTerm
 
 if TYPE_CHECKING:
@@ -183,10 +184,7 @@ async def answer_vote(node: Node, body: object) -> dict[str, Any]:
 
 async def answer_stand(node: Node, body: object) -> dict[str, Any]:
     """``POST /v1/peer/stand``.  Raises ``StaleTerm`` when that term is not the stored one."""
-    try:
-        stand = msgspec.convert(body, Stand)
-    except msgspec.ValidationError as error:
-        raise BadBody(f"stand: {error}") from None
+    stand = read_object(body, Stand, "stand")
     if node.stopping:
         raise NotMaster("this node is stopping: it does not stand")
     await _election_for(node, stand).stand(NodeName(stand.sender), Term(stand.term))

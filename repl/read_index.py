@@ -19,9 +19,9 @@ from feeder.feeder import Feeder
 from feeder.rounds import Rounds
 from repl.peers import Unreachable, post
 from repl.shared import Shared
-from vlsn.errors import BadBody, Lagging, NotMaster, VlsnLogError, WrongGroup, WrongName
+from vlsn.errors import Lagging, NotMaster, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import Incarnation, NodeName, Vlsn
-from vlsn.records import JSON_FAULTS
+from vlsn.messages import read_json, read_object
 from vlsn.stream import Name, Number
 
 if TYPE_CHECKING:
@@ -137,10 +137,7 @@ class ReadIndex:
     async def answer(self, body: object) -> dict[str, Any]:
         """``POST /v1/peer/read_index``."""
         node = self._node
-        try:
-            question = msgspec.convert(body, Question)
-        except msgspec.ValidationError as error:
-            raise BadBody(f"read_index: {error}") from None
+        question = read_object(body, Question, "read_index")
         if question.group != node.config.group:
             raise WrongGroup(f"this node is of group {node.config.group}, not {question.group}")
         if question.to != node.config.name or NodeName(question.sender) not in node.urls:
@@ -164,10 +161,7 @@ class ReadIndex:
                 body = await post(node, f"{node.urls[master]}/v1/peer/read_index", question)
         except (Unreachable, OSError, TimeoutError) as error:
             raise NotMaster(f"{master} does not answer: {error or 'in time'}; ask again soon") from None
-        try:
-            answer = msgspec.json.decode(body, type=Answer)
-        except JSON_FAULTS as error:
-            raise BadBody(f"no answer to a read_index: {error}") from None
+        answer = read_json(body, Answer, "no answer to a read_index")
         if answer.sender != master:
             raise WrongName(f"{answer.sender} has answered in the place of {master}")
         return Vlsn(answer.vlsn)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from vlsn.errors import BadBody
 from vlsn.ids import Term
-from vlsn.records import JSON_FAULTS
+from vlsn.messages import read_json, read_object
 from vlsn.stream import Hex, Name, Number, StoredTerm
 
 End = tuple[int, int]
@@ -64,18 +63,12 @@ class VoteReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def read_request(body: object) -> VoteRequest:
     """Raises ``BadBody``."""
-    try:
-        return msgspec.convert(body, VoteRequest)
-    except msgspec.ValidationError as error:
-        raise BadBody(f"vote: {error}") from None
+    return read_object(body, VoteRequest, "vote")
 
 
 def read_reply(body: bytes) -> VoteReply:
     """Raises ``BadBody``."""
-    try:
-        return msgspec.json.decode(body, type=VoteReply)
-    except JSON_FAULTS as error:
-        raise BadBody(f"no answer to a vote: {error}") from None
+    return read_json(body, VoteReply, "no answer to a vote")
 
 
 @dataclass(frozen=True, slots=True)

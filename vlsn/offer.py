@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from vlsn.errors import BadBody
-from vlsn.records import JSON_FAULTS
+from vlsn.messages import read_json, read_object
 from vlsn.segment import NUMBER_MAX as SEGMENT_NUMBER_MAX
 from vlsn.state import StateRecord
 from vlsn.stream import Hex, Name, Number
@@ -69,18 +69,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_ask(body: object) -> RestoreAsk:
     """Raises ``BadBody``."""
-    try:
-        return msgspec.convert(body, RestoreAsk)
-    except msgspec.ValidationError as error:
-        raise BadBody(f"restore: {error}") from None
+    return read_object(body, RestoreAsk, "restore")
 
 
 def read_offer(body: bytes) -> Offer:
     """Raises ``BadBody``."""
-    try:
-        offer = msgspec.json.decode(body, type=Offer)
-    except JSON_FAULTS as error:
-        raise BadBody(f"no offer of a restore: {error}") from None
+    offer = read_json(body, Offer, "no offer of a restore")
     numbers = [segment.number for segment in offer.segments]
     if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= SEGMENT_NUMBER_MAX):
         raise BadBody("an offer whose segments are not in order")
