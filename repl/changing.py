@@ -157,8 +157,8 @@ class Changes:
     def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
         """Done, with its VLSN, when the entry is durable."""
         lead, log = self._lead, self._log
-        if lead.handing_over is not None:
-            raise NotMaster(f"this node is handing over to {lead.handing_over}; try again")
+        if lead.handing_over.to is not None:
+            raise NotMaster(f"this node is handing over to {lead.handing_over.to}; try again")
         if self._under_way is not None and not self._under_way.done():
             raise GroupBusy("another change of the group is under way; one at a time")
         if log.no_space:
@@ -239,7 +239,7 @@ class Changes:
         """This master is a member no more: another one is to lead."""
         lead, node = self._lead, self._node
         try:
-            await lead.hand_over(None)
+            await lead.handing_over.run(None)
         except VlsnLogError as error:
             node.event("hand_over.failed", why=str(error))
         assert node.electing is not None
@@ -267,12 +267,10 @@ def document(node: Node) -> dict[str, Any]:
 
 
 def _member(node: Node, member: Member) -> dict[str, Any]:
-    from repl.leading import Leading
-
     told: dict[str, Any] = msgspec.to_builtins(member)
     told |= {"fed": None, "lag_vlsns": None, "other_incarnation": ""}
-    lead, log = node.role, node.opened()
-    if not isinstance(lead, Leading):
+    lead, log = node.leading, node.opened()
+    if lead is None:
         return told
     feeder = lead.feeders.get(member.name)
     if member.name == node.config.name:

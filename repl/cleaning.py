@@ -83,14 +83,14 @@ class Cleaning:
         """Why nothing may go for its age, after a look at the members' clocks."""
         node, clock = self._node, self._node.seams.clock
         before = clock.wall_us()
-        others = [name for name in node.members if name != node.name]
+        others = [name for name in node.members.listed if name != node.name]
         answers = await ask_all(node, founding.DISCOVERY, others)
         after = clock.wall_us()
         for name, answer in answers.items():
             apart = max(answer.clock_us - after, before - answer.clock_us) / 1e6
             if apart > CLOCK_DIFFERENCE_MAX_S:
                 return f"the clock of {name} differs by {apart:.0f} s"
-        if len(answers) + 1 < majority(len(node.members)):
+        if len(answers) + 1 < majority(len(node.members.listed)):
             return f"only {len(answers)} of {len(others)} members have told their clocks"
         return ""
 

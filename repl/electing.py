@@ -90,10 +90,10 @@ class Electing:
         core, node = self.core, self._node
         standing = self._standing()
         if core.is_due(self._now, standing):
-            if node.taking_feed:
+            if node.following is not None and node.following.taking_feed:
                 core.postpone(self._now, standing)
                 return
-            await node.end_role()
+            await node.roles.end()
             await node.drained()
             standing = self._standing()
         why = self._unfit()
@@ -146,7 +146,7 @@ class Electing:
             core, node = self.core, self._node
             if core.considers(request, self._now, self._standing()):
                 if request.term > core.term:
-                    await node.end_role()
+                    await node.roles.end()
                 await node.drained()
             actions, reply = core.asked(request, self._now, self._standing())
             await self._carry_out(actions)
@@ -163,7 +163,7 @@ class Electing:
             core, node = self.core, self._node
             if term != core.term or core.master != master:
                 raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {core.term}")
-            await node.end_role()
+            await node.roles.end()
             await node.drained()
             await self._carry_out(core.transfer(self._now, self._standing()))
 
@@ -230,7 +230,7 @@ class Electing:
             match action:
                 case Store():
                     if action.term > self._log.node_file.record.term:
-                        await node.end_role()
+                        await node.roles.end()
                     await self._store(action)
                 case Ask():
                     if action.requests and not action.requests[0].pre:
@@ -240,11 +240,11 @@ class Electing:
                 case Lead():
                     node.event("elected", term=action.term)
                     self.leads = action.term
-                    await node.end_role()
+                    await node.roles.end()
                 case StepDown():
                     node.event("steps_down", term=self.leads or 0, why=action.reason)
                     self.leads = None
-                    await node.end_role()
+                    await node.roles.end()
 
     async def _store(self, action: Store) -> None:
         """Synced on return.  A node file that cannot be written ends the process: what it says now nobody knows."""

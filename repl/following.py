@@ -74,7 +74,7 @@ class Following:
     def master_url(self) -> str | None:
         """Where appends go, while this node hears of a master."""
         streaming = self.feed is not None and self.feed.streaming
-        return self.node.urls.get(self.master) if streaming and self.master is not None else None
+        return self.node.members.urls.get(self.master) if streaming and self.master is not None else None
 
     def streams_in(self, term: Term) -> bool:
         """This log is matched with that of the master of ``term``."""
@@ -125,7 +125,7 @@ class Following:
             channel=channel,
             store_term=partial(node.electing.take_feed, master),
             roll_back=node.roll_back,
-            offload=node.feed_offload,
+            offload=node.offload("feeds"),
             on_position=self._on_position,
             unsynced_bytes_max=node.config.unsynced_bytes_max,
         )
@@ -147,7 +147,7 @@ class Following:
         called = asyncio.create_task(self._called.wait(), name="called")
         asked = {
             asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
-            for name, url in node.urls.items()
+            for name, url in node.members.urls.items()
             if name != node.name
         }
         deadline = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
@@ -194,7 +194,7 @@ class Following:
         if not self.log.allocated and node.founder is not None and node.founder != (incarnation, process):
             raise Unreachable(f"{master.name} is not the process that this empty node answered; waits for it")
         return await node.network.connect(
-            f"{node.urls[NodeName(master.name)]}/v1/feed",
+            f"{node.members.urls[NodeName(master.name)]}/v1/feed",
             headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
             message_bytes_max=MESSAGE_BYTES_MAX + 64,
             timeout_s=node.config.connect_timeout_s,

@@ -14,35 +14,29 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from feeder.acks import majority
 from feeder.feeder import Feeder, Messages
 from feeder.source import Mode
 from repl import founding
-from repl.api import Acks, Done, FeedHello
-from repl.appends import Append, AppendBook
+from repl.admission import Admission
+from repl.api import FeedHello
+from repl.appends import AppendBook
 from repl.catching_up import CatchingUp
 from repl.changing import Changes
 from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found
-from repl.gate import Gate
+from repl.handing_over import HandingOver
 from repl.images import NOTHING, Told
 from repl.offload import settle
-from repl.once import Once, ProducerAppend
-from repl.peers import ask_all, ask_to_stand
+from repl.peers import ask_all
 from repl.read_index import LeadersRounds
 from vlsn.block import EntryKind
 from vlsn.errors import (
-    BadArgument,
     ChannelClosed,
     DuplicateFeed,
-    InsufficientReplicas,
     NotListed,
     NotMaster,
     OutcomeUnknown,
-    QueueFull,
     StaleTerm,
-    TooLarge,
-    Unreachable,
     VlsnLogError,
     WrongIncarnation,
     WrongName,
@@ -50,18 +44,12 @@ from vlsn.errors import (
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
 from vlsn.queued import Pending
 from vlsn.records import TermEntry
-from vlsn.seal import Submission
 from vlsn.seams import Channel
 from vlsn.stream import Ack
 
 if TYPE_CHECKING:
     from repl.node import Node
 
-HAND_OVER_S = 2.0
-SETTLE_S = 1.0
-"""How long a new lead holds appends back for replicas that have yet to come, before it refuses them."""
-MAKE_WAY_S = 0.5
-"""How often a master looks whether it is without space."""
 DTVLSN_DELAY_S = 0.02
 """How soon after the DTVLSN moved it is told on quiet feeds; on busy ones the next blocks tell it."""
 TICK_S = 0.1
@@ -84,20 +72,15 @@ class Leading:
         self.start: Vlsn = NULL_VLSN
         """The first VLSN of this term."""
         self.changes = Changes(self)
-        self.once = Once(self.log, self._repeat, self._lacks)
         self.messages = Messages()
         self.rounds = LeadersRounds(self)
         self.holds = FeederHolds(self.log, node.name, self._hold_dropped)
         self._tasks: dict[Feeder, asyncio.Task[None]] = {}
-        self._refusals: set[asyncio.Task[None]] = set()
         self.present = 0
         """Replicas that count for ``insufficient-replicas``."""
-        self.handing_over: NodeName | None = None
-        self._holds_back = False
-        self._gate = Gate(self._put)
-        self._settling = True
-        self._acked = asyncio.Event()
-        self._over = asyncio.Event()
+        self.handing_over = HandingOver(self)
+        self.admission = Admission(self)
+        self.has_ended = False
         self._telling: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -140,9 +123,9 @@ class Leading:
         node.set_state("MASTER")
         node.event("leads", term=term, first=start)
         node.master_is(node.config.name, term)
-        asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
+        self.admission.settle_in()
         asking = asyncio.create_task(self._ask_those_without_feed(), name="ask")
-        making_way = asyncio.create_task(self._make_way(), name="make way")
+        making_way = asyncio.create_task(self.handing_over.make_way(), name="make way")
         changing = asyncio.create_task(self.changes.run(), name="changes")
         try:
             await self._ended
@@ -155,17 +138,18 @@ class Leading:
         between its first block and that feed has to ask once more."""
         asked: set[NodeName] = set()
         while True:
-            missing = [name for name in self.node.members if name not in self.feeders and name not in asked]
+            missing = [name for name in self.node.members.listed if name not in self.feeders and name not in asked]
             answers = await ask_all(self.node, founding.FOUNDING, (name for name in missing if name != self.node.name))
             asked.update(answers)
             await asyncio.sleep(1.0)
 
     def _end(self) -> None:
-        self._over.set()
+        self.has_ended = True
+        self.handing_over.over()
         self.rounds.close()
         if self.node.state == "MASTER":
             self.node.set_state("UNKNOWN", "stopped leading")
-        self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
+        self.admission.close()
         self.holds.release()
         if self._telling is not None:
             self._telling.cancel()
@@ -175,150 +159,16 @@ class Leading:
             self.log.stop_sealing(NotMaster("this node has stopped leading; nothing of this append was logged"))
         self.changes.end()
         for incarnation in self.book.synced if self.book is not None else ():
-            self.node.heard.note(incarnation, self.heard_of(incarnation))
+            self.node.members.heard.note(incarnation, self.heard_of(incarnation))
         if self.book is not None:
             self.book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
 
-    # Handing over.
-
-    async def hand_over(self, to: NodeName | None) -> NodeName:
-        """Moves mastership to ``to``, or to the replica that is furthest: holds appends back until it has all of the
-        log and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.
-        Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take over."""
-        if self.handing_over is not None:
-            raise NotMaster(f"this node is handing over to {self.handing_over} already")
-        self.handing_over = to or NodeName("whoever is furthest")
-        try:
-            async with asyncio.timeout(HAND_OVER_S):
-                return await self._hand_over(to)
-        except TimeoutError:
-            raise Unreachable(f"{self.handing_over} has not taken over within {HAND_OVER_S} s") from None
-        finally:
-            self.handing_over = None
-            self._holds_back = False
-            self._open_gate()
-
-    async def _hand_over(self, to: NodeName | None) -> NodeName:
-        while (feeder := self._heir(to)) is None or self.log.queue_length or feeder.acked < self.log.allocated:
-            self._holds_back = feeder is not None  # nobody waits for one that is not there yet
-            self._open_gate()
-            self._acked.clear()
-            await self._acked.wait()
-        self._holds_back = True
-        name = self.handing_over = NodeName(feeder.replica)
-        self.node.event("hands_over", to=name, term=self.term)
-        await ask_to_stand(self.node, name, self.term)
-        await self._over.wait()
-        return name
-
-    async def _make_way(self) -> None:
-        """A master without space hands over to a replica that has some; where none has, it goes on serving."""
-        while True:
-            await asyncio.sleep(MAKE_WAY_S)
-            if not self.log.no_space or self.handing_over is not None:
-                continue
-            answers = await ask_all(self.node, founding.DISCOVERY, [NodeName(name) for name in self.feeders])
-            able = [name for name, answer in answers.items() if not answer.no_space and name in self.feeders]
-            if not able:
-                continue
-            try:
-                await self.hand_over(max(able, key=lambda name: self.feeders[name].acked))
-            except VlsnLogError as error:
-                self.node.event("hand_over.failed", why=str(error))
-
-    def _heir(self, to: NodeName | None) -> Feeder | None:
-        """Who would lead next; None while it is not fed.  Raises ``BadArgument`` for a name that may not lead."""
-        group = self.log.history.group
-        assert self.book is not None and group is not None
-        able = {member.name for member in group.members if member.electable and member.name != self.node.name}
-        if to is not None and to not in able:
-            raise BadArgument(f"{to} is no member that may lead; one of {', '.join(sorted(able)) or 'nobody'} may")
-        fed = [each for each in self.feeders.values() if each.streaming and each.incarnation in self.book.electable]
-        fed = [feeder for feeder in fed if to in (None, feeder.replica)]
-        return max(fed, key=lambda feeder: feeder.acked, default=None)
-
     # Appends.
-
-    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
-        log = self.log
-        why = self._must_wait(acks)
-        if log.overloaded:
-            raise QueueFull(f"{log.queue_length} entries already wait to be logged")
-        now = self.node.seams.clock.monotonic_s()
-        named = submission.producer != 0
-        append = (
-            ProducerAppend(self.once, submission, acks, done, now) if named else Append(submission, acks, done, now)
-        )
-        if append.cost > log.entry_bytes_max:
-            raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
-        if why:
-            self._gate.hold(append, born, why)
-        else:
-            self._put(append, born)
-        return append
-
-    def _put(self, append: Append, born: int | None) -> None:
-        if isinstance(append, ProducerAppend):
-            self.once.submit(append, born)
-        else:
-            self.log.append(append)
-
-    def _lacks(self, append: Append, error: VlsnLogError) -> None:
-        """What it follows on is not in this log."""
-        refusal = asyncio.create_task(self._refuse(append, error), name="refusal")
-        self._refusals.add(refusal)
-        refusal.add_done_callback(self._refusals.discard)
-
-    async def _refuse(self, append: Append, error: VlsnLogError) -> None:
-        """For good, so only once a majority has confirmed that this node leads: one that was unseated and does not know
-        it yet lacks what its successor has."""
-        try:
-            await self.rounds.index()
-        except VlsnLogError as unseated:
-            append.settle(unseated)
-        else:
-            append.settle(error)
-
-    def _must_wait(self, acks: Acks) -> str:
-        """Why an append is held back for now, if it is.  Raises ``InsufficientReplicas``."""
-        if self._holds_back:
-            return f"this node is handing over to {self.handing_over}; try again"
-        lacking = self._lacking(acks)
-        if lacking and not self._settling:
-            raise InsufficientReplicas(lacking)
-        return lacking or ("appends before this one wait for replicas; try again" if self._gate else "")
-
-    def _open_gate(self) -> None:
-        """What held appends back may be over."""
-        if self._gate and not self._holds_back and self.book is not None and not self._over.is_set():
-            self._gate.release(lambda append: not self._lacking(append.acks))
-            if not self._settling:
-                self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
-
-    def _settled(self) -> None:
-        self._settling = False
-        self._open_gate()
-
-    def _repeat(self, append: Append) -> None:
-        """It is in the log already; answered never from within its submission."""
-        assert self.book is not None
-        self.node.duplicate_appends += 1
-        self.book.repeat(append, durable=self.log.dtvlsn)
-        asyncio.get_running_loop().call_soon(self.book.release_repeats)
-
-    def _lacking(self, acks: Acks) -> str:
-        """What is missing for ``acks``, "" for nothing."""
-        assert self.book is not None
-        if acks is Acks.NONE:
-            return ""
-        total = len(self.book.electable)
-        needed = (majority(total) if acks is Acks.MAJORITY else total) - (self.own in self.book.electable)
-        return f"{self.present} replicas are connected, acks={acks} needs {needed}" if self.present < needed else ""
 
     def sealed(self, pendings: list[Pending]) -> None:
         assert self.book is not None
         self.book.sealed(pendings)
-        self.once.sealed(pendings)
+        self.admission.sealed(pendings)
 
     def handed_over(self) -> None:
         if self.book is not None and self.log.history.group is not None:
@@ -361,7 +211,7 @@ class Leading:
         self.present = sum(
             feeder.incarnation in book.electable and self.hears(feeder) for feeder in self.feeders.values()
         )
-        self._open_gate()
+        self.admission.open()
 
     def hears(self, feeder: Feeder) -> bool:
         """Its replica is past syncup, and has answered within an election timeout."""
@@ -401,7 +251,7 @@ class Leading:
             log=self.log,
             channel=channel,
             owner=self,
-            offload=self.node.feed_offload,
+            offload=self.node.offload("feeds"),
             heartbeat_s=self.node.config.heartbeat_s,
             listed=founding.listed_incarnation(self.log.history.group, hello.node) == hello.incarnation,
         )
@@ -427,7 +277,7 @@ class Leading:
         assert self.book is not None and self.node.electing is not None
         if feeder.incarnation in self.book.electable:
             self.node.electing.heard_from(feeder.replica)
-        self._acked.set()
+        self.handing_over.acked()
         self.book.note(Incarnation(feeder.incarnation), Vlsn(ack.synced))
         self.holds.acknowledged(feeder.replica, Vlsn(ack.synced))
 
@@ -462,7 +312,7 @@ class Leading:
             self.end_feeds_of([replica], why)
 
     def past_syncup(self, feeder: Feeder) -> None:
-        self._acked.set()
+        self.handing_over.acked()
         self._count_present()
         self.rounds.fed(feeder)
         self.node.event("feed.start", replica=feeder.replica, after=feeder.sent)

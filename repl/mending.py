@@ -217,7 +217,7 @@ async def fill(node: Node, wound: Wound, term_of: Callable[[Vlsn], int], *, term
 
 async def _fill_next(node: Node, filling: Filling, term: int) -> None:
     last: BaseException = NotFound("this group has no other member")
-    for name in node.urls:
+    for name in node.members.urls:
         if name == node.name:
             continue
         try:
@@ -237,7 +237,7 @@ async def ask_block(node: Node, name: NodeName, term: int, first: Vlsn) -> bytes
     fields = {"group": node.config.group, "sender": node.config.name, "to": name, "term": term, "first": first}
     response = await node.network.request(
         "GET",
-        f"{node.urls[name]}/v1/peer/block?{urlencode(fields)}",
+        f"{node.members.urls[name]}/v1/peer/block?{urlencode(fields)}",
         timeout_s=node.config.connect_timeout_s,
     )
     if response.status != 200:

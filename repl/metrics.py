@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from repl.nodestatus import status
+from repl.nodestatus import readiness, status
 from vlsn.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Collector:
         for state in _STATES:
             role.add_metric([state], float(said["state"] == state))
         yield role
-        yield _gauge("ready", "1 when the node serves durable reads", not node.readiness())
+        yield _gauge("ready", "1 when the node serves durable reads", not readiness(node))
         for name, key, text in (
             ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
             ("feeder_lag_seconds", "lag_s", "Seconds since a replica was caught up"),

@@ -8,96 +8,55 @@
 3. A log that fails ends the process (``on_fatal``): after a failed sync the page cache is not to be trusted.
 4. A role's faults end the role, never the node: the reason stands in its status, and the next role is tried,
    except DAMAGED and HALTED, which need a person (or, later, a mending peer).
-5. Which role it is says ``electing``; ``end_role`` returns when nothing of the one before is left.
+5. Which role it is says ``electing``; ``roles`` plays them, and leaves nothing of one when the next one begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from feeder.restore import Restores
-from repl import peers
-from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
-from repl.appends import Append
-from repl.changing import document
-from repl.cleaning import Cleaning, told
+from repl.cleaning import Cleaning
 from repl.config import NodeConfig
 from repl.electing import Electing
 from repl.events import Events
 from repl.following import Following
-from repl.founder import Founder
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
-from repl.images import Heard, Told, both
 from repl.leading import TICK_S, Leading
-from repl.membership import read_change
+from repl.members import Members
 from repl.mending import RETRY_S, ClosedMending, Mending
-from repl.metrics import metrics_text
-from repl.nodestatus import readiness, status
 from repl.offload import Offload, settle, settle_error
 from repl.opening import append_limits, open_log
-from repl.providing import answer_ask, block_of, make_restores, read_range
+from repl.providing import make_restores
 from repl.read_index import ReadIndex
 from repl.reads import Reads
 from repl.restoring import Restoration, RestoreWanted
-from repl.returning import Returning
+from repl.roles import Role, Roles, cancelled
 from repl.scrub import Scrub
 from repl.segments import SegmentFiles
-from vlsn.block import Entry
+from repl.service import NodeService
 from vlsn.errors import (
     BadArgument,
     Damaged,
-    Halted,
     LogFailed,
-    NoSpace,
-    NotAllowed,
     NotMaster,
     VlsnLogError,
-    WrongGroup,
-    WrongName,
 )
-from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
+from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
 from vlsn.queued import Pending
-from vlsn.seal import Submission
-from vlsn.seams import Channel, Seams, Worker
+from vlsn.seams import Seams, Worker
 from vlsn.seconds import Seconds
-from vlsn.segment import segment_name
-from vlsn.state import Checkpoint
 
 MENDS_BEFORE_RESTORE = 3
 """Tries to mend a log that does not open, each ``RETRY_S`` apart, before it is restored."""
-ROLE_RETRY_S = 1.0
-CANCEL_AGAIN_S = 0.2
-TELL_S = 5.0
-"""How often the members tell one another how far they are (``images``)."""
 logger = logging.getLogger("vlsnlog")
-
-
-class Role(Protocol):
-    """What a node is at the moment: founding, leading or following."""
-
-    async def run(self) -> None: ...
-
-    def sealed(self, pendings: list[Pending]) -> None: ...
-
-    def handed_over(self) -> None: ...
-
-    def synced(self, last_vlsn: Vlsn) -> None: ...
-
-    def tick(self) -> None: ...
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancels ``task``, more than once: a cancel that meets a task group just as it fails is lost in its error."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
 
 
 class Node:
@@ -127,21 +86,18 @@ class Node:
         self.mending: Mending | None = None
         self.scrub: Scrub | None = None
         self.electing: Electing | None = None
-        self.role: Role | None = None
+        self.roles = Roles(self)
         self.may_found = config.first_member == config.name
         """No member is known to hold a log of this group."""
-        self._role_task: asyncio.Task[None] | None = None
         self._rolling_back: asyncio.Future[None] | None = None
+        self.service = NodeService(self)
         self.listener: Listener | None = None
         self.append_seconds = Seconds()
         self.duplicate_appends = 0
         """Submissions of producers that were here before."""
-        self._learned: dict[NodeName, str] = {}
-        """A master that neither this node's log nor its settings name."""
+        self.members = Members(self)
         self.recognised = False
         """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
-        self.heard = Heard()
-        """What other nodes have told of themselves in this process's life."""
         self.old_images = 0
         self.readmitted = 0
         """Members that came back as another incarnation and were admitted under their names, by this node."""
@@ -158,7 +114,7 @@ class Node:
         """Listens, then opens the log and takes its role in the background.  Raises ``BadArgument`` when the
         address cannot be had."""
         try:
-            gateway = Gateway(self, append_limits(self.config))
+            gateway = Gateway(self.service, append_limits(self.config))
             self.listener = await self.network.serve(
                 self.config.host, self.config.port, gateway.handle, quick=gateway.quick
             )
@@ -172,18 +128,13 @@ class Node:
     async def stop(self) -> None:
         """A clean stop: a master hands over, the role ends, the log gets its clean checkpoint, everything is closed."""
         self.stopping = True
-        role = self.role
-        if isinstance(role, Leading) and role.present:
+        leading = self.leading
+        if leading is not None and leading.present:
             try:
-                await role.hand_over(None)
+                await leading.handing_over.run(None)
             except VlsnLogError as error:
                 self.event("hand_over.failed", why=str(error))
-        under_way = set(self._tasks)
-        while under_way:
-            # More than once: a cancel that meets a task group just as it fails is lost in the group's error.
-            for task in under_way:
-                task.cancel()
-            _, under_way = await asyncio.wait(under_way, timeout=CANCEL_AGAIN_S)
+        await cancelled(*self._tasks)
         self.read_index.close(NotMaster("the node is stopping"))
         if self.listener is not None:
             await self.listener.close()
@@ -220,8 +171,8 @@ class Node:
                 assert self.electing is not None
                 tasks.create_task(self._tick(), name="tick")
                 tasks.create_task(self.electing.run(), name="elections")
-                tasks.create_task(self._play(), name="role")
-                tasks.create_task(self._tell(), name="tell")
+                tasks.create_task(self.roles.play(), name="role")
+                tasks.create_task(self.members.tell(), name="tell")
                 assert self.cleaning is not None
                 tasks.create_task(self.cleaning.run(), name="cleaning")
                 assert self.mending is not None and self.scrub is not None
@@ -232,7 +183,7 @@ class Node:
             why = str(wanted.exceptions[0])
         log = self.opened()
         end, durable = (log.history.last_term, log.range.last), log.dtvlsn
-        self.restoration.members = self.urls
+        self.restoration.members = self.members.urls
         await self._close_log(why)
         await self.restoration.run(why, end=end, durable=durable)
 
@@ -291,7 +242,7 @@ class Node:
         self.restores = make_restores(self)
         self.scrub = Scrub(self)
         self.cleaning = Cleaning(self)
-        self.recognised = recovered.empty_store or self._is_alone()
+        self.recognised = recovered.empty_store or self.members.are_none()
         self.electing = Electing(self)
         self.reason = "starting"
         span = log.range
@@ -302,45 +253,8 @@ class Node:
         while True:
             await asyncio.sleep(TICK_S)
             self.log.tick()
-            if self.role is not None:
-                self.role.tick()
-
-    async def _play(self) -> None:
-        """One role after another, for as long as the node lives."""
-        while not self.stopping:
-            role = self.role = self._next_role()
-            task = self._role_task = asyncio.create_task(role.run(), name=type(role).__name__)
-            try:
-                await asyncio.wait([task])
-            finally:
-                await _ended(task)
-                self.role = None
-            error = None if task.cancelled() else task.exception()
-            if isinstance(role, Leading):
-                await role.over("the lead has ended" if error is None else str(error))
-            if isinstance(error, Halted):
-                self.set_state("HALTED", str(error))
-                await asyncio.Event().wait()  # until a person stops it
-            if error is not None and not isinstance(error, VlsnLogError):
-                raise error
-            if error is not None:
-                self.set_state("UNKNOWN", str(error))
-                await asyncio.sleep(ROLE_RETRY_S)
-
-    def _next_role(self) -> Role:
-        electing, log = self.electing, self.log
-        assert electing is not None and log is not None
-        if electing.leads is not None:
-            return Leading(self, electing.leads, electing.founds if not log.allocated else None)
-        if not self.recognised:
-            return Returning(self)
-        return Founder(self) if self.may_found and not log.allocated else Following(self)
-
-    async def end_role(self) -> None:
-        """Nothing of the role that played is left on return: its feeds and its sealing have ended."""
-        task = self._role_task
-        if task is not None:
-            await _ended(task)
+            if self.roles.current is not None:
+                self.roles.current.tick()
 
     def master_is(self, name: NodeName, term: int) -> None:
         """This node leads, or is fed by ``name`` now."""
@@ -385,66 +299,8 @@ class Node:
         if self.mending is not None:
             self.mending.met(error)
 
-    @property
-    def feed_offload(self) -> Offload:
-        return self.offload("feeds")
-
     def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
         return Offload(self._workers["keeper"])(job)
-
-    @property
-    def urls(self) -> dict[NodeName, str]:
-        """Whom this node asks, and where: every member, and who is one by its settings alone.  As configured here,
-        else as the group lists it."""
-        return {**self._learned, **self.members, **self.config.members}
-
-    def learn(self, master: NodeName, url: str) -> None:
-        """A member says who leads, and where; of use where this node knows nothing of that one."""
-        if url and master not in {**self.members, **self.config.members}:
-            self._learned = {master: url}
-
-    @property
-    def members(self) -> dict[NodeName, str]:
-        """Who may ask this node: those that its group lists; while it knows none, those that its settings name."""
-        group = self.log.history.group if self.log is not None else None
-        if group is None:
-            return dict(self.config.members)
-        return {NodeName(each.name): self.config.members.get(NodeName(each.name), each.url) for each in group.members}
-
-    def _is_alone(self) -> bool:
-        """No other member has a vote."""
-        group = self.opened().history.group
-        others = self.config.members if group is None else [each.name for each in group.members if each.electable]
-        return not set(others) - {self.config.name}
-
-    def told(self) -> Told:
-        """What this node tells of itself: it never takes it back."""
-        log, role = self.opened(), self.role
-        record = log.node_file.record
-        leads = isinstance(role, Leading) and self.state == "MASTER" and role.term == record.term
-        fed = isinstance(role, Following) and role.streams_in(Term(record.term))
-        return Told(record.sequence, record.term, log.range.last_sync if leads or fed else 0)
-
-    def heard_of(self, incarnation: int) -> Told:
-        heard, role = self.heard.of(incarnation), self.role
-        return both(heard, role.heard_of(incarnation)) if isinstance(role, Leading) else heard
-
-    async def _tell(self) -> None:
-        """What was told long ago would find no old image out."""
-        while True:
-            await asyncio.sleep(TELL_S)
-            if self.recognised:
-                await peers.tell_all(self)
-
-    @property
-    def taking_feed(self) -> bool:
-        """A feed is in its syncup, or streams."""
-        return isinstance(self.role, Following) and self.role.taking_feed
-
-    def called(self) -> None:
-        """A member that leads, or founds, has asked for this node."""
-        if isinstance(self.role, Following):
-            self.role.called()
 
     def durable_rose(self) -> None:
         if self.reads is not None:
@@ -453,201 +309,74 @@ class Node:
     # The log's listener.
 
     def sealed(self, pendings: list[Pending]) -> None:
-        assert self.role is not None
-        self.role.sealed(pendings)
+        assert self.roles.current is not None
+        self.roles.current.sealed(pendings)
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
-        if self.role is not None:
-            self.role.handed_over()
+        if self.roles.current is not None:
+            self.roles.current.handed_over()
 
     def written(self, last_vlsn: Vlsn) -> None:
         pass  # what a node says of its log is synced
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        if self.role is not None:
-            self.role.synced(last_vlsn)
+        if self.roles.current is not None:
+            self.roles.current.synced(last_vlsn)
         self.durable_rose()
 
     def failed(self, error: LogFailed) -> None:
         self.fatal(error)
 
-    # NodeApi.
+    # Who leads.
 
     @property
-    def name(self) -> str:
+    def name(self) -> NodeName:
         return self.config.name
 
+    def is_master(self) -> bool:
+        return self.state == "MASTER"
+
     @property
-    def group(self) -> str:
-        return self.config.group
+    def role(self) -> Role | None:
+        return self.roles.current
+
+    @property
+    def leading(self) -> Leading | None:
+        """That role, from the moment it is tried."""
+        role = self.roles.current
+        return role if isinstance(role, Leading) else None
+
+    @property
+    def following(self) -> Following | None:
+        role = self.roles.current
+        return role if isinstance(role, Following) else None
+
+    @property
+    def lead(self) -> Leading | None:
+        """While this node is the master."""
+        return self.leading if self.is_master() else None
+
+    def master_url(self) -> str | None:
+        if self.is_master():
+            return self.config.url
+        return self.following.master_url if self.following is not None else None
+
+    def master_name(self) -> NodeName | None:
+        """Whom this node hears as the master, itself included."""
+        if self.is_master():
+            return self.config.name
+        following = self.following
+        return following.master if following is not None and following.master_url is not None else None
+
+    # The log.
 
     @property
     def incarnation(self) -> int:
         log = self.log or self.restoration.log
         return log.node_file.record.incarnation if log is not None else 0
 
-    def status(self) -> dict[str, Any]:
-        return status(self)
-
-    def events_since(self, number: int, limit: int) -> dict[str, Any]:
-        return {"node": self.config.name, **self.events.since(number, limit)}
-
-    def readiness(self) -> list[str]:
-        return readiness(self)
-
-    def metrics_text(self) -> bytes:
-        return metrics_text(self)
-
-    def is_master(self) -> bool:
-        return self.state == "MASTER"
-
-    def master_url(self) -> str | None:
-        if self.is_master():
-            return self.config.url
-        role = self.role
-        return role.master_url if isinstance(role, Following) else None
-
-    def master_name(self) -> NodeName | None:
-        """Whom this node hears as the master, itself included."""
-        if self.is_master():
-            return self.config.name
-        role = self.role
-        return role.master if isinstance(role, Following) and role.master_url is not None else None
-
-    @property
-    def lead(self) -> Leading | None:
-        """While this node is the master."""
-        return self.role if isinstance(self.role, Leading) and self.state == "MASTER" else None
-
     def dtvlsn(self) -> int:
         return self.reads.durable if self.reads is not None else 0
-
-    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
-        role = self.role
-        if not isinstance(role, Leading) or self.state != "MASTER":
-            raise NotMaster("this node is not the master")
-        return role.submit(submission, acks, done, born)
-
-    async def read(
-        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
-    ) -> EntryPage:
-        return await self._reads().page(from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds)
-
-    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
-        return await self._reads().blocks(from_vlsn, bytes_max=bytes_max, wait_s=wait_s)
-
-    async def read_one(self, vlsn: int) -> Entry:
-        return await self._reads().one(vlsn)
-
-    def check_place(self, vlsn: int, term: int) -> None:
-        self._reads().check_place(vlsn, term)
-
-    async def confirm(self, timeout_s: float) -> int:
-        self.opened()
-        return await self.read_index.confirm(timeout_s)
-
-    async def durable_to(self, vlsn: Vlsn, deadline: float) -> bool:
-        """Whether readers here could see ``vlsn`` before ``deadline`` (loop time)."""
-        return await self._reads().reached(vlsn, deadline)
-
-    async def peer_read_index(self, body: dict[str, Any]) -> dict[str, Any]:
-        self.opened()
-        return await self.read_index.answer(body)
-
-    def check_feed(self, hello: FeedHello) -> None:
-        role = self.role
-        if hello.group != self.config.group:
-            raise WrongGroup(f"this node is of group {self.config.group}, not {hello.group}")
-        if hello.to != self.config.name:
-            raise WrongName(f"this node is {self.config.name}, not {hello.to}")
-        if not isinstance(role, Leading):
-            raise NotMaster("this node is not the master: it feeds nobody")
-        role.check_feed(hello)
-
-    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
-        role = self.role
-        if isinstance(role, Leading):
-            await role.serve_feed(hello, channel)
-
-    async def segments(self) -> list[dict[str, Any]]:
-        return self._files().listing()
-
-    def segment_end(self, number: int) -> int:
-        return self._files().end(number)
-
-    async def read_segment(self, number: int, start: int, end: int) -> bytes:
-        return await self._files().read(number, start, end)
-
-    async def checkpoint(self) -> dict[str, Any]:
-        log = self.opened()
-        looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        log.space.look(partial(settle(looked), None))
-        await looked
-        if log.space.cramped:
-            raise NoSpace("the disk has no room for a checkpoint")
-        done: asyncio.Future[Checkpoint] = asyncio.get_running_loop().create_future()
-        log.checkpointer.run(done=settle(done), failed=settle_error(done))
-        checkpoint = await done
-        return {
-            "node": self.config.name,
-            "id": checkpoint.id,
-            "last": checkpoint.last_vlsn,
-            "dtvlsn": checkpoint.dtvlsn,
-        }
-
-    async def rotate(self) -> dict[str, Any]:
-        log = self.opened()
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        log.rotate("request", settle(done))
-        number = await done
-        return {"node": self.config.name, "number": number, "file": segment_name(number)}
-
-    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
-        self.opened()
-        assert self.cleaning is not None
-        return told(await (self.cleaning.dry_run() if dry_run else self.cleaning.clean()), self.config.name)
-
-    async def restore(self) -> dict[str, Any]:
-        if self.state in ("MASTER", "RESTORING"):
-            raise NotAllowed(f"this node is {self.state}: it is not restored")
-        self.restoration.want("a person asked for it")
-        return {"node": self.config.name, "state": "RESTORING"}
-
-    def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        return answer_ask(self, body)
-
-    async def peer_block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
-        return await block_of(self, asked, term, first)
-
-    async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
-        return await read_range(self, session, number, start, end, have)
-
-    async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await peers.answer_hello(self, body)
-
-    async def transfer(self, to: str | None) -> dict[str, Any]:
-        role = self.role
-        if not isinstance(role, Leading) or self.state != "MASTER":
-            raise NotMaster("this node is not the master")
-        if to is not None and to == self.config.name:
-            return {"from": self.config.name, "to": to}
-        name = await role.hand_over(NodeName(to) if to is not None else None)
-        return {"from": self.config.name, "to": name}
-
-    def group_document(self) -> dict[str, Any]:
-        return document(self)
-
-    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
-        role = self.role
-        if not isinstance(role, Leading) or self.state != "MASTER":
-            raise NotMaster("this node is not the master")
-        return await role.changes.change(read_change(body))
-
-    async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await peers.answer_stand(self, body)
-
-    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await peers.answer_vote(self, body)
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
         """Overmarks what follows ``matchpoint``; done, or not begun, on return.  Raises ``RollbackProhibited``, and
@@ -669,13 +398,3 @@ class Node:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.opened().drain(partial(settle(done), None))
         await done
-
-    def _files(self) -> SegmentFiles:
-        self.opened()
-        assert self.files is not None
-        return self.files
-
-    def _reads(self) -> Reads:
-        self.opened()
-        assert self.reads is not None
-        return self.reads

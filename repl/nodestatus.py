@@ -9,16 +9,15 @@ from repl.mending import damage_status
 from vlsn.segment import segment_name
 
 if TYPE_CHECKING:
+    from repl.following import Following
+    from repl.leading import Leading
     from repl.node import Node
     from vlsn.local import LocalLog
 
 
 def status(node: Node) -> dict[str, Any]:
     """The object of ``GET /v1/status``; an empty log's range is all 0."""
-    from repl.following import Following
-    from repl.leading import Leading
-
-    log, role = node.log, node.role
+    log = node.log
     base: dict[str, Any] = {
         "group": node.config.group,
         "node": node.config.name,
@@ -102,10 +101,10 @@ def status(node: Node) -> dict[str, Any]:
             }
             for each in group.members
         ]
-    if isinstance(role, Leading):
-        base["feeders"] = _feeders(node, role)
-    if isinstance(role, Following):
-        base["replica"] = _replica(node, role)
+    if node.leading is not None:
+        base["feeders"] = _feeders(node, node.leading)
+    if node.following is not None:
+        base["replica"] = _replica(node, node.following)
     return base
 
 
@@ -184,7 +183,7 @@ def _cleaning(node: Node) -> dict[str, Any]:
     }
 
 
-def _feeders(node: Node, role: Any) -> list[dict[str, Any]]:
+def _feeders(node: Node, role: Leading) -> list[dict[str, Any]]:
     log = node.log
     assert log is not None
     now = node.seams.clock.monotonic_s()
@@ -203,7 +202,7 @@ def _feeders(node: Node, role: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _replica(node: Node, role: Any) -> dict[str, Any]:
+def _replica(node: Node, role: Following) -> dict[str, Any]:
     log = node.log
     assert log is not None
     feed = role.feed
@@ -233,8 +232,7 @@ def readiness(node: Node) -> list[str]:
         reasons.append(f"state {node.state}" + (f": {node.reason}" if node.reason else ""))
     if node.master_name() is None:
         reasons.append("no master is known")
-    role = node.role
-    lag = _replica(node, role)["lag_vlsns"] if role is not None and hasattr(role, "feed") else 0
+    lag = _replica(node, node.following)["lag_vlsns"] if node.following is not None else 0
     if lag is None:
         reasons.append("the lag is not known yet")
     elif lag > node.config.ready_lag_vlsns_max:

@@ -31,8 +31,8 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
         raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
     if answer.name != name:
         raise WrongName(f"{url} is node {answer.name}, not {name}")
-    node.heard.note(parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told))
-    node.learn(NodeName(answer.master), answer.master_url)
+    node.members.heard.note(parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told))
+    node.members.learn(NodeName(answer.master), answer.master_url)
     return answer
 
 
@@ -50,15 +50,15 @@ async def tell_all(node: Node) -> None:
         except (VlsnLogError, OSError):
             pass  # who is silent hears it another time
 
-    await asyncio.gather(*(one(name, url) for name, url in node.members.items() if name != node.name))
+    await asyncio.gather(*(one(name, url) for name, url in node.members.listed.items() if name != node.name))
 
 
 async def ask_vote(node: Node, request: VoteRequest) -> VoteReply:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
-    reply = read_reply(await post(node, f"{node.urls[NodeName(request.to)]}/v1/peer/vote", request))
+    reply = read_reply(await post(node, f"{node.members.urls[NodeName(request.to)]}/v1/peer/vote", request))
     if reply.sender != request.to or reply.pre != request.pre:
         raise WrongName(f"{reply.sender} has answered in the place of {request.to}")
-    node.heard.note(parse_hex(reply.incarnation), Told(reply.sequence, reply.term))
+    node.members.heard.note(parse_hex(reply.incarnation), Told(reply.sequence, reply.term))
     return reply
 
 
@@ -74,7 +74,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 async def ask_to_stand(node: Node, name: NodeName, term: Term) -> None:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or what ``name`` refuses it with."""
     stand = Stand(group=node.config.group, sender=node.config.name, to=name, term=term)
-    await post(node, f"{node.urls[name]}/v1/peer/stand", stand)
+    await post(node, f"{node.members.urls[name]}/v1/peer/stand", stand)
 
 
 async def post(node: Node, url: str, message: msgspec.Struct) -> bytes:
@@ -93,7 +93,7 @@ async def post(node: Node, url: str, message: msgspec.Struct) -> bytes:
 
 async def ask_all(node: Node, purpose: Purpose, names: Iterable[NodeName]) -> dict[NodeName, Answer]:
     """The answers that came; a silent or refusing member is missing."""
-    urls = node.urls
+    urls = node.members.urls
 
     async def one(name: NodeName) -> tuple[NodeName, Answer | None]:
         try:
@@ -107,7 +107,7 @@ async def ask_all(node: Node, purpose: Purpose, names: Iterable[NodeName]) -> di
 
 
 def question_of(node: Node, to: str, purpose: Purpose) -> Question:
-    told = node.told()
+    told = node.members.told()
     return Question(
         group=node.config.group,
         sender=node.config.name,
@@ -123,7 +123,7 @@ def question_of(node: Node, to: str, purpose: Purpose) -> Question:
 
 def answer_of(node: Node, asker: int = 0) -> Answer:
     """What ``node`` says of itself, and of the incarnation ``asker``; only synced blocks are spoken of."""
-    told, heard = node.told(), node.heard_of(asker)
+    told, heard = node.members.told(), node.members.heard_of(asker)
     log = node.opened()
     record = log.node_file.record
     span = log.range
@@ -160,16 +160,17 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
         raise WrongGroup(f"this node is of group {node.config.group}, not {question.group}")
     if question.to != node.config.name:
         raise WrongName(f"hello from {question.sender} to {question.to}; this is {node.config.name}")
-    if NodeName(question.sender) not in node.members:
+    if NodeName(question.sender) not in node.members.listed:
         raise NotListed(f"the group does not list {question.sender}")
     node.opened()
     if question.purpose == FOUNDING:
-        node.called()
+        if node.following is not None:
+            node.following.called()
         await node.drained()
         node.founder = (Incarnation(parse_hex(question.incarnation)), parse_hex(question.process))
     asker = parse_hex(question.incarnation)
     answer = answer_of(node, asker)
-    node.heard.note(asker, Told(question.sequence, question.term, question.told))
+    node.members.heard.note(asker, Told(question.sequence, question.term, question.told))
     return {field: getattr(answer, field) for field in answer.__struct_fields__}
 
 
@@ -177,7 +178,7 @@ async def answer_vote(node: Node, body: object) -> dict[str, Any]:
     """``POST /v1/peer/vote``."""
     request = read_request(body)
     election = _election_for(node, request)
-    node.heard.note(parse_hex(request.incarnation), Told(request.sequence, 0 if request.pre else request.term))
+    node.members.heard.note(parse_hex(request.incarnation), Told(request.sequence, 0 if request.pre else request.term))
     reply = await election.asked(request)
     return {field: getattr(reply, field) for field in reply.__struct_fields__}
 

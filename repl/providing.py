@@ -29,7 +29,7 @@ def answer_ask(node: Node, body: object) -> dict[str, Any]:
     ask = read_ask(body)
     _check_names(node, ask.group, ask.sender, ask.to)
     restores = _restores(node)
-    feeders = len(getattr(node.role, "feeders", ()))
+    feeders = len(node.leading.feeders) if node.leading is not None else 0
     if ask.purpose == OPEN:
         offer = restores.open(ask, feeders=feeders)
         node.event("restore.provides", peer=ask.sender, first=ask.from_vlsn, last=offer.dtvlsn, session=offer.session)
@@ -86,7 +86,7 @@ async def block_of(node: Node, asked: Mapping[str, str], term: int, first: int) 
 def _check_names(node: Node, group: str, sender: str, to: str) -> None:
     if group != node.config.group:
         raise WrongGroup(f"this node is of group {node.config.group}, not {group[:40]}")
-    if to != node.config.name or NodeName(sender) not in node.members or sender == to:
+    if to != node.config.name or NodeName(sender) not in node.members.listed or sender == to:
         raise WrongName(f"from {sender[:40]} to {to[:40]}; this is {node.config.name}")
 
 

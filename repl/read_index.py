@@ -121,11 +121,17 @@ class ReadIndex:
                 vlsn = await self.index() if node.is_master() else await self._asked.get()
         except TimeoutError:
             raise NotMaster(f"no master has confirmed the durable end within {timeout_s:g} s; ask again") from None
-        if not await node.durable_to(vlsn, deadline):
+        if not await self._reached(vlsn, deadline):
             raise Lagging(
                 f"this node has VLSN {node.dtvlsn()} of {vlsn} after {timeout_s:g} s; ask again, or another node"
             )
         return vlsn
+
+    async def _reached(self, vlsn: Vlsn, deadline: float) -> bool:
+        """Whether readers here could see ``vlsn`` before ``deadline`` (loop time)."""
+        self._node.opened()
+        assert self._node.reads is not None
+        return await self._node.reads.reached(vlsn, deadline)
 
     async def index(self) -> Vlsn:
         """The master's own.  Raises ``NotMaster``."""
@@ -140,7 +146,7 @@ class ReadIndex:
         question = read_object(body, Question, "read_index")
         if question.group != node.config.group:
             raise WrongGroup(f"this node is of group {node.config.group}, not {question.group}")
-        if question.to != node.config.name or NodeName(question.sender) not in node.urls:
+        if question.to != node.config.name or NodeName(question.sender) not in node.members.urls:
             raise WrongName(f"{question.sender} asks {question.to}; this is {node.config.name}")
         lead = node.lead
         vlsn = await self.index()
@@ -158,7 +164,7 @@ class ReadIndex:
         question = Question(group=node.config.group, sender=node.config.name, to=master)
         try:
             async with asyncio.timeout(ROUND_TIMEOUT_S):
-                body = await post(node, f"{node.urls[master]}/v1/peer/read_index", question)
+                body = await post(node, f"{node.members.urls[master]}/v1/peer/read_index", question)
         except (Unreachable, OSError, TimeoutError) as error:
             raise NotMaster(f"{master} does not answer: {error or 'in time'}; ask again soon") from None
         answer = read_json(body, Answer, "no answer to a read_index")

@@ -63,7 +63,7 @@ class Returning:
         node = self.node
         asked = {
             asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
-            for name, url in node.urls.items()
+            for name, url in node.members.urls.items()
             if name != node.name
         }
         try:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from replica.unpack import Unpacked, unpack
+from vlsn.block_run import BlockRun
 from vlsn.errors import BadBody, IntegrityFault, VlsnLogError
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn, lsn_file, lsn_offset
 from vlsn.limits import RESTORE_LAG_VLSNS_MAX, RESTORE_RANGE_BYTES, RESTORE_RANGE_BYTES_MAX, UNSYNCED_BYTES_MAX
@@ -28,7 +29,7 @@ from vlsn.local import LocalLog
 from vlsn.offer import Offer
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader
 from vlsn.state import StateRecord
-from vlsn.stream import BlockRun, TermRun
+from vlsn.stream import TermRun
 
 
 class Disagrees(IntegrityFault):

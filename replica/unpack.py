@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vlsn import scan
+from vlsn.block_run import BlockRun, run_of
 from vlsn.errors import BadBody
 from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
 from vlsn.ids import NUMBER_MAX
 from vlsn.scan import Stop
-from vlsn.stream import BlockRun, run_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,13 @@ from bisect import bisect_right
 
 from vlsn import block as block_format
 from vlsn.block import EntryKind
+from vlsn.block_run import BlockRun
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
 from vlsn.producers import Producers
 from vlsn.records import GroupEntry
 from vlsn.seams import Buffer
 from vlsn.state import StateRecord
-from vlsn.stream import BlockRun, TermRun
+from vlsn.stream import TermRun
 
 
 class History:

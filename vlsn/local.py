@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vlsn.block import EntryKind
+from vlsn.block_run import BlockRun
 from vlsn.checkpoint import Checkpointer
 from vlsn.cleaning import Cleaner
 from vlsn.consumer import Consumer
@@ -43,7 +44,6 @@ from vlsn.shutdown import Shutdown
 from vlsn.slowsync import SlowSyncs
 from vlsn.space import Space
 from vlsn.state import StateRecord
-from vlsn.stream import BlockRun
 from vlsn.upkeep import Upkeep
 
 

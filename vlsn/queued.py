@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vlsn.block import BLOCK_BYTES
+from vlsn.block_run import BlockRun
 from vlsn.errors import VlsnLogError
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import Lsn, Vlsn
 from vlsn.options import Durability
 from vlsn.seal import Submission
-from vlsn.stream import BlockRun
 
 FRAME_OVERHEAD_BYTES = FRAME_BYTES + BLOCK_BYTES + 64
 """What a block of its own costs beside its entries: frame, header, padding of its columns."""

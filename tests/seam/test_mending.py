@@ -59,7 +59,7 @@ async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 
 
     await group.until(whole, f"{name} has mended", limit_s=40)
     assert await read(group, name, 1) == told
-    await group.nodes[name].checkpoint()
+    await group.nodes[name].service.checkpoint()
     group.kill(name)
     machine = group.machines[name]
     report = verify(machine.disk, machine.stores, f"/{name}")
@@ -81,7 +81,7 @@ def test_a_flipped_bit_that_a_reader_meets_is_mended_from_a_peer(byte: int) -> N
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
         assert response.status == 500, response.status
         assert not group.nodes["n3"].mending.may_stand  # type: ignore[union-attr]
-        assert group.nodes["n3"].status()["damage"][0]["file"].endswith(".vlog")
+        assert group.nodes["n3"].service.status()["damage"][0]["file"].endswith(".vlog")
         assert group.state("n3") == "REPLICA"
         status, answer = await group.append(b"meanwhile")
         assert status == 200
@@ -117,7 +117,7 @@ def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_ro
         group = await filled(58, told)
         log, disk = group.nodes["n3"].opened(), group.machines["n3"].disk
         disk.capacity_bytes = 1  # nothing is free
-        await group.nodes["n3"].rotate()  # into the standby; there is no room for another one
+        await group.nodes["n3"].service.rotate()  # into the standby; there is no room for another one
         await append(group, 2, told)
         await group.until(lambda: log.range.last_sync >= max(told), "n3 has them")
         number = log.active_files()[0]
@@ -126,7 +126,7 @@ def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_ro
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/{max(told) - 1}", timeout_s=5.0)
         assert response.status == 500
         await asyncio.sleep(12.0)
-        (damage,) = group.nodes["n3"].status()["damage"]
+        (damage,) = group.nodes["n3"].service.status()["damage"]
         assert log.active_files() == [number] and "still written to" in damage["why"]
         disk.capacity_bytes = None
         await mended(group, "n3", told)
@@ -178,7 +178,7 @@ def test_rot_at_the_end_of_a_log_whose_index_is_lost_is_not_another_end() -> Non
     async def main() -> None:
         told: dict[int, bytes] = {}
         group = await filled(58, told, checkpoint_period_s=1_000.0, checkpoint_bytes=100 << 20)
-        await group.nodes["n3"].checkpoint()
+        await group.nodes["n3"].service.checkpoint()
         flip(group, "n3", max(told), FRAME_BYTES + 100)
         group.kill("n3")
         group.machines["n3"].stores.contents.pop("/n3/index")
@@ -204,9 +204,9 @@ def test_what_no_peer_can_give_stays_is_said_and_is_mended_when_one_is_back() ->
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
         assert response.status == 500
         await asyncio.sleep(15.0)
-        damage = group.nodes["n3"].status()["damage"]
+        damage = group.nodes["n3"].service.status()["damage"]
         assert len(damage) == 1 and damage[0]["why"]
-        assert any(each.startswith("damaged:") for each in group.nodes["n3"].readiness())
+        assert any(each.startswith("damaged:") for each in group.nodes["n3"].service.readiness())
         group.net.heal()
         await mended(group, "n3", told)
         await group.stop()

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from repl.node import TELL_S
+from repl.members import TELL_S
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group

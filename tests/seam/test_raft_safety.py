@@ -219,7 +219,7 @@ def test_state_machine_safety(seed: int) -> None:
                     node = group.nodes.get(name)
                     if node is None or node.reads is None:
                         continue
-                    page = await node.read(None, limit=1000, bytes_max=1 << 20, wait_s=0.0, all_kinds=True)
+                    page = await node.service.read(None, limit=1000, bytes_max=1 << 20, wait_s=0.0, all_kinds=True)
                     for entry in page.entries:
                         assert shown.setdefault(entry.vlsn, bytes(entry.value)) == bytes(entry.value), entry.vlsn
                 await asyncio.sleep(0.05)
@@ -297,7 +297,7 @@ def test_handing_over(seed: int) -> None:
         for to in ("n2", "n3", "n1"):
             before = await appended(group, b"before " + to.encode())
             began = group.loop.time()
-            answer = await group.nodes[group.master].transfer(to)
+            answer = await group.nodes[group.master].service.transfer(to)
             await group.serving(to)
             after = await appended(group, b"after " + to.encode())
             assert group.loop.time() - began < 0.5

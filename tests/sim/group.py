@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from repl.node import Node
+from repl.service import NodeService
 from tests.seam.nodes import Group
 from tests.sim.watch import Violation, Watch
 from vlsn.ids import Vlsn
@@ -15,10 +16,28 @@ TOLD = ("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.pr
 """Events that would fill a transcript and say little."""
 
 
+class SimService(NodeService):
+    """What is asked of a node that is looked at."""
+
+    def __init__(self, node: SimNode) -> None:
+        super().__init__(node)
+        self._watched = node
+
+    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        reply = await super().peer_vote(body)
+        if reply["granted"] and not reply["pre"]:
+            self._watched.group_of.watch.voted(self._watched, int(body["term"]), str(body["sender"]))
+        return reply
+
+
 class SimNode(Node):
     """A node that is looked at."""
 
     group_of: SimGroup
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.service = SimService(self)
 
     def event(self, name: str, **fields: object) -> None:
         self.group_of.happened(self, name, fields)
@@ -38,12 +57,6 @@ class SimNode(Node):
     def durable_rose(self) -> None:
         self.group_of.watch.durable_rose(self)
         super().durable_rose()
-
-    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        reply = await super().peer_vote(body)
-        if reply["granted"] and not reply["pre"]:
-            self.group_of.watch.voted(self, int(body["term"]), str(body["sender"]))
-        return reply
 
 
 class SimGroup(Group):

@@ -12,11 +12,11 @@ from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from tests.vlsn.oracle import places
 from tests.vlsn.test_overmark import rolled_back
 from vlsn.block import decode_header
+from vlsn.block_run import BlockRun
 from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
 from vlsn.ids import Vlsn
 from vlsn.index import inspect
 from vlsn.state import Checkpoint
-from vlsn.stream import BlockRun
 
 
 class LatePuts:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from vlsn.block import EntryKind, seal_body
+from vlsn.block_run import BlockRun
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.columns import i32
 from vlsn.disk import PosixDisk
@@ -34,7 +35,6 @@ from vlsn.queued import Pending
 from vlsn.recovery import Recovered, recover
 from vlsn.seams import Seams
 from vlsn.state import Checkpoint
-from vlsn.stream import BlockRun
 from vlsn.threads import CallerThreads
 
 RUN_BYTES = 4 * MIB
