@@ -35,10 +35,14 @@ class Ways(Protocol):
 
     def draws_cut(self) -> bool: ...
 
+    def came_late(self) -> None: ...
+
 
 class Connection:
     def __init__(self, ways: Ways, client: str, server: str, *, client_bytes_max: int, server_bytes_max: int) -> None:
         self.hosts = (client, server)
+        self.left = ""
+        """Whose process has ended, with messages under way."""
         self.reason = ""
         up = Wire(self, ways, client, server, server_bytes_max)
         down = Wire(self, ways, server, client, client_bytes_max)
@@ -59,6 +63,20 @@ class Connection:
     def abandon(self, host: str) -> None:
         """That end is gone without a word: nothing more leaves it, not even a close."""
         (self.client, self.server)[self.hosts.index(host)].abandon()
+
+    def leave(self, host: str, *, silent: bool) -> None:
+        """That end is gone; what it had sent goes on its way, a close behind it, unless its machine is gone too and
+        its end is ``silent``."""
+        self.left, self.reason = host, self.reason or f"{host} is gone"
+        (self.client, self.server)[self.hosts.index(host)].leave()
+        if not silent:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Whoever is left hears it, behind what is still under way, or when it sends."""
+        gone = self.hosts.index(self.left)
+        self.wires[gone].put(None)
+        self.wires[1 - gone].drop()
 
     def move(self) -> None:
         """A way was opened or blocked."""
@@ -142,6 +160,8 @@ class Wire:
         self.end()
 
     def _arrive(self, message: bytes | None) -> None:
+        if self._connection.left and message is not None:
+            self._ways.came_late()
         if message is None:
             self.end()
         elif len(message) > self._bytes_max:
@@ -203,8 +223,11 @@ class FakeChannel:
         self._out.writable.set()
 
     def abandon(self) -> None:
-        self._closed = self._come.ignored = True
         self._out.forget()
+        self.leave()
+
+    def leave(self) -> None:
+        self._closed = self._come.ignored = True
         self._come.readable.set()
         self._out.writable.set()
 

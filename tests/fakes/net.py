@@ -10,6 +10,9 @@
 A request or connect waits while its way is blocked, until its timeout; what lies on a channel waits for
 ``stall_s`` at most (``tests/fakes/channel.py``).  Refused at once: a host that is dead or does not listen.
 A host of the same name again is a new process: every connection of the old one is cut.
+
+What a process had under way as it ended, or gave up, is lost with it, unless ``late_rate`` says how likely the network
+still brings it: perhaps to a process that was started since, or from one that is no more.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import errno
 import itertools
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import aclosing
+from contextvars import Context
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,6 +51,7 @@ class FakeNet:
         stall_s: float = 2.0,
         window_bytes: int = MIB,
         cut_rate: float = 0.0,
+        late_rate: float = 0.0,
     ) -> None:
         self.loop = loop
         self.rng = rng
@@ -57,6 +62,10 @@ class FakeNet:
         self.window_bytes = window_bytes
         self.cut_rate = cut_rate
         """How likely the sending of a message cuts its connection instead."""
+        self.late_rate = late_rate
+        """How likely what is under way from a process that ends arrives."""
+        self.late = 0
+        """Messages that arrived when their sender's process had ended, or that of who listened when they were sent."""
         self.listeners: dict[tuple[str, int], FakeListener] = {}
         self.connections: list[Connection] = []
         self.owners: dict[tuple[str, int], str] = {}
@@ -66,6 +75,7 @@ class FakeNet:
         self._blocked: set[tuple[str, str]] = set()
         self._dark: set[str] = set()
         self._changed = asyncio.Event()
+        self._bringing: set[asyncio.Task[Any]] = set()
 
     def host(self, name: str, owner: Owner | None = None) -> FakeHost:
         """The network of a new process on that host; ``owner`` is who its handlers' tasks belong to."""
@@ -112,9 +122,15 @@ class FakeNet:
         if silent:
             self._dark.add(name)
         for connection in self.connections:
-            if name in connection.hosts and silent:
+            if name not in connection.hosts:
+                continue
+            if connection.left == name:
+                connection.hang_up()
+            elif self.draws_late():
+                connection.leave(name, silent=silent)
+            elif silent:
                 connection.abandon(name)
-            elif name in connection.hosts:
+            else:
                 connection.cut(f"{name} is gone")
 
     # What a connection asks.
@@ -129,6 +145,18 @@ class FakeNet:
 
     def draws_cut(self) -> bool:
         return self.cut_rate > 0 and self.rng.random() < self.cut_rate
+
+    def draws_late(self) -> bool:
+        return self.late_rate > 0 and self.rng.random() < self.late_rate
+
+    def came_late(self) -> None:
+        self.late += 1
+
+    def bring(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """What the network does by itself, whoever has ended."""
+        task = self.loop.create_task(coroutine, context=Context())
+        self._bringing.add(task)
+        task.add_done_callback(self._bringing.discard)
 
     async def passage(self, source: str, target: str) -> None:
         """One packet's way, however long it is blocked."""
@@ -225,12 +253,20 @@ class FakeHost:
         address = (parts.hostname or "", parts.port or 80)
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
         server = self._net.owners.get(address, address[0])  # one that is cut off cannot refuse either
-        await self._net.passage(self.name, server)
+        request = Request(method, target, Headers({"Host": parts.netloc, **headers}), BytesBody(body), self.name)
+        there = self._net.listeners.get(address)
+        try:
+            await self._net.passage(self.name, server)
+        except asyncio.CancelledError:
+            if there is not None and self._net.draws_late():
+                self._net.bring(self._come_late(server, address, request, message_bytes_max))
+            raise
         listener = self._net.listeners.get(address)
         if listener is None:
             await self._net.passage(server, self.name)
             raise Unreachable(f"{url}: connection refused", refused=True)
-        request = Request(method, target, Headers({"Host": parts.netloc, **headers}), BytesBody(body), self.name)
+        if there is not None and listener is not there:
+            self._net.came_late()
         answer, connection = await self._served(listener, request, message_bytes_max, url)
         try:
             await self._net.passage(server, self.name)
@@ -250,13 +286,27 @@ class FakeHost:
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            if not self._net.blocked(self.name, listener.host.name):
+            if not self._net.blocked(self.name, listener.host.name) and not self._net.draws_late():
                 task.cancel()  # a handler is cancelled when its client leaves
             raise
         if task.cancelled() or task.exception() is not None:  # the process has ended in the middle
             raise Unreachable(f"{url}: the connection was reset")
         result: tuple[Response | Upgrade, Connection | None] = task.result()
         return result
+
+    async def _come_late(self, server: str, address: tuple[str, int], request: Request, message_bytes_max: int) -> None:
+        """A request whose sender has ended, or given up, while it was under way: nobody hears its answer."""
+        await self._net.passage(self.name, server)
+        listener = self._net.listeners.get(address)
+        if listener is None:
+            return
+        self._net.came_late()
+        task = listener.host.start(listener.answer(request, self.name, message_bytes_max))
+        listener.serving.add(task)
+        task.add_done_callback(listener.serving.discard)
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None and task.result()[1] is not None:
+            task.result()[1].cut("the client is gone")
 
     def _check(self) -> None:
         if not self.alive:

@@ -47,7 +47,7 @@ async def connected(net: FakeNet) -> tuple[FakeHost, Channel, Collected]:
         return Upgrade(end.run, 1 << 20)
 
     await n1.serve("n1", 7701, handler)
-    return n2, await n2.connect("http://n1:7701/", message_bytes_max=1 << 20, timeout_s=1), end
+    return n2, await n2.connect("http://n1:7701/", message_bytes_max=1 << 20, timeout_s=3), end
 
 
 def test_a_message_takes_the_way_s_time_and_a_slow_link_longer() -> None:
@@ -303,3 +303,74 @@ def test_a_seed_gives_the_same_history_again_and_others_differ() -> None:
     assert len({tuple(one) for one in histories}) == 10
     cuts = [line for one in histories for line in one if line.endswith("drawn from the seed")]
     assert 0 < len(cuts) < 30
+
+
+def slow_net() -> FakeNet:
+    """One that brings whatever is under way from a process that has ended, in a second."""
+    loop = asyncio.get_running_loop()
+    return FakeNet(loop, Random(1), delay_s=(1.0, 1.0), stall_s=STALL_S, late_rate=1.0)
+
+
+def test_what_a_process_had_sent_arrives_after_its_end() -> None:
+    async def main() -> None:
+        net = slow_net()
+        _, channel, end = await connected(net)
+        await channel.send(b"last words")
+        await asyncio.sleep(0.5)
+        net.kill("n2")
+        net.host("n2")
+        await asyncio.sleep(0.6)
+        assert end.messages == [b"last words"]
+        assert end.channel is not None
+        with pytest.raises(ChannelClosed, match="n2 is gone"):
+            await end.channel.send(b"to nobody")
+        await asyncio.sleep(1.0)
+        assert end.ended_at is not None and net.late == 1
+
+    run(main())
+
+
+def test_what_a_machine_without_power_had_sent_arrives_when_it_is_back() -> None:
+    async def main() -> None:
+        net = slow_net()
+        _, channel, end = await connected(net)
+        await channel.send(b"last words")
+        net.kill("n2", silent=True)
+        await asyncio.sleep(1.5)
+        assert not end.messages
+        net.host("n2")
+        await asyncio.sleep(0)
+        assert end.messages == [b"last words"]
+        await asyncio.sleep(1.1)
+        assert end.ended_at is not None and net.late == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("ends", ["n1", "n2"])
+def test_a_request_outlives_its_sender_and_meets_whoever_listens_then(ends: str) -> None:
+    async def main() -> None:
+        net = slow_net()
+        heard: list[str] = []
+
+        def handler_of(life: str) -> Callable[[Request], Awaitable[Response]]:
+            async def handler(request: Request) -> Response:
+                heard.append(life)
+                return Response()
+
+            return handler
+
+        n1, n2 = net.host("n1"), net.host("n2")
+        await n1.serve("n1", 7701, handler_of("first"))
+        sender = n2.start(n2.request("GET", "http://n1:7701/", timeout_s=5))
+        await asyncio.sleep(0.5)
+        net.kill(ends)
+        again = net.host(ends)
+        if ends == "n1":
+            await again.serve("n1", 7701, handler_of("second"))
+        await asyncio.wait([sender])
+        await asyncio.sleep(1.5)
+        assert heard == ["second" if ends == "n1" else "first"] and net.late == 1
+        assert sender.cancelled() == (ends == "n2")
+
+    run(main())
