@@ -23,6 +23,7 @@ from repl.catching_up import CatchingUp
 from repl.founding import Answer
 from repl.http.feed import encode_hello
 from repl.peers import ask
+from repl.role import Role
 from replica.feed import FeedRejected, ReplicaFeed
 from vlsn.errors import (
     BadBody,
@@ -39,7 +40,6 @@ from vlsn.errors import (
     VlsnLogError,
 )
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
-from vlsn.queued import Pending
 from vlsn.seams import Channel
 from vlsn.stream import MESSAGE_BYTES_MAX, Position
 
@@ -55,7 +55,7 @@ no peer can give) end in a restore."""
 _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
 
 
-class Following:
+class Following(Role):
     """One stretch of following whoever leads; ``master`` is the one that is fed from, or was last."""
 
     def __init__(self, node: Node) -> None:
@@ -260,12 +260,6 @@ class Following:
         node.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 
     # What the node passes on.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError("a replica seals nothing")
-
-    def handed_over(self) -> None:
-        pass
 
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:

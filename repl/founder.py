@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from repl import founding
 from repl.founding import Found, Wait
 from repl.peers import ask_all
-from vlsn.ids import Term, Vlsn
-from vlsn.queued import Pending
+from repl.role import Role
+from vlsn.ids import Term
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ASK_AGAIN_S = 0.3
 
 
-class Founder:
+class Founder(Role):
     """Asks every member until all are empty.  ``run`` returns when there is nothing left to found."""
 
     def __init__(self, node: Node) -> None:
@@ -46,17 +46,3 @@ class Founder:
                 case Wait(reason):
                     node.set_state("UNKNOWN", reason)
             await asyncio.sleep(ASK_AGAIN_S)
-
-    # What the node passes on.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError("a founder seals nothing before it leads")
-
-    def handed_over(self) -> None:
-        pass
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass

@@ -29,6 +29,7 @@ from repl.images import NOTHING, Told
 from repl.offload import settle
 from repl.peers import ask_all
 from repl.read_index import LeadersRounds
+from repl.role import Role
 from vlsn.block import EntryKind
 from vlsn.errors import (
     ChannelClosed,
@@ -56,7 +57,7 @@ TICK_S = 0.1
 """How often the node calls ``tick``."""
 
 
-class Leading:
+class Leading(Role):
     """One lead of this node, of ``term``.  ``run`` never returns; it raises what ended the lead, or is cancelled."""
 
     def __init__(self, node: Node, term: Term, found: Found | None = None) -> None:

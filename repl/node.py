@@ -37,7 +37,8 @@ from repl.providing import make_restores
 from repl.read_index import ReadIndex
 from repl.reads import Reads
 from repl.restoring import Restoration, RestoreWanted
-from repl.roles import Role, Roles, cancelled
+from repl.role import Role
+from repl.roles import Roles, cancelled
 from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from repl.service import NodeService

@@ -33,8 +33,7 @@ from vlsn.errors import BadBody, Damaged, LogFailed, Trimmed, VlsnLogError
 from vlsn.ids import NULL_VLSN, NodeName, Term, Vlsn
 from vlsn.local import LocalLog
 from vlsn.offer import CLOSE, LOOK, OPEN, Offer, Purpose, RestoreAsk, read_offer
-from vlsn.queued import Pending
-from vlsn.restoring import Marker, Restart, check_no_restore
+from vlsn.restoring import Marker, Restart, RestoreListener, check_no_restore
 from vlsn.state import StateRecord
 
 if TYPE_CHECKING:
@@ -260,7 +259,7 @@ class Restoration:
             node.seams,
             writer=node.worker("writer"),
             keeper=node.worker("keeper"),
-            listener=self,
+            listener=RestoreListener(self._node.failed),
         )
 
     async def close_log(self) -> None:
@@ -303,23 +302,6 @@ class Restoration:
 
     def _on_keeper(self, job: Callable[[], T]) -> asyncio.Future[T]:
         return Offload(self._node.worker("keeper"))(job)
-
-    # The log's listener.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError("a log under restore seals nothing")
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def failed(self, error: LogFailed) -> None:
-        self._node.failed(error)
 
 
 class Peer:

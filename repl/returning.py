@@ -16,9 +16,9 @@ from repl.founding import Answer
 from repl.images import Told, claim, forgotten, most
 from repl.peers import ask, heard_in
 from repl.providing import make_restores
+from repl.role import Role
 from vlsn.errors import NotListed, VlsnLogError
 from vlsn.ids import NodeName, Term
-from vlsn.queued import Pending
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -28,7 +28,7 @@ REST_S = 0.2
 """How long the other answers are waited for behind the first."""
 
 
-class Returning:
+class Returning(Role):
     """``run`` returns once somebody has answered, and the node is who it may be."""
 
     def __init__(self, node: Node) -> None:
@@ -96,17 +96,3 @@ class Returning:
         unlisted = any(isinstance(error, NotListed) for error in refused.values())
         reason = f"{NotListed.slug}: {said}" if unlisted else f"waits for a member that has heard of it: {said}"
         self.node.set_state("UNKNOWN", reason)
-
-    # What the node passes on.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError("a node that returns seals nothing")
-
-    def handed_over(self) -> None:
-        pass
-
-    def synced(self, last_vlsn: int) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass

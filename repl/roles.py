@@ -9,35 +9,20 @@ next one begins.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from repl.following import Following
 from repl.founder import Founder
 from repl.leading import Leading
 from repl.returning import Returning
+from repl.role import Role
 from vlsn.errors import Halted, VlsnLogError
-from vlsn.ids import Vlsn
-from vlsn.queued import Pending
 
 if TYPE_CHECKING:
     from repl.node import Node
 
 ROLE_RETRY_S = 1.0
 CANCEL_AGAIN_S = 0.2
-
-
-class Role(Protocol):
-    """What a node is at the moment: returning, founding, leading or following."""
-
-    async def run(self) -> None: ...
-
-    def sealed(self, pendings: list[Pending]) -> None: ...
-
-    def handed_over(self) -> None: ...
-
-    def synced(self, last_vlsn: Vlsn) -> None: ...
-
-    def tick(self) -> None: ...
 
 
 class Roles:

@@ -15,12 +15,14 @@ written, and one that has rotted still shuts the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from vlsn import nodefile, scan
 from vlsn.checksum import crc
 from vlsn.directory import make_directory, segment_numbers, survey
-from vlsn.errors import Damaged, Restoring
+from vlsn.errors import Damaged, LogFailed, Restoring
 from vlsn.examine import block_names
 from vlsn.floor import with_floor
 from vlsn.frame import FrameKind
@@ -29,6 +31,7 @@ from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.nodefile import NodeFile
+from vlsn.queued import Pending
 from vlsn.records import JSON_FAULTS
 from vlsn.seams import Disk, Seams
 from vlsn.segment import FIRST_FRAME
@@ -84,6 +87,25 @@ def read_marker(disk: Disk, directory: str) -> Marker | None:
         return Marker.decode(file.read(0, file.size()))
     finally:
         file.close()
+
+
+class RestoreListener:
+    """The listener of a log under restore: nobody appends to it or reads it; ``failed`` hears of its end."""
+
+    def __init__(self, failed: Callable[[LogFailed], None]) -> None:
+        self.failed = failed
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        raise AssertionError("a log under restore seals nothing")
+
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        pass
 
 
 class Restart:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from repl.cli.options import Command, acks_option, json_option
+from repl.cli.options import Command, TakesConfig, acks_option, json_option
 from repl.cli.report import print_json
 from repl.cli.signals import end_as_ctrl_c_does
 
@@ -22,15 +22,8 @@ WORKS: Final = {
 """On a cluster."""
 
 
-class Works(click.Group):
+class Works(TakesConfig, click.Group):
     """Hands the config file's values on to the works."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if parent is not None and parent.default_map:
-            extra.setdefault("default_map", parent.default_map)
-        return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -61,7 +61,18 @@ log_level_option = click.option(
 )
 
 
-class Command(click.Command):
+class TakesConfig(click.Command):
+    """Its options' defaults come from its parent's config file."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if parent is not None and parent.default_map:
+            extra.setdefault("default_map", parent.default_map)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+class Command(TakesConfig):
     """A command whose options also come from the environment and the config file."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -72,13 +83,6 @@ class Command(click.Command):
             if isinstance(each, click.Option) and each.envvar is None:
                 flag = max(each.opts, key=len)
                 each.envvar = ENVIRONMENT_PREFIX + flag.lstrip("-").replace("-", "_").upper()
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if parent is not None and parent.default_map:
-            extra.setdefault("default_map", parent.default_map)
-        return super().make_context(info_name, args, parent, **extra)
 
 
 def url_option(function: F) -> F:

@@ -15,9 +15,8 @@ from vlsn.errors import LogFailed
 from vlsn.ids import Term, Vlsn
 from vlsn.local import LocalLog
 from vlsn.offer import Offer, RestoreAsk
-from vlsn.queued import Pending
 from vlsn.recovery import recover
-from vlsn.restoring import Restart
+from vlsn.restoring import Restart, RestoreListener
 from vlsn.segment import segment_name
 
 
@@ -55,23 +54,8 @@ class Provider:
             file.close()
 
 
-class Restored:
-    """The listener of a log under restore."""
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError("a log under restore seals nothing")
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def failed(self, error: LogFailed) -> None:
-        assert error.__cause__ is not None  # what has ended the log is raised to who called it
+def _failed(error: LogFailed) -> None:
+    assert error.__cause__ is not None  # what has ended the log is raised to who called it
 
 
 def restart_of(machine: Machine) -> Restart:
@@ -85,7 +69,7 @@ def open_restoring(machine: Machine) -> LocalLog:
     )
     workers = [seams.threads.worker(name) for name in ("writer", "keeper")]
     options = replace(SMALL, checkpoint_bytes=100 << 10)
-    return LocalLog(recovered, options, seams, writer=workers[0], keeper=workers[1], listener=Restored())
+    return LocalLog(recovered, options, seams, writer=workers[0], keeper=workers[1], listener=RestoreListener(_failed))
 
 
 async def restore(machine: Machine, provider: Provider, *, end: tuple[int, int] | None) -> LocalLog:

@@ -17,8 +17,20 @@ from tests.fakes.disk import StopHere
 from tests.fakes.machine import Machine
 from tests.fakes.net import FakeNet
 from vlsn.ids import NodeName
+from vlsn.limits import KIB
 
 PORT = 7701
+SEGMENT = 64 * KIB
+BIG = b"." * 4000
+"""What makes an entry fill a segment soon."""
+CLEANS: dict[str, Any] = {
+    "segment_bytes": SEGMENT,
+    "checkpoint_bytes": SEGMENT,
+    "checkpoint_period_s": 1.0,
+    "cleaning_period_s": 0.5,
+    "ring_bytes_max": SEGMENT,
+}
+"""Settings of nodes that soon have segments to clean."""
 
 
 class Group:
@@ -35,7 +47,7 @@ class Group:
         self.client = self.net.host("client")
         self.nodes: dict[str, Node] = {}
         self.fatal: list[tuple[str, BaseException]] = []
-        self.settings: dict[str, Any] = {"segment_bytes": 64 << 10, "checkpoint_period_s": 5.0, **settings}
+        self.settings: dict[str, Any] = {"segment_bytes": SEGMENT, "checkpoint_period_s": 5.0, **settings}
 
     def machine(self, name: str) -> Machine:
         """A new machine, its disk empty: of a newcomer, or in the place of one that is no more."""
@@ -121,12 +133,25 @@ class Group:
         )
         return response.status, msgspec.json.decode(bytes(response.body))
 
-    async def read(self, name: str) -> dict[int, bytes]:
-        """What a client reads from one node, from the first VLSN to its durable end."""
+    async def appended(self, value: bytes, *, to: str = "") -> int:
+        """Its VLSN, once it is durable; sent again while nobody takes it."""
+        while True:
+            status, answer = await self.append(value, to=to)
+            if status == 200:
+                return int(answer["first"])
+            assert answer["type"] in ("no-master", "insufficient-replicas"), answer
+            await asyncio.sleep(0.05)
+
+    async def read(self, name: str, begins: int = 0) -> dict[int, bytes]:
+        """What a client reads from one node, from the first VLSN to its durable end; with ``begins`` from there on,
+        and the node may clean meanwhile."""
         found: dict[int, bytes] = {}
-        at = 1
+        at = begins or 1
         while True:
             response = await self.client.request("GET", f"{self.url(name)}/v1/entries?from={at}", timeout_s=10.0)
+            if begins and response.status == 410:
+                at = msgspec.json.decode(bytes(response.body))["first"]
+                continue
             assert response.status == 200, bytes(response.body)
             lines = bytes(response.body).splitlines()
             if not lines:

@@ -12,30 +12,11 @@ import pytest
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import Group
-from vlsn.limits import KIB
-
-SEGMENT = 64 * KIB
-VALUE = b"." * 4000
-SETTINGS: dict[str, Any] = {
-    "segment_bytes": SEGMENT,
-    "checkpoint_bytes": SEGMENT,
-    "checkpoint_period_s": 1.0,
-    "cleaning_period_s": 0.5,
-    "ring_bytes_max": SEGMENT,
-}
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 
 
 async def append(group: Group, count: int) -> list[int]:
-    firsts = []
-    for number in range(count):
-        status, answer = await group.append(b"%d" % number + VALUE)
-        while answer.get("type") == "insufficient-replicas":  # nothing was logged: they are about to connect
-            await asyncio.sleep(0.1)
-            status, answer = await group.append(b"%d" % number + VALUE)
-        assert status == 200, answer
-        firsts.append(answer["first"])
-    return firsts
+    return [await group.appended(b"%d" % number + BIG) for number in range(count)]
 
 
 def first(group: Group, name: str) -> int:
@@ -49,7 +30,7 @@ def status(group: Group, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", seeds(3))
 def test_every_node_cleans_and_all_read_on_from_where_they_begin(seed: int) -> None:
     async def main() -> None:
-        group = Group(seed, **SETTINGS, retention_bytes=5 * SEGMENT)
+        group = Group(seed, **CLEANS, retention_bytes=5 * SEGMENT)
         await group.start()
         await group.serving()
         vlsns = await append(group, 150)
@@ -90,7 +71,7 @@ def test_every_node_cleans_and_all_read_on_from_where_they_begin(seed: int) -> N
 @pytest.mark.parametrize("seed", seeds(2))
 def test_a_replica_that_is_away_holds_the_masters_log_and_catches_up(seed: int) -> None:
     async def main() -> None:
-        group = Group(seed, **SETTINGS, retention_bytes=5 * SEGMENT)
+        group = Group(seed, **CLEANS, retention_bytes=5 * SEGMENT)
         await group.start()
         await group.serving()
         await append(group, 10)
@@ -113,7 +94,7 @@ def test_a_replica_that_is_away_holds_the_masters_log_and_catches_up(seed: int) 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_a_replica_over_the_cap_is_trimmed_and_says_so(seed: int) -> None:
     async def main() -> None:
-        group = Group(seed, **SETTINGS, retention_bytes=4 * SEGMENT, hold_bytes_max=6 * SEGMENT)
+        group = Group(seed, **CLEANS, retention_bytes=4 * SEGMENT, hold_bytes_max=6 * SEGMENT)
         await group.start()
         await group.serving()
         await append(group, 10)
@@ -135,7 +116,7 @@ def test_a_replica_over_the_cap_is_trimmed_and_says_so(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(2))
 def test_age_is_judged_by_clocks_that_agree(seed: int) -> None:
     async def main() -> None:
-        group = Group(seed, **SETTINGS, retention_age_s=3600.0)
+        group = Group(seed, **CLEANS, retention_age_s=3600.0)
         await group.start()
         await group.serving()
         await append(group, 100)
@@ -160,7 +141,7 @@ def test_age_is_judged_by_clocks_that_agree(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(2))
 def test_nearly_full_disks_refuse_appends_serve_reads_and_go_on_by_themselves(seed: int) -> None:
     async def main() -> None:
-        group = Group(seed, **{**SETTINGS, "checkpoint_period_s": 60.0}, free_bytes_min=SEGMENT)
+        group = Group(seed, **{**CLEANS, "checkpoint_period_s": 60.0}, free_bytes_min=SEGMENT)
         await group.start()
         await group.serving()
         vlsns = await append(group, 3)
@@ -195,7 +176,7 @@ def nearly_fill(disk: FakeDisk) -> None:
 
 def test_a_master_whose_disk_is_nearly_full_makes_way() -> None:
     async def main() -> None:
-        group = Group(4, **{**SETTINGS, "checkpoint_period_s": 60.0}, free_bytes_min=SEGMENT)
+        group = Group(4, **{**CLEANS, "checkpoint_period_s": 60.0}, free_bytes_min=SEGMENT)
         await group.start()
         await group.serving()
         await append(group, 3)
@@ -213,13 +194,13 @@ def test_a_master_whose_disk_is_nearly_full_makes_way() -> None:
 def test_nodes_that_clean_and_are_killed_at_any_moment_keep_what_they_acknowledged(seed: int) -> None:
     async def main() -> None:
         rng = Random(seed)
-        group = Group(seed, **SETTINGS, retention_bytes=5 * SEGMENT)
+        group = Group(seed, **CLEANS, retention_bytes=5 * SEGMENT)
         await group.start()
         await group.serving()
         told: dict[int, bytes] = {}
         for _ in range(8):
             for number in range(rng.randrange(10, 40)):
-                value = b"%d" % number + VALUE
+                value = b"%d" % number + BIG
                 code, answer = await group.append(value)
                 if code == 200:
                     told[answer["first"]] = value

@@ -52,13 +52,7 @@ async def told(group: Group, count: int, prefix: str = "") -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for number in range(count):
         value = f"{prefix}{number}".encode()
-        while True:
-            status, answer = await group.append(value)
-            if status == 200:
-                break
-            assert answer["type"] in ("insufficient-replicas", "no-master"), answer
-            await asyncio.sleep(0.05)
-        found[answer["first"]] = value
+        found[await group.appended(value)] = value
     return found
 
 

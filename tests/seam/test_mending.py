@@ -10,15 +10,14 @@ import pytest
 
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import Group
-from tests.seam.test_restore import append, read
+from tests.seam.nodes import SEGMENT, Group
+from tests.seam.test_restore import append
 from vlsn.frame import FRAME_BYTES
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.limits import KIB
 from vlsn.segment import segment_name
 from vlsn.verify import verify
 
-SEGMENT = 64 * KIB
 SETTINGS: dict[str, Any] = {
     "segment_bytes": SEGMENT,
     "ring_bytes_max": SEGMENT,
@@ -58,7 +57,7 @@ async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 
         return there and mending is not None and mending.may_stand and mending.mended >= blocks
 
     await group.until(whole, f"{name} has mended", limit_s=40)
-    assert await read(group, name, 1) == told
+    assert await group.read(name) == told
     await group.nodes[name].service.checkpoint()
     group.kill(name)
     machine = group.machines[name]
@@ -188,7 +187,7 @@ def test_rot_at_the_end_of_a_log_whose_index_is_lost_is_not_another_end() -> Non
         assert group.nodes["n3"].log is None
         group.net.heal()
         await group.until(lambda: group.state("n3") == "REPLICA", "n3 has mended itself")
-        assert await read(group, "n3", 1) == told
+        assert await group.read("n3") == told
         await group.stop()
         assert not group.fatal
 
@@ -254,7 +253,7 @@ def test_a_log_that_does_not_open_for_damaged_blocks_is_mended_and_opened(byte: 
         assert group.state("n3") == "DAMAGED"
         group.net.heal()
         await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 has mended and follows", limit_s=40)
-        assert await read(group, "n3", 1) == told
+        assert await group.read("n3") == told
         assert not group.nodes["n3"].restoration.count
         await group.stop()
         machine = group.machines["n3"]

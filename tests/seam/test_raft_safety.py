@@ -50,16 +50,6 @@ def blocks(log: LocalLog) -> list[tuple[int, int, bytes]]:
     return found
 
 
-async def appended(group: Group, value: bytes) -> int:
-    """Its VLSN, once it is durable; sent again while nobody takes it."""
-    while True:
-        status, answer = await group.append(value)
-        if status == 200:
-            return int(answer["first"])
-        assert answer["type"] in ("no-master", "insufficient-replicas"), answer
-        await asyncio.sleep(0.05)
-
-
 async def equal(group: Group) -> None:
     """Every node is at the master's end, and knows that it is durable."""
 
@@ -115,7 +105,7 @@ def test_leader_append_only(seed: int) -> None:
             log = node.opened()
             held: list[tuple[int, int, bytes]] = []
             for number in range(10):
-                await appended(group, b"%d.%d" % (round_, number))
+                await group.appended(b"%d.%d" % (round_, number))
                 if not node.is_master():
                     break
                 now = blocks(log)
@@ -138,7 +128,7 @@ def test_log_matching(seed: int) -> None:
         for round_ in range(5):
             leader = group.master
             for number in range(5):
-                await appended(group, b"%d.%d" % (round_, number))
+                await group.appended(b"%d.%d" % (round_, number))
             group.net.split([leader, "client"], [name for name in group.names if name != leader])
             for number in range(3):
                 await group.append(b"lost? %d.%d" % (round_, number), to=leader, acks="none")
@@ -151,7 +141,7 @@ def test_log_matching(seed: int) -> None:
                     assert [each for each in one if each[1] <= upto] == [each for each in other if each[1] <= upto]
             group.net.heal()
             await group.serving()
-        await appended(group, b"the end")
+        await group.appended(b"the end")
         await equal(group)
         assert len({tuple(blocks(node.opened())) for node in group.nodes.values()}) == 1
 
@@ -163,16 +153,16 @@ def test_leader_completeness_by_the_election_restriction(seed: int) -> None:
     """§5.4.1, §5.4.3, figure 3: who lacks a committed entry is not elected, whoever stands first."""
 
     async def story(group: Group) -> None:
-        await appended(group, b"everywhere")
+        await group.appended(b"everywhere")
         leader = group.master
         behind, ahead = group.rng.sample([name for name in group.names if name != leader], 2)
         group.net.split([behind], [leader, ahead, "client"])
-        told = [await appended(group, b"not at %s %d" % (behind.encode(), number)) for number in range(5)]
+        told = [await group.appended(b"not at %s %d" % (behind.encode(), number)) for number in range(5)]
         group.kill(leader)
         group.net.heal()
         await group.serving()
         assert group.master == ahead
-        assert await appended(group, b"on") > told[-1]
+        assert await group.appended(b"on") > told[-1]
         await group.until(lambda: group.nodes[behind].dtvlsn() > told[-1], "it gets what it lacked")
         read = await group.read(behind)
         assert set(told) <= set(read)
@@ -234,7 +224,7 @@ def test_state_machine_safety(seed: int) -> None:
                 await group.serving()
         group.net.heal()
         await group.serving()
-        await appended(group, b"the end")
+        await group.appended(b"the end")
         await equal(group)
         await asyncio.sleep(0.2)
         watching.cancel()
@@ -258,7 +248,7 @@ def test_followers_that_fail_are_tried_for_ever_and_requests_may_come_twice(seed
             disk = group.machines[victim].disk
             disk.on_stop = lambda victim=victim: group.kill(victim)
             disk.stop_at(len(disk.calls) + group.rng.randrange(1, 6))
-            told[await appended(group, b"%d" % number)] = b"%d" % number
+            told[await group.appended(b"%d" % number)] = b"%d" % number
             await asyncio.sleep(0.3)
             disk.mend()
             if victim not in group.nodes:
@@ -295,11 +285,11 @@ def test_handing_over(seed: int) -> None:
     async def story(group: Group) -> None:
         term = group.nodes[group.master].opened().node_file.record.term
         for to in ("n2", "n3", "n1"):
-            before = await appended(group, b"before " + to.encode())
+            before = await group.appended(b"before " + to.encode())
             began = group.loop.time()
             answer = await group.nodes[group.master].service.transfer(to)
             await group.serving(to)
-            after = await appended(group, b"after " + to.encode())
+            after = await group.appended(b"after " + to.encode())
             assert group.loop.time() - began < 0.5
             assert answer["to"] == to
             assert after == before + 2  # nothing but the new term's own entry lies between
@@ -320,7 +310,7 @@ def test_who_was_cut_off_unseats_nobody(seed: int) -> None:
         for _ in range(3):
             group.net.split([away], [name for name in group.names if name != away] + ["client"])
             await asyncio.sleep(group.rng.uniform(5.0, 20.0))
-            await appended(group, b"without it")
+            await group.appended(b"without it")
             group.net.heal()
             await asyncio.sleep(group.rng.uniform(0.5, 5.0))
         await equal(group)

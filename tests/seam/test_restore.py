@@ -7,56 +7,22 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.fakes.disk import Call
 from tests.fakes.loop import run
 from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import Group
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from vlsn.limits import KIB
 
-SEGMENT = 64 * KIB
-VALUE = b"." * 4000
-SETTINGS: dict[str, Any] = {
-    "segment_bytes": SEGMENT,
-    "checkpoint_bytes": SEGMENT,
-    "checkpoint_period_s": 1.0,
-    "cleaning_period_s": 0.5,
-    "ring_bytes_max": SEGMENT,
-    "retention_bytes": 8 * SEGMENT,
-    "hold_bytes_max": 4 * SEGMENT,
-}
+SETTINGS: dict[str, Any] = {**CLEANS, "retention_bytes": 8 * SEGMENT, "hold_bytes_max": 4 * SEGMENT}
 
 
 async def append(group: Group, count: int, told: dict[int, bytes]) -> None:
     for number in range(count):
-        value = b"%d/%d" % (len(told), number) + VALUE
-        status, answer = await group.append(value)
-        while answer.get("type") == "insufficient-replicas":
-            await asyncio.sleep(0.1)
-            status, answer = await group.append(value)
-        assert status == 200, answer
-        told[answer["first"]] = value
-
-
-async def read(group: Group, name: str, begins: int) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    at = begins
-    while True:
-        response = await group.client.request("GET", f"{group.url(name)}/v1/entries?from={at}", timeout_s=10.0)
-        if response.status == 410:  # it cleans meanwhile
-            at = msgspec.json.decode(bytes(response.body))["first"]
-            continue
-        assert response.status == 200, bytes(response.body)
-        lines = bytes(response.body).splitlines()
-        if not lines:
-            return found
-        for line in lines:
-            entry = msgspec.json.decode(line)
-            found[entry["vlsn"]] = entry["value"].encode()
-        at = int(response.headers["Vlsnlog-Next"])
+        value = b"%d/%d" % (len(told), number) + BIG
+        told[await group.appended(value)] = value
 
 
 async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
@@ -81,7 +47,7 @@ async def caught_up(group: Group, name: str, told: dict[int, bytes]) -> None:
 
     await group.until(there, f"{name} follows again, or leads", limit_s=60)
     begins = group.nodes[name].opened().range.first
-    found = await read(group, name, begins)
+    found = await group.read(name, begins)
     begins = group.nodes[name].opened().range.first
     assert {vlsn: value for vlsn, value in told.items() if vlsn >= begins} == {
         vlsn: value for vlsn, value in found.items() if vlsn >= begins
@@ -292,7 +258,7 @@ def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_resto
         await group.serving()
         await append(group, 10, told)
         group.net.split(["n1", "client"], ["n2", "n3"])
-        lost = [await group.append(b"lost %d" % number + VALUE, acks="none") for number in range(4)]
+        lost = [await group.append(b"lost %d" % number + BIG, acks="none") for number in range(4)]
         assert all(status == 200 for status, _ in lost)
         path = newest(group, "n1")
         at = group.machines["n1"].disk.content(f"/n1/{path}").index(b"lost 1")
@@ -307,13 +273,8 @@ def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_resto
         await group.until(lambda: leads() != "", "another one leads")
         master = leads()
         for number in range(20):
-            value = b"on %d" % number + VALUE
-            status, answer = await group.append(value, to=master)
-            while answer.get("type") == "insufficient-replicas":
-                await asyncio.sleep(0.1)
-                status, answer = await group.append(value, to=master)
-            assert status == 200, answer
-            told[answer["first"]] = value
+            value = b"on %d" % number + BIG
+            told[await group.appended(value, to=master)] = value
         await group.start("n1")
         await caught_up(group, "n1", told)
         assert group.nodes["n1"].restoration.count == 1
