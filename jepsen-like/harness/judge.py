@@ -1,13 +1,18 @@
-"""The nodes' directories, judged after they stopped: ``vlsnlog verify`` on each, and the Spark audit of all."""
+"""The nodes' directories, judged after they stopped: ``vlsnlog verify`` on each, and the Spark audit of all, which
+holds them against each other and against what was acknowledged."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.checks import Anomaly
+from harness.ops import Op
+from harness.values import value_of
+from repl.audit.digest import entry_digest
 
 FINDINGS_MAX = 5
 
@@ -22,14 +27,32 @@ async def verify(directories: dict[str, Path]) -> list[Anomaly]:
     return found
 
 
-async def audit(directories: dict[str, Path]) -> tuple[list[Anomaly], str]:
-    """What the Spark audit has against the directories together; why it could not judge, "" if it did."""
-    status, output = await _vlsnlog("audit", *map(str, directories.values()), "--json")
-    if status == 0:
-        return [], ""
+def write_acknowledged(history: Sequence[Op], path: Path) -> int:
+    """What the audit takes as a client's history: a line an acknowledged entry, its VLSN and digest; how many."""
+    count = 0
+    with path.open("w") as file:
+        for op in history:
+            if op.f != "append" or op.type != "ok":
+                continue
+            for vlsn, number in enumerate(op.value["numbers"], op.value["first"]):
+                line = {"vlsn": vlsn, "digest": entry_digest(value_of(number))}
+                file.write(json.dumps(line) + "\n")
+                count += 1
+    return count
+
+
+async def audit(directories: dict[str, Path], acknowledged: Path) -> tuple[list[Anomaly], int, str]:
+    """What the Spark audit has against the directories together, and against each for what was ``acknowledged``; how
+    many of these it found in every one; why it could not judge, "" if it did."""
+    status, output = await _vlsnlog("audit", *map(str, directories.values()), "--history", str(acknowledged), "--json")
+    if status > 1:
+        return [], 0, f"the audit could not run: {output.strip()[-300:]}"
+    proven = json.loads(output)["history"]
     if status == 1:
-        return [Anomaly("not-equal", "audit", _short(output))], ""
-    return [], f"the audit could not run: {output.strip()[-300:]}"
+        return [Anomaly("not-equal", "audit", _short(output))], proven["everywhere"], ""
+    short = proven["everywhere"] != proven["appends"]
+    why = "the audit found {everywhere} of {appends} acknowledged entries in every copy".format(**proven)
+    return [], proven["everywhere"], why if short else ""
 
 
 async def _vlsnlog(*arguments: str) -> tuple[int, str]:

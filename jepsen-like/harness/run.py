@@ -10,7 +10,7 @@ kind of fault struck, and every node was read to the end; *unknown* where nothin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from harness.group.watch import Watch
 from harness.nemesis import clock, disk
 from harness.nemesis.nemesis import Nemesis
 from harness.nemesis.plan import WAYS, plan
-from harness.ops import Recorder, read_history
+from harness.ops import Op, Recorder, read_history
 from harness.person import Person
 from harness.report.progress import Progress
 from harness.workloads.reading import Positions, follow, look, read_all
@@ -73,6 +73,8 @@ class Outcome:
     masters: list[tuple[int, str]] = field(default_factory=list)
     entries: int = 0
     """Read and judged in the final reads."""
+    audited: int = 0
+    """Acknowledged entries that the Spark audit found in every node's directory."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -128,7 +130,12 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     outcome.polls = sum(op.f == "poll" and op.type == "ok" for op in history)
     outcome.entries = sum(len(op.value["vlsns"]) for op in history if op.f == "final")
     outcome.found = await asyncio.to_thread(check, history)
-    await _judge_directories(outcome, {name: group.directory(name) for name in group.names}, progress)
+    directories = {name: group.directory(name) for name in group.names}
+    progress.stage("verifies the directories")
+    await _verify(outcome, directories)
+    if options.audit:
+        progress.stage("audits them by Spark")
+        await _audit(outcome, history, directories, directory / "acknowledged.jsonl")
     _lacks(outcome)
     return outcome
 
@@ -295,16 +302,20 @@ async def _read_everything(run: _Run, last: int) -> None:
             run.outcome.lacks.append(f"{name} could not be read to the end")
 
 
-async def _judge_directories(outcome: Outcome, directories: dict[str, Path], progress: Progress) -> None:
-    progress.stage("verifies the directories")
+async def _verify(outcome: Outcome, directories: dict[str, Path]) -> None:
     for anomaly in await judge.verify(directories):
         outcome.found.add(anomaly)
-    if outcome.options.audit:
-        progress.stage("audits them by Spark")
-        found, why = await judge.audit(directories)
-        for anomaly in found:
-            outcome.found.add(anomaly)
-        outcome.lacks += [why] if why else []
+
+
+async def _audit(outcome: Outcome, history: Sequence[Op], directories: dict[str, Path], path: Path) -> None:
+    """Leaves what was acknowledged in ``path``."""
+    if not judge.write_acknowledged(history, path):
+        outcome.lacks.append("nothing was acknowledged that an audit could look for")
+        return
+    found, outcome.audited, why = await judge.audit(directories, path)
+    for anomaly in found:
+        outcome.found.add(anomaly)
+    outcome.lacks += [why] if why else []
 
 
 def _give_clocks(group: Group) -> None:

@@ -226,9 +226,10 @@ def _edges(visible: Blocks, bad: list[int]) -> tuple[Edge | None, Edge | None]:
 
 
 def _places(number: int, visible: Blocks) -> Iterator[Place]:
-    keys = visible.first >> np.uint64(RANGE_BITS)
-    for key in np.unique(keys).tolist():
-        rows = np.flatnonzero(keys == key)
+    """A block that goes on into the next range is in the places of both."""
+    firsts, lasts = visible.first >> np.uint64(RANGE_BITS), visible.last >> np.uint64(RANGE_BITS)
+    for key in np.union1d(firsts, lasts).tolist():
+        rows = np.flatnonzero((firsts == key) | (lasts == key))
         yield Place(key, number, int(visible.offsets[rows].min()), int(visible.ends[rows].max()))
 
 

@@ -7,15 +7,22 @@
 A sum asks for no order, so it does not matter how a log is cut into segments and partitions, which differ
 from node to node.  Both checksums are recomputed from the bytes, never taken from a header: two different
 blocks that are right by their own checksums still differ in one of two polynomials.
+
+    entry digest   crc32c << 32 | crc32 of (length of the key as u32, key, value): what a client keeps of an append
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vlsn.checksum import crc
 
 RANGE_BITS: Final = 16
 U64 = NDArray[np.uint64]
@@ -40,7 +47,7 @@ class RangeDigest:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a segment holds blocks of a range: frames from ``start`` to ``end`` (exclusive)."""
+    """Where a segment holds blocks with entries of a range: frames from ``start`` to ``end`` (exclusive)."""
 
     range: int
     number: int
@@ -60,6 +67,25 @@ def _mix(x: U64) -> U64:
     x = (x ^ x >> np.uint64(30)) * _MIX_1
     x = (x ^ x >> np.uint64(27)) * _MIX_2
     return x ^ x >> np.uint64(31)
+
+
+def entry_digest(value: bytes, key: bytes | None = None) -> str:
+    """One entry's, as 16 hex digits; an empty key is no key."""
+    return f"{int(entry_digests([value], [key] if key else None)[0]):016x}"
+
+
+def entry_digests(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> U64:
+    """One digest for each entry; ``keys`` as many as values, or None where no entry has one.  By ``map`` over C
+    functions: about 0.4 µs an entry, and the checksums themselves."""
+    heads = [b""] if keys is None else [key or b"" for key in keys]
+    heads = [len(head).to_bytes(4, "little") + head for head in heads]
+    high, low = (_sums(sum_of, heads, values) for sum_of in (crc, crc32))
+    return high << np.uint64(32) | low
+
+
+def _sums(sum_of: Callable[..., int], heads: Sequence[bytes], values: Sequence[bytes]) -> U64:
+    seeds = map(sum_of, heads) if len(heads) == len(values) else repeat(sum_of(heads[0]))
+    return np.fromiter(map(sum_of, values, seeds), np.uint64, len(values))
 
 
 def range_digests(first: U64, count: U64, digests: U64) -> list[RangeDigest]:

@@ -61,6 +61,23 @@ class SourceReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryReport:
+    """What was made of a client's acknowledged ``appends`` (lines that say the same are one)."""
+
+    file: str
+    appends: int
+    everywhere: int
+    """There with their digests, at their VLSNs, in every copy."""
+    cleaned: int
+    """Below the first VLSN of some copy."""
+    findings: int
+    """Where an append is missing or other than it was, in each copy; findings name some of them."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in type(self).__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """The outcome; VLSNs from ``compared_from`` to ``compared_to`` (inclusive; 0 and 0: none) were compared."""
 
@@ -75,6 +92,7 @@ class AuditReport:
     """Spark tasks that ran, each counted once by its attempt's id."""
     seconds: float
     """Of reading and comparing, Spark's own start left out."""
+    history: HistoryReport | None = None
 
     @property
     def exit_code(self) -> int:
@@ -97,6 +115,7 @@ class AuditReport:
             "sources": [source.as_dict() for source in self.sources],
             "findings": [finding.as_dict() for finding in self.findings],
             "ranges_differing": self.ranges_differing,
+            **({"history": self.history.as_dict()} if self.history else {}),
             "tasks": self.tasks,
             "seconds": round(self.seconds, 3),
             "mb_per_s": round(self.bytes / 1e6 / self.seconds, 1) if self.seconds else 0.0,

@@ -6,6 +6,7 @@
                                        ◄─────────────   findings, digests by range, edges
     3  joints, digests compared
     4  for ranges that differ          ─────────────►   the first VLSN, both values        a task a range
+    5  a client's history              ─────────────►   its lines, joined with entries     a task 16 MB, then ranges
 
 No entry passes through the driver but the two that a divergence shows.  What is compared: visible blocks, whole,
 from the highest first VLSN of the sources to the lowest of their DTVLSNs; what one of them alone has above
@@ -16,18 +17,20 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from repl.audit.check import SegmentAudit, check_segment
 from repl.audit.difference import RANGES_SHOWN, RangeTask, first_differences
 from repl.audit.digest import RANGE_BITS, Place, differing, merged
-from repl.audit.findings import AuditReport, Finding, SourceReport
+from repl.audit.findings import AuditReport, Finding, HistoryReport, SourceReport
+from repl.audit.history import HistoryPart, parts_of
 from repl.audit.joints import check_joints
 from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
+from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.source import Failure, Source, Unreadable, source_of
 from vlsn.errors import BadArgument
@@ -37,6 +40,10 @@ from vlsn.records import RollbackStart
 
 T = TypeVar("T")
 R = TypeVar("R")
+GROUPS_MAX: Final = 1024
+"""Tasks that hold a history against the copies."""
+HISTORY_FINDINGS_MAX: Final = 1000
+"""Named in a report; all are counted."""
 _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
 
 
@@ -55,23 +62,38 @@ class Jobs(Protocol):
         """``work`` of each item in a task of its own, in their order; both travel pickled."""
         ...
 
+    def grouped(
+        self,
+        what: str,
+        read: Callable[[T], Iterator[tuple[int, Any]]],
+        items: Sequence[T],
+        work: Callable[[tuple[int, list[Any]]], R],
+        groups: int,
+    ) -> list[R]:
+        """``read`` of each item in a task of its own, then ``work`` of each key and of all that was read under it, in
+        ``groups`` tasks; what is read goes from task to task."""
+        ...
+
 
 def run_audit(
     sources: Sequence[str],
     *,
     spark_master: str = "local[2]",
     out: Sequence[str] = (),
+    history: str | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
     """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each JSON file of ``out``.
+    ``history``: a file of what a client was acknowledged (``repl.audit.history``), which the copies must hold.
 
     Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the
     active Spark context if there is one.  Raises ``BadArgument`` for sources or files that make no sense, and
     ``Unreadable`` when a source cannot be read or Spark does not start: nothing was proven then.
     """
     copies = _checked(sources, out)
+    recorded = None if history is None else _recorded(history)
     with spark_context(spark_master) as context:
-        report = audit(copies, SparkJobs(context, progress))
+        report = audit(copies, SparkJobs(context, progress), recorded)
     for path in out:
         Path(path).write_text(report.to_json() + "\n")
     return report
@@ -87,11 +109,18 @@ def _checked(texts: Sequence[str], out: Sequence[str]) -> list[Source]:
     return [source_of(text) for text in texts]
 
 
+def _recorded(path: str) -> list[HistoryPart]:
+    parts = parts_of(path)
+    if not parts:
+        raise BadArgument(f"{path} is empty: a history has a line for each acknowledged entry")
+    return parts
+
+
 def _same(text: str) -> str:
     return text.rstrip("/") if "://" in text else os.path.realpath(text)
 
 
-def audit(sources: list[Source], jobs: Jobs) -> AuditReport:
+def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | None = None) -> AuditReport:
     """The whole of it, wherever the jobs run.  Raises ``BadArgument`` and ``Unreadable``."""
     begun = monotonic()
     surveys = _succeeded(jobs.run("survey", _surveyed, list(enumerate(sources))))
@@ -106,6 +135,11 @@ def audit(sources: list[Source], jobs: Jobs) -> AuditReport:
         found = [finding for segment in segments for finding in segment.findings]
         found += check_joints(source.text, segments)
         findings += _judged(source, survey, segments, found, jobs)
+    copies = [_source_report(*each) for each in zip(sources, surveys, audited, strict=True)]
+    proof = None
+    if history is not None:
+        proof, found = _proven(history, sources, copies, _places(surveys, audited), jobs)
+        findings += found
     digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
     ranges = differing(digests) if bounds else []
     findings += _differences(sources, surveys, audited, ranges, bounds, jobs)
@@ -115,11 +149,12 @@ def audit(sources: list[Source], jobs: Jobs) -> AuditReport:
         equal=bool(bounds) and not ranges,
         compared_from=bounds.first,
         compared_to=bounds.last,
-        sources=[_source_report(*each) for each in zip(sources, surveys, audited, strict=True)],
+        sources=copies,
         findings=sorted(findings, key=lambda finding: (finding.vlsn, finding.source, finding.file, finding.offset)),
         ranges_differing=len(ranges),
         tasks=jobs.tasks,
         seconds=monotonic() - begun,
+        history=proof,
     )
 
 
@@ -187,17 +222,44 @@ def _differences(
     bounds: Bounds,
     jobs: Jobs,
 ) -> list[Finding]:
-    wanted = set(ranges[:RANGES_SHOWN])
+    places = _places(surveys, audited) if ranges else {}
+    tasks = [RangeTask(at, bounds, tuple(places[at])) for at in ranges[:RANGES_SHOWN] if at in places]
+    found = _succeeded(jobs.run("differences", partial(_compared, sources), tasks))
+    return [finding for findings in found for finding in findings]
+
+
+def _places(surveys: list[Survey], audited: list[list[SegmentAudit]]) -> dict[int, list[tuple[Part, Place]]]:
+    """Where each range of VLSNs lies in every source."""
     places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
     for survey, segments in zip(surveys, audited, strict=True):
         parts = {part.number: part for part in survey.parts}
         for segment in segments:
             for place in segment.places:
-                if place.range in wanted:
-                    places[place.range].append((parts[segment.number], place))
-    tasks = [RangeTask(at, bounds, tuple(places[at])) for at in sorted(places)]
-    found = _succeeded(jobs.run("differences", partial(_compared, sources), tasks))
-    return [finding for findings in found for finding in findings]
+                places[place.range].append((parts[segment.number], place))
+    return dict(places)
+
+
+def _proven(
+    history: Sequence[HistoryPart],
+    sources: list[Source],
+    copies: list[SourceReport],
+    places: Mapping[int, Sequence[tuple[Part, Place]]],
+    jobs: Jobs,
+) -> tuple[HistoryReport, list[Finding]]:
+    extents = [Extent(copy.first, min(copy.dtvlsn, copy.last), copy.last) for copy in copies]
+    prover = Prover(sources, extents, places)
+    groups = min(GROUPS_MAX, max(1, len(places)))
+    proofs = _succeeded(jobs.grouped("history", read_history, history, prover, groups))
+    report = HistoryReport(
+        file=history[0].path,
+        appends=sum(proof.appends for proof in proofs),
+        everywhere=sum(proof.everywhere for proof in proofs),
+        cleaned=sum(proof.cleaned for proof in proofs),
+        findings=sum(proof.broken for proof in proofs),
+    )
+    if not report.appends:
+        raise BadArgument(f"{report.file} has no line: a history has one for each acknowledged entry")
+    return report, [finding for proof in proofs for finding in proof.findings][:HISTORY_FINDINGS_MAX]
 
 
 def _unexplained(at: int, bounds: Bounds, sources: list[Source]) -> Finding:

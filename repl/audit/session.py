@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -106,6 +106,26 @@ class SparkJobs:
         self._attempts.update(attempt for attempt, _ in rows)
         return [result for _, result in rows]
 
+    def grouped(
+        self,
+        what: str,
+        read: Callable[[T], Iterator[tuple[int, Any]]],
+        items: Sequence[T],
+        work: Callable[[tuple[int, list[Any]]], R],
+        groups: int,
+    ) -> list[R]:
+        """``read`` of each item, then, after a shuffle, ``work`` of each key and what was read under it."""
+        if not items:
+            return []
+        group = f"vlsnlog-audit-{uuid4()}"
+        self._context.setJobGroup(group, f"vlsnlog audit: {what}")
+        with self._watched(what, group, len(items) + groups):
+            pairs = self._context.parallelize(items, len(items)).flatMap(_CountedEach(read))
+            rows = pairs.groupByKey(groups).map(_Counted(_OfGroup(work))).collect()
+        for attempt, (attempts, _) in rows:
+            self._attempts |= {attempt, *attempts}
+        return [result for _, (_, result) in rows]
+
     @contextmanager
     def _watched(self, what: str, group: str, total: int) -> Iterator[None]:
         if self._progress is None:
@@ -139,6 +159,31 @@ class _Counted:
         task = TaskContext.get()
         assert task is not None
         return task.taskAttemptId(), self._work(item)
+
+
+class _CountedEach:
+    """What ``read`` yields of an item, each with the id of the task attempt that read it."""
+
+    def __init__(self, read: Callable[[Any], Iterator[tuple[int, Any]]]) -> None:
+        self._read = read
+
+    def __call__(self, item: object) -> Iterator[tuple[int, tuple[int, Any]]]:
+        task = TaskContext.get()
+        assert task is not None
+        attempt = task.taskAttemptId()
+        for key, value in self._read(item):
+            yield key, (attempt, value)
+
+
+class _OfGroup:
+    """``work`` of what ``_CountedEach`` yielded under one key, and the attempts that it came from."""
+
+    def __init__(self, work: Callable[[tuple[int, list[Any]]], Any]) -> None:
+        self._work = work
+
+    def __call__(self, group: tuple[int, Iterable[tuple[int, Any]]]) -> tuple[set[int], Any]:
+        attempts, values = zip(*group[1], strict=True)
+        return set(attempts), self._work((group[0], list(values)))
 
 
 def _done(tracker: Any, group: str) -> int:

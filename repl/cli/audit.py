@@ -13,7 +13,7 @@ from repl.cli.options import Command, json_option
 from repl.cli.report import count, print_json, print_table, size
 
 if TYPE_CHECKING:
-    from repl.audit.findings import AuditReport
+    from repl.audit.findings import AuditReport, HistoryReport
 
 FINDINGS_SHOWN = 20
 
@@ -22,16 +22,14 @@ FINDINGS_SHOWN = 20
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE SOURCE …")
 @click.option("--spark-master", default="local[2]", show_default=True, help="Spark master.")
 @click.option("--out", multiple=True, type=click.Path(), help="Write the report to this JSON file, too.")
-@click.option("--history", type=click.Path(), help="Not yet: check a client's history.")
+@click.option("--history", type=click.Path(), help="What a client was acknowledged: each must be in every copy.")
 @json_option
 def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], history: str | None, as_json: bool) -> int:
     """Compare copies of one log: each SOURCE is a node's directory or its URL."""
-    if history is not None:
-        raise click.UsageError("--history is not there yet; leave it out")
     from repl.audit.job import run_audit
 
     with progress_on_terminal() as progress:
-        report = run_audit(sources, spark_master=spark_master, out=out, progress=progress)
+        report = run_audit(sources, spark_master=spark_master, out=out, history=history, progress=progress)
     if as_json:
         print_json(report.as_dict())
     else:
@@ -51,11 +49,20 @@ def print_report(report: AuditReport) -> None:
         for each in report.sources
     ]
     print_table("", ("node", "first", "last", "durable", "entries", "bytes", "source"), rows)
+    if report.history is not None:
+        _print_history(report.history)
     for finding in report.findings[:FINDINGS_SHOWN]:
         click.echo("finding: " + _sentence(finding.as_dict()))
     if len(report.findings) > FINDINGS_SHOWN:
         click.echo(f"and {len(report.findings) - FINDINGS_SHOWN} more findings (--json has all)")
     click.echo(f"{report.tasks} Spark tasks, {size(report.bytes)} in {report.seconds:.1f} s")
+
+
+def _print_history(history: HistoryReport) -> None:
+    words = f"history: {count(history.everywhere)} of {count(history.appends)} acknowledged entries are in every copy"
+    if history.cleaned:
+        words += f", {count(history.cleaned)} lie below what some copy still has"
+    click.echo(words + (f", {count(history.findings)} findings" if history.findings else ""))
 
 
 def _sentence(finding: dict[str, Any]) -> str:

@@ -53,6 +53,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "command": command(outcome.options),
         "polls": outcome.polls,
         "entries_read": outcome.entries,
+        "entries_audited": outcome.audited,
         "faults_by_way": outcome.ways,
         "masters": [{"term": term, "node": node} for term, node in outcome.masters],
         "anomalies": {
@@ -76,6 +77,7 @@ def table(outcome: Outcome) -> list[str]:
         ("appends whose end is unknown", f"{ops['info']:,}"),
         ("pages polled by readers", f"{outcome.polls:,}"),
         ("entries read from the nodes in the end", f"{outcome.entries:,}"),
+        ("acknowledged entries that Spark found in every directory", f"{outcome.audited:,}"),
         ("changes of master", f"{max(0, len(outcome.masters) - 1):,}"),
         *((f"faults that struck: {kind}", f"{count:,}") for kind, count in outcome.faults.items()),
         ("anomalies", f"{sum(outcome.found.counts.values()):,}"),

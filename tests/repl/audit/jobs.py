@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from repl.audit.findings import AuditReport
+from repl.audit.history import HistoryPart
 from repl.audit.job import audit
 from repl.audit.source import source_of
 from tests.repl.audit.logs import Copy
@@ -34,7 +36,25 @@ class LocalJobs:
             results.append(pickle.loads(back))
         return results
 
+    def grouped(
+        self,
+        what: str,
+        read: Callable[[T], Iterator[tuple[int, Any]]],
+        items: Sequence[T],
+        work: Callable[[tuple[int, list[Any]]], R],
+        groups: int,
+    ) -> list[R]:
+        self.tasks += len(items)
+        by_key: dict[int, list[Any]] = defaultdict(list)
+        for item in items:
+            there, sent = pickle.loads(pickle.dumps((read, item)))
+            for key, value in there(sent):
+                by_key[key].append(pickle.loads(pickle.dumps(value)))
+        return self.run(what, work, list(by_key.items()))
 
-def audited(*copies: Copy | Path | str, jobs: LocalJobs | None = None) -> AuditReport:
+
+def audited(
+    *copies: Copy | Path | str, jobs: LocalJobs | None = None, history: Sequence[HistoryPart] | None = None
+) -> AuditReport:
     paths = [str(copy.path) if isinstance(copy, Copy) else str(copy) for copy in copies]
-    return audit([source_of(path) for path in paths], jobs or LocalJobs())
+    return audit([source_of(path) for path in paths], jobs or LocalJobs(), history)

@@ -1,0 +1,171 @@
+"""A client's history: a file of what was acknowledged to it, a line an entry, in any order.
+
+    {"vlsn": 57, "digest": "9ae0daaf52d5a2f1"}             digest: ``digest.entry_digest`` of value and key
+    {"vlsn": 58, "value": "paid 10", "key": "alice"}       or the entry itself, as ``vlsnlog read --json`` has it
+
+Tasks read it by ranges of its bytes: a line belongs to the range that it begins in.  What they hand on are arrays of
+(VLSN, digest) by range of VLSNs, ``RANGE_BITS`` as in the digests of blocks.
+"""
+
+from __future__ import annotations
+
+import os
+from binascii import Error, a2b_base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repl.audit.digest import RANGE_BITS, U64, entry_digests
+from repl.audit.source import Unreadable
+
+PART_BYTES: Final = 16 << 20
+LINE_BYTES_MAX: Final = 8 << 20
+"""The largest entry as JSON text, every byte of it escaped, and its key."""
+DIGESTS_A_VLSN: Final = 2
+"""More than one is a finding already; a file that says more of one VLSN makes no task larger."""
+APPEND: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8")])
+Appends = NDArray[np.void]
+
+_DIGITS: Final = 16
+_NIBBLES: Final = np.zeros(256, np.uint8)
+_NIBBLES[[ord(each) for each in "0123456789abcdef"]] = np.arange(16)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPart:
+    """Lines that begin at bytes ``start`` to ``end`` (exclusive) of the file."""
+
+    path: str
+    start: int
+    end: int
+
+
+def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
+    """The whole file.  Raises ``Unreadable``."""
+    path = os.path.abspath(path)
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror}; name a file of what was acknowledged") from None
+    return [HistoryPart(path, at, min(at + part_bytes, size)) for at in range(0, size, part_bytes)]
+
+
+def appends_by_range(part: HistoryPart) -> Iterator[tuple[int, bytes]]:
+    """Ranges of VLSNs, and the ``APPEND`` rows that the part has of each: sorted, none twice.  Raises
+    ``Unreadable``."""
+    rows = _distinct(_parsed(_lines(part), part))
+    ranges = rows["vlsn"] >> np.uint64(RANGE_BITS)
+    keys, starts = np.unique(ranges, return_index=True)
+    for key, start, end in zip(keys.tolist(), starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=False):
+        yield key, rows[start:end].tobytes()
+
+
+def merged_appends(pieces: list[bytes]) -> Appends:
+    """What several parts have of one range, as one."""
+    return _distinct(np.concatenate([np.frombuffer(piece, APPEND) for piece in pieces]))
+
+
+def _distinct(rows: Appends) -> Appends:
+    rows = np.unique(rows)
+    first = np.searchsorted(rows["vlsn"], rows["vlsn"])
+    return rows[np.arange(len(rows)) - first < DIGESTS_A_VLSN]
+
+
+def _lines(part: HistoryPart) -> bytes:
+    """The bytes of whole lines."""
+    try:
+        with open(part.path, "rb") as file:
+            file.seek(max(part.start - 1, 0))
+            if part.start and file.read(1) != b"\n":
+                file.readline(LINE_BYTES_MAX)
+            start = file.tell()
+            if start >= part.end:
+                return b""
+            data = file.read(part.end - start)
+            rest = b"" if data.endswith(b"\n") else file.readline(LINE_BYTES_MAX)
+    except OSError as error:
+        raise Unreadable(f"{part.path}: {error.strerror}") from None
+    if len(rest) == LINE_BYTES_MAX:
+        raise _unfit(part, f"a line of more than {LINE_BYTES_MAX} bytes")
+    return data + rest
+
+
+def _parsed(data: bytes, part: HistoryPart) -> Appends:
+    if not data.strip():
+        return np.empty(0, APPEND)
+    columns = _columns(data, part)
+    vlsns = columns["vlsn"]
+    if vlsns.null_count or (numbers := vlsns.to_numpy()).min() < 1:
+        raise _unfit(part, 'a line without "vlsn", or with one below 1')
+    rows = np.empty(len(numbers), APPEND)
+    rows["vlsn"] = numbers
+    rows["digest"] = _digests(columns, part)
+    return rows
+
+
+def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
+    import pyarrow as pa
+    from pyarrow import json
+
+    texts = ("digest", "value", "value_b64", "key", "key_b64")
+    schema = pa.schema([("vlsn", pa.int64()), *((name, pa.string()) for name in texts)])
+    parsing = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    reading = json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    try:
+        table = json.read_json(pa.BufferReader(data), read_options=reading, parse_options=parsing)
+    except pa.ArrowInvalid as error:
+        raise _unfit(part, str(error)) from None
+    return {name: table[name].combine_chunks() for name in schema.names}
+
+
+def _digests(columns: dict[str, Any], part: HistoryPart) -> U64:
+    """What lines say, or of what they hold."""
+    given = columns["digest"]
+    found = np.empty(len(given), np.uint64)
+    stated = given.is_valid().to_numpy(zero_copy_only=False)
+    if stated.any():
+        found[stated] = _hex(given.drop_null(), part)
+    if not stated.all():
+        import pyarrow as pa
+
+        rest = {name: column.filter(pa.array(~stated)) for name, column in columns.items()}
+        values, keys = _bytes(rest, "value", part), _bytes(rest, "key", part)
+        if None in values:
+            raise _unfit(part, 'a line without "digest" and "value"')
+        found[~stated] = entry_digests(values, keys if any(keys) else None)
+    return found
+
+
+def _hex(texts: Any, part: HistoryPart) -> U64:
+    """16 digits each, by column."""
+    digits = texts.cast("binary").to_pylist()
+    joined = b"".join(digits)
+    if set(map(len, digits)) != {_DIGITS} or joined.translate(None, b"0123456789abcdef"):
+        raise _unfit(part, 'a "digest" that is not of 16 hex digits, in lower case')
+    nibbles = _NIBBLES[np.frombuffer(joined, np.uint8)].reshape(-1, _DIGITS)
+    packed = nibbles[:, 0::2] << 4 | nibbles[:, 1::2]
+    return np.ascontiguousarray(packed).view(">u8").astype(np.uint64).ravel()
+
+
+def _bytes(columns: dict[str, Any], name: str, part: HistoryPart) -> list[Any]:
+    """``name``, or what ``name_b64`` encodes; None where there is neither."""
+    import pyarrow as pa
+
+    plain: list[Any] = columns[name].cast(pa.binary()).to_pylist()
+    encoded = columns[f"{name}_b64"]
+    if encoded.null_count == len(encoded):
+        return plain
+    try:
+        decoded = [None if text is None else a2b_base64(text, strict_mode=True) for text in encoded.to_pylist()]
+    except (Error, ValueError):
+        raise _unfit(part, f'"{name}_b64" that is no base64') from None
+    return [second if first is None else first for first, second in zip(plain, decoded, strict=True)]
+
+
+def _unfit(part: HistoryPart, why: str) -> Unreadable:
+    return Unreadable(
+        f"{part.path}, from byte {part.start} to {part.end}: {why}; a line is an object with vlsn and digest"
+    )

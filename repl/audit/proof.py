@@ -1,0 +1,181 @@
+"""A client's history held against the copies: each acknowledged append at its VLSN, in every copy.
+
+    history file ─► (VLSN, digest) by range of VLSNs ─► shuffle ─► a task's ranges: the frames of each copy that hold
+    them are read again, their entries' digests made, the two joined by VLSN
+
+A copy must have what its first VLSN to its DTVLSN hold; what lies above may be on its way to it, or about to be rolled
+back, but some copy must have it.  Nothing of what is joined passes through the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_, or_
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repl.audit.blocks import read_blocks
+from repl.audit.digest import U64, Place, entry_digests
+from repl.audit.findings import FINDINGS_MAX, Finding
+from repl.audit.frames import Bools, read_frames
+from repl.audit.history import Appends, HistoryPart, appends_by_range, merged_appends
+from repl.audit.plan import Part
+from repl.audit.source import Failure, Source, Unreadable
+from vlsn.block import BlockFlag, EntryKind
+from vlsn.frame import FRAME_BYTES
+from vlsn.rows import Rows
+from vlsn.segment import segment_name
+
+FAILED: Final = -1
+"""In place of a range: why a part of the history could not be read."""
+MISSING: Final = "history-missing"
+DIFFERS: Final = "history-differs"
+_THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), ("offset", "<u8")])
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a copy answers for: from ``first`` to ``durable`` it must have everything, to ``last`` it may."""
+
+    first: int
+    durable: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The outcome for one range of VLSNs."""
+
+    appends: int = 0
+    everywhere: int = 0
+    cleaned: int = 0
+    broken: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | Failure]]:
+    """A task's first half."""
+    try:
+        yield from appends_by_range(part)
+    except Unreadable as error:
+        yield FAILED, Failure(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Prover:
+    """A task's second half, for the ranges that come to it; ``places`` by range, each with its source's part."""
+
+    sources: Sequence[Source]
+    extents: Sequence[Extent]
+    places: Mapping[int, Sequence[tuple[Part, Place]]]
+
+    def __call__(self, item: tuple[int, list[Any]]) -> Proof | Failure:
+        at, pieces = item
+        if at == FAILED:
+            failure: Failure = pieces[0]
+            return failure
+        appends = merged_appends(pieces)
+        try:
+            there = [self._there(index, at, appends) for index in range(len(self.sources))]
+        except Unreadable as error:
+            return Failure(str(error))
+        return _judged(appends, there, self.sources, self.extents)
+
+    def _there(self, index: int, at: int, appends: Appends) -> NDArray[np.void]:
+        """What the copy has at the VLSNs of ``appends``, one place in memory at a time."""
+        source = self.sources[index]
+        found = [np.empty(0, _THERE)]
+        for part, place in self.places.get(at, ()):
+            if part.source == index:
+                found.append(_entries(source, part, place, appends["vlsn"]))
+        return np.sort(np.concatenate(found), order="vlsn")
+
+
+def _entries(source: Source, part: Part, place: Place, wanted: U64) -> NDArray[np.void]:
+    """The DATA entries at the ``wanted`` VLSNs, in blocks that are visible and whole."""
+    buf = source.read(part, place.start, place.end)
+    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), base=place.start)
+    blocks = read_blocks(buf, frames, base=place.start)
+    blocks = blocks.only(blocks.visible)
+    rows = Rows(buf, blocks.offsets - place.start + FRAME_BYTES, blocks.headers)
+    chosen = np.flatnonzero(np.isin(rows.vlsns(), wanted) & (rows.kinds() == EntryKind.DATA))
+    found = np.empty(len(chosen), _THERE)
+    found["vlsn"] = rows.vlsns()[chosen]
+    keyed = bool(rows.has(BlockFlag.KEYS).any())
+    keys = _cut(buf, *rows.key_cuts(), chosen) if keyed else None
+    found["digest"] = entry_digests(_cut(buf, *rows.value_cuts(), chosen), keys)
+    found["number"] = part.number
+    found["offset"] = rows.spread(blocks.offsets)[chosen]
+    return found
+
+
+def _cut(buf: Any, starts: NDArray[np.int64], ends: NDArray[np.int64], chosen: NDArray[np.int64]) -> list[bytes]:
+    view = memoryview(buf)
+    cuts = zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True)
+    return [bytes(view[start:end]) for start, end in cuts]
+
+
+def _judged(
+    appends: Appends, there: Sequence[NDArray[np.void]], sources: Sequence[Source], extents: Sequence[Extent]
+) -> Proof:
+    vlsns = appends["vlsn"]
+    rights = [_right(appends, found) for found in there]
+    below = [vlsns < extent.first for extent in extents]
+    owed = [~under & (vlsns <= extent.durable) for under, extent in zip(below, extents, strict=True)]
+    findings: list[Finding] = []
+    broken = 0
+    for source, found, right, due in zip(sources, there, rights, owed, strict=True):
+        wrong = np.flatnonzero(due & ~right)
+        broken += len(wrong)
+        findings += [_finding(source, appends[row], found) for row in wrong[:FINDINGS_MAX].tolist()]
+    nowhere = np.flatnonzero(~_any(rights) & ~_any(owed) & ~_all(below))
+    furthest = max(range(len(sources)), key=lambda index: extents[index].last)
+    for row in nowhere[:FINDINGS_MAX].tolist():
+        finding = _finding(sources[furthest], appends[row], there[furthest])
+        findings.append(replace(finding, detail=f"{finding.detail}; no copy has it"))
+    return Proof(
+        appends=len(appends),
+        everywhere=int(_all(rights).sum()),
+        cleaned=int(_any(below).sum()),
+        broken=broken + len(nowhere),
+        findings=findings,
+    )
+
+
+def _right(appends: Appends, found: NDArray[np.void]) -> Bools:
+    """Which of ``appends`` are in ``found`` as they were acknowledged; no VLSN is twice in ``found``."""
+    if not len(found):
+        return np.zeros(len(appends), np.bool_)
+    at = np.minimum(np.searchsorted(found["vlsn"], appends["vlsn"]), len(found) - 1)
+    right: Bools = (found["vlsn"][at] == appends["vlsn"]) & (found["digest"][at] == appends["digest"])
+    return right
+
+
+def _finding(source: Source, append: Any, found: NDArray[np.void]) -> Finding:
+    vlsn, digest = int(append["vlsn"]), f"{int(append['digest']):016x}"
+    at = int(np.searchsorted(found["vlsn"], append["vlsn"]))
+    place: dict[str, Any] = {"source": source.text, "vlsn": vlsn}
+    if at == len(found) or int(found["vlsn"][at]) != vlsn:
+        detail = "it was acknowledged, and no whole DATA entry is there"
+        return Finding(rule=MISSING, file="", offset=0, detail=detail, more={"digest": digest}, **place)
+    entry = found[at]
+    return Finding(
+        rule=DIFFERS,
+        file=segment_name(int(entry["number"])),
+        offset=int(entry["offset"]),
+        detail="another entry is there than the one that was acknowledged",
+        more={"digest": digest, "digest_there": f"{int(entry['digest']):016x}"},
+        **place,
+    )
+
+
+def _any(masks: Sequence[Bools]) -> Bools:
+    return reduce(or_, masks)
+
+
+def _all(masks: Sequence[Bools]) -> Bools:
+    return reduce(and_, masks)
