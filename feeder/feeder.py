@@ -22,7 +22,7 @@ from feeder.source import Mode, Offload, Source
 from feeder.syncup import matchpoint
 from vlsn.block import decode_header
 from vlsn.checksum import crc
-from vlsn.errors import BadBody, IntegrityFault, StaleTerm, Trimmed, VlsnLogError
+from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, Trimmed, VlsnLogError
 from vlsn.ids import NULL_VLSN, Term, Vlsn
 from vlsn.local import LocalLog
 from vlsn.seams import Buffer, Channel
@@ -42,6 +42,7 @@ from vlsn.stream import (
     encode,
     heartbeat_message,
     message_type,
+    refusal,
     round_message,
 )
 
@@ -171,7 +172,7 @@ class Feeder:
         """Tells the replica why, if nothing is being sent to it just now; its owner then ends the task.  It hears of
         it at its next syncup otherwise."""
         if self._idle:
-            self._channel.send_now(encode(Refuse(error.slug, str(error))))
+            self._channel.send_now(encode(refusal(error)))
 
     def handed_over(self) -> None:
         """Another group is with this log's writer.  When nothing is being sent it goes out right here, while the disk
@@ -228,7 +229,10 @@ class Feeder:
         answer = await self._channel.receive()
         if message_type(answer) is MessageType.REFUSE:
             refused = decode_json(answer, Refuse)
-            raise IntegrityFault(f"replica {self.replica} ended syncup: {refused.detail}")
+            said = f"replica {self.replica} ended syncup: {refused.slug}: {refused.detail}"
+            if refused.slug == IntegrityFault.slug:
+                raise IntegrityFault(said, vlsn=refused.vlsn)
+            raise ChannelClosed(said)
         start = decode_json(answer, Start)
         if start.from_vlsn != at + 1:
             raise BadBody(f"START from VLSN {start.from_vlsn} after a matchpoint of {at}")
@@ -245,7 +249,9 @@ class Feeder:
         block = bytes(blocks[0])
         header = decode_header(block)
         if header.last_vlsn != at:
-            raise IntegrityFault(f"VLSN {at} ends a block at replica {self.replica}, but lies in {header.name} here")
+            raise IntegrityFault(
+                f"VLSN {at} ends a block at replica {self.replica}, but lies in {header.name} here", vlsn=at
+            )
         return Matchpoint(
             vlsn=at,
             feed_term=self.term,
@@ -257,7 +263,7 @@ class Feeder:
 
     async def _refuse(self, error: VlsnLogError) -> None:
         try:
-            await self._channel.send(encode(Refuse(error.slug, str(error))))
+            await self._channel.send(encode(refusal(error)))
         except VlsnLogError:
             pass  # it is gone: there is nobody to tell
 

@@ -223,6 +223,11 @@ class NodeApi(Protocol):
         group, sender and receiver.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
         ...
 
+    async def peer_copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+        """``GET /v1/peer/copy``: which block holds ``vlsn``, and its SHA-256, for a member whose own differs from
+        another's; ``asked`` as above.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
+        ...
+
     async def transfer(self, to: str | None) -> dict[str, Any]:
         """Moves mastership to the member ``to``, or to the one that is furthest.  Raises ``NotMaster``,
         ``BadArgument``, ``Unreachable``."""

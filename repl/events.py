@@ -23,7 +23,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "founding": ("founding", "peer.silent"),
     "group": ("group.change", "group.durable", "group.promoted", "group.readmitted", "group.waits"),
     "feed": ("feed.start", "feed.mode", "feed.end", "feed.stopped"),
-    "syncup": ("syncup", "rolled_back"),
+    "syncup": ("syncup", "rolled_back", "integrity"),
     "restore": (
         *("restore.begin", "restore.from", "restore.again", "restore.failed", "restore.note", "restore.done"),
         "restore.provides",

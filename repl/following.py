@@ -6,7 +6,8 @@ All members are asked at once; the first that says it leads, in a term not below
 empty node takes its very first feed only from the incarnation and process that it last told that it is empty.  Each
 try backs off up to half a second and starts over once a feed has streamed.  A refusal that time alone does not mend
 (not listed, nothing in common) shows in the state's reason, and is tried all the same: a person, or the group, may
-change it.  Two different blocks under one name, or a rollback of what is durable, halt the node.
+change it.  Where its block differs from the master's, the members' copies decide (``integrity``).  A rollback of what
+is durable halts the node.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from repl.api import FeedHello
 from repl.catching_up import CatchingUp
 from repl.founding import Answer
 from repl.http.feed import encode_hello
+from repl.integrity import resolve
 from repl.peers import ask
 from repl.role import Role
 from replica.feed import FeedRejected, ReplicaFeed
@@ -34,7 +36,6 @@ from vlsn.errors import (
     IntegrityFault,
     NotListed,
     NotMaster,
-    RollbackProhibited,
     Trimmed,
     Unreachable,
     VlsnLogError,
@@ -132,10 +133,9 @@ class Following(Role):
         self.feeds += 1
         try:
             await feed.run()
-        except BaseExceptionGroup as errors:
-            self._raise(_first(errors))
-        except (VlsnLogError, OSError, TimeoutError) as error:
-            self._raise(error)
+        except (BaseExceptionGroup, VlsnLogError, OSError, TimeoutError) as errors:
+            first = _first(errors) if isinstance(errors, BaseExceptionGroup) else errors
+            self._raise(await self._weighed(first) if _is_integrity(first) else first)
         finally:
             self.feed = None
             await channel.close()
@@ -212,14 +212,19 @@ class Following(Role):
             process=self.node.process,
         )
 
+    async def _weighed(self, fault: BaseException) -> BaseException:
+        """What is raised in the place of an integrity fault."""
+        if self.node.stopping:
+            return fault
+        try:
+            return Unreachable(await resolve(self.node, getattr(fault, "vlsn", 0), str(fault)))
+        except Halted as error:
+            return error
+
     def _raise(self, error: BaseException) -> None:
         if self.node.stopping:
             raise asyncio.CancelledError from error
-        if isinstance(error, IntegrityFault):
-            raise Halted(f"integrity: {error}. Compare the copies with 'vlsnlog audit'") from error
-        if isinstance(error, RollbackProhibited):
-            raise error
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, Halted | asyncio.CancelledError):
             raise error
         self._stopped(error)
         if isinstance(error, FeedRejected):
@@ -269,6 +274,12 @@ class Following(Role):
         if self.feed is not None and self.feed.position is not None:
             now = self.node.seams.clock.monotonic_s()
             self.catching_up.note(now, self.log.range.last_sync, self.feed.position.last_vlsn)
+
+
+def _is_integrity(error: BaseException) -> bool:
+    """Two copies differ, as this side has found or the master has."""
+    rejected = isinstance(error, FeedRejected) and error.reason == IntegrityFault.slug
+    return rejected or isinstance(error, IntegrityFault)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

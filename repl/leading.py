@@ -26,6 +26,7 @@ from repl.cleaning import FeederHolds, overtaken
 from repl.founding import Found
 from repl.handing_over import HandingOver
 from repl.images import NOTHING, Told
+from repl.integrity import resolve
 from repl.offload import settle
 from repl.peers import ask_all
 from repl.read_index import LeadersRounds
@@ -34,6 +35,8 @@ from vlsn.block import EntryKind
 from vlsn.errors import (
     ChannelClosed,
     DuplicateFeed,
+    Halted,
+    IntegrityFault,
     NotListed,
     NotMaster,
     OutcomeUnknown,
@@ -260,19 +263,31 @@ class Leading(Role):
         assert task is not None
         self.feeders[hello.node] = feeder
         self._tasks[feeder] = task
-        why = "closed"
+        why, fault = "closed", None
         try:
             await feeder.run()
         except* (ChannelClosed, TimeoutError) as errors:
             why = str(errors.exceptions[0])
         except* (VlsnLogError, OSError) as errors:
-            why = f"{type(errors.exceptions[0]).__name__}: {errors.exceptions[0]}"
+            first = errors.exceptions[0]
+            why = f"{type(first).__name__}: {first}"
+            fault = first if isinstance(first, IntegrityFault) else None
         finally:
             del self._tasks[feeder]
             if self.feeders.get(hello.node) is feeder:
                 del self.feeders[hello.node]
             self._count_present()
             self.node.event("feed.end", replica=hello.node, why=why)
+        if fault is not None:
+            await self._weigh(fault)
+
+    async def _weigh(self, fault: IntegrityFault) -> None:
+        """A replica holds another block than this log: the lead ends if this one is the odd one out."""
+        try:
+            await resolve(self.node, fault.vlsn, str(fault))
+        except Halted as error:
+            if not self._ended.done():
+                self._ended.set_exception(error)
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
         assert self.book is not None and self.node.electing is not None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from feeder.restore import Restores
-from vlsn.block import decode
+from vlsn.block import BlockHeader, decode
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, WrongGroup, WrongName
 from vlsn.ids import NodeName, Vlsn
 from vlsn.offer import CLOSE, OPEN, document, read_ask
@@ -27,7 +27,7 @@ def answer_ask(node: Node, body: object) -> dict[str, Any]:
     """``POST /v1/peer/restore``.  Raises ``BadBody``, ``WrongGroup``, ``WrongName``, ``Halted``, and as ``Restores``
     does."""
     ask = read_ask(body)
-    _check_names(node, ask.group, ask.sender, ask.to)
+    check_names(node, ask.group, ask.sender, ask.to)
     restores = _restores(node)
     feeders = len(node.leading.feeders) if node.leading is not None else 0
     if ask.purpose == OPEN:
@@ -53,37 +53,44 @@ async def block_of(node: Node, asked: Mapping[str, str], term: int, first: int) 
     """``GET /v1/peer/block``: the visible block of that name, verified, as it lies in this log; with a term of 0 the
     one that begins at ``first``, if it is durable.  Raises ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``,
     ``Trimmed``."""
-    _check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
-    log = node.opened()
-    if not log.range.first <= first <= log.range.last_sync:
-        raise NotFound(f"VLSN {first} is not in this log, {log.range.first} to {log.range.last_sync}")
-    mapping = log.index.at_or_before(Vlsn(first))
-    if mapping is None:
-        raise NotFound(f"the index has nothing for VLSN {first}")
-    upto, start, reader = log.range.last_sync, mapping[1], log.reader()
-
-    def read() -> bytes:
-        try:
-            run = reader.blocks(first, start=start, upto_vlsn=upto, bytes_max=1)
-        finally:
-            reader.close()
-        if not run.data:
-            raise NotFound(f"VLSN {first} is not in this log any more")
-        return run.data[0]
-
-    block = await node.offload("reads")(read)
-    try:
-        header = decode(block)
-    except BadBody as error:
-        raise Damaged(f"the block at VLSN {first} is damaged here, too: {error}", vlsn=first) from error
+    check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
+    block, header = await block_at(node, Vlsn(first))
     if header.first_vlsn != first or (term and header.term != term):
         raise NotFound(f"block {header.name} holds VLSN {first} here, not block ({term}, {first})")
-    if not term and header.last_vlsn > log.dtvlsn:
+    if not term and header.last_vlsn > node.opened().dtvlsn:
         raise NotFound(f"block {header.name} is not durable as far as this node knows")
     return block
 
 
-def _check_names(node: Node, group: str, sender: str, to: str) -> None:
+async def block_at(node: Node, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
+    """The visible, synced block that holds ``vlsn``, verified.  Raises ``NotFound``, ``Damaged``, ``Trimmed``."""
+    log = node.opened()
+    upto = log.range.last_sync
+    if not log.range.first <= vlsn <= upto:
+        raise NotFound(f"VLSN {vlsn} is not in this log, {log.range.first} to {upto}")
+    mapping = log.index.at_or_before(vlsn)
+    if mapping is None:
+        raise NotFound(f"the index has nothing for VLSN {vlsn}")
+    start, reader = mapping[1], log.reader()
+
+    def read() -> bytes:
+        try:
+            run = reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=1)
+        finally:
+            reader.close()
+        if not run.data:
+            raise NotFound(f"VLSN {vlsn} is not in this log any more")
+        return run.data[0]
+
+    block = await node.offload("reads")(read)
+    try:
+        return block, decode(block)
+    except BadBody as error:
+        raise Damaged(f"the block at VLSN {vlsn} is damaged here, too: {error}", vlsn=vlsn) from error
+
+
+def check_names(node: Node, group: str, sender: str, to: str) -> None:
+    """That a member asks, and asks this node.  Raises ``WrongGroup``, ``WrongName``."""
     if group != node.config.group:
         raise WrongGroup(f"this node is of group {node.config.group}, not {group[:40]}")
     if to != node.config.name or NodeName(sender) not in node.members.listed or sender == to:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,13 +69,15 @@ class Restoration:
         """Whom to ask: as the group listed them when there was a log."""
         self._node = node
         self._wanted: asyncio.Future[str] | None = None
+        self._avoid: frozenset[NodeName] = frozenset()
         self._notes: list[str] = []
 
     # When.
 
-    def want(self, why: str) -> None:
-        """The log is to be restored; whoever waits in ``wanted`` hears of it."""
+    def want(self, why: str, *, avoid: Collection[NodeName] = ()) -> None:
+        """The log is to be restored, though not from those in ``avoid``; whoever waits in ``wanted`` hears of it."""
         if self._wanted is not None and not self._wanted.done():
+            self._avoid = frozenset(avoid)
             self._wanted.set_result(why)
 
     async def asked(self) -> str:
@@ -215,7 +217,7 @@ class Restoration:
                 self._failed(name, error)
                 return None
 
-        others = [name for name in self.members if name != node.name]
+        others = [name for name in self.members if name != node.name and name not in self._avoid]
         answers = await asyncio.gather(*(one(name) for name in others))
         return choose([offer for offer in answers if offer is not None], have=have, durable=durable)
 

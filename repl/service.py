@@ -16,6 +16,7 @@ from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
 from repl.appends import Append
 from repl.changing import document
 from repl.cleaning import told
+from repl.integrity import answer_copy
 from repl.membership import read_change
 from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
@@ -143,6 +144,9 @@ class NodeService:
 
     async def peer_block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
         return await block_of(self._node, asked, term, first)
+
+    async def peer_copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+        return await answer_copy(self._node, asked, vlsn)
 
     def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
         return answer_ask(self._node, body)

@@ -41,6 +41,7 @@ from vlsn.stream import (
     decode_round,
     encode,
     message_type,
+    refusal,
     round_message,
     split_blocks,
 )
@@ -56,9 +57,10 @@ Offload = Callable[[Callable[[], ReadRun]], Awaitable[ReadRun]]
 class FeedRejected(VlsnLogError):
     """The master refused in syncup; ``slug`` of what it said is in ``reason``."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, vlsn: int = 0) -> None:
         super().__init__(detail)
         self.reason = reason
+        self.vlsn = vlsn
 
 
 class ReplicaFeed:
@@ -145,7 +147,7 @@ class ReplicaFeed:
                 await self._roll_back(Vlsn(theirs.vlsn))
                 self._check_term()
         except VlsnLogError as error:
-            await self._channel.send(encode(Refuse(error.slug, str(error))))
+            await self._channel.send(encode(refusal(error)))
             raise
         self.verified, self._last_term = Vlsn(theirs.vlsn), theirs.term
         await self._channel.send(encode(Start(theirs.vlsn + 1)))
@@ -277,4 +279,4 @@ def _set(due: asyncio.Future[None]) -> None:
 
 
 def _rejected(refuse: Refuse) -> FeedRejected:
-    return FeedRejected(refuse.slug, refuse.detail)
+    return FeedRejected(refuse.slug, refuse.detail, refuse.vlsn)

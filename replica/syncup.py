@@ -10,7 +10,7 @@ from zlib import crc32
 
 from vlsn.block import decode_header
 from vlsn.checksum import crc
-from vlsn.errors import BadBody, IntegrityFault
+from vlsn.errors import IntegrityFault
 from vlsn.ids import Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.seams import Buffer
@@ -39,15 +39,18 @@ def matchpoint_of(block: Buffer, *, feed_term: int) -> Matchpoint:
 
 
 def compare(theirs: Matchpoint, block: Buffer) -> None:
-    """Raises ``IntegrityFault`` unless ``block``, this node's at the matchpoint, is the master's byte for byte;
-    ``BadBody`` for a matchpoint that is not a block's end here."""
+    """Raises ``IntegrityFault`` unless ``block``, this node's at the matchpoint, is the master's byte for byte."""
     mine = matchpoint_of(block, feed_term=theirs.feed_term)
     if mine.vlsn != theirs.vlsn:
-        raise BadBody(f"the matchpoint {theirs.vlsn} lies inside this node's block {mine.block_first}–{mine.vlsn}")
+        raise IntegrityFault(
+            f"VLSN {theirs.vlsn} ends a block at the master, but lies in block {mine.block_first}–{mine.vlsn} here",
+            vlsn=theirs.vlsn,
+        )
     if mine != theirs:
         raise IntegrityFault(
             f"two blocks ({theirs.term}, {theirs.block_first}) and ({mine.term}, {mine.block_first}) end at VLSN "
-            f"{theirs.vlsn}: crc32c {theirs.crc32c:08x} there, {mine.crc32c:08x} here"
+            f"{theirs.vlsn}: crc32c {theirs.crc32c:08x} there, {mine.crc32c:08x} here",
+            vlsn=theirs.vlsn,
         )
 
 

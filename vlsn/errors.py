@@ -278,7 +278,15 @@ class Unreachable(VlsnLogError):
 
 
 class IntegrityFault(VlsnLogError):
-    """Two copies that must be equal are not."""
+    """Two copies that must be equal are not.
+
+    ``vlsn``: which both hold, each in another block; 0 where it is not one VLSN's."""
+
+    slug = "integrity-fault"
+
+    def __init__(self, detail: str, *, vlsn: int = 0) -> None:
+        super().__init__(detail)
+        self.vlsn = vlsn
 
 
 def by_slug() -> dict[str, type[VlsnLogError]]:

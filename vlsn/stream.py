@@ -37,7 +37,7 @@ from vlsn.block import (
     BLOCK_DTYPE,
 )
 from vlsn.block_run import BlockRun, run_of
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, IntegrityFault, VlsnLogError
 from vlsn.ids import NUMBER_MAX, U32_MAX
 from vlsn.limits import BODY_BYTES_MAX, MIB
 from vlsn.records import JSON_FAULTS
@@ -119,6 +119,13 @@ class Start(msgspec.Struct, frozen=True):
 class Refuse(msgspec.Struct, frozen=True):
     slug: str
     detail: str
+    vlsn: Number = 0
+    """Of an integrity fault: which both logs hold, each in another block."""
+
+
+def refusal(error: VlsnLogError) -> Refuse:
+    """What is told of ``error`` to the other side of a feed."""
+    return Refuse(error.slug, str(error), error.vlsn if isinstance(error, IntegrityFault) else 0)
 
 
 _JSON: dict[MessageType, type[msgspec.Struct]] = {

@@ -1,5 +1,5 @@
 """``/v1/peer/restore``: a peer that restores its log asks (POST), and fetches ranges of segments (GET).
-``/v1/peer/block``: a peer that mends its log fetches one block.
+``/v1/peer/block``: a peer that mends its log fetches one block; ``/v1/peer/copy``: it asks which copy is here.
 
 A range is given with the crc32c of its bytes and the log's generation, which changes with every rollback.
 """
@@ -24,6 +24,7 @@ CRC_FIELD = "Vlsnlog-Crc32c"
 GENERATION_FIELD = "Vlsnlog-Generation"
 _RANGE = frozenset({"session", "segment", "start", "end", "have"})
 _BLOCK = frozenset({"group", "sender", "to", "term", "first"})
+_COPY = frozenset({"group", "sender", "to", "vlsn"})
 _NONE: frozenset[str] = frozenset()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -45,19 +46,23 @@ class Restore:
 
     async def block(self, request: Request) -> Response:
         """``GET /v1/peer/block``: one block by its name, for a member whose own is damaged."""
-        query.only(request.query, _BLOCK)
-        if len(request.query) != len(_BLOCK):
-            raise BadArgument(f"this call takes all of: {', '.join(sorted(_BLOCK))}")
+        _exactly(request, _BLOCK)
         term = query.whole(request.query, "term", 0, 0, query.VLSN_MAX)
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
             data = await self._node.peer_block(request.query, term, first)
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
+    async def copy(self, request: Request) -> Response:
+        """``GET /v1/peer/copy``: the name and digest of the block that holds a VLSN."""
+        _exactly(request, _COPY)
+        vlsn = query.whole(request.query, "vlsn", 0, 1, query.VLSN_MAX)
+        with self._ranges.hold():
+            answer = await self._node.peer_copy(request.query, vlsn)
+        return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(answer))
+
     async def range(self, request: Request) -> Response:
-        query.only(request.query, _RANGE)
-        if len(request.query) != len(_RANGE):
-            raise BadArgument(f"this call takes all of: {', '.join(sorted(_RANGE))}")
+        _exactly(request, _RANGE)
         number = query.whole(request.query, "segment", 0, 1, NUMBER_MAX)
         start = query.whole(request.query, "start", 0, 0, SEGMENT_BYTES_MAX)
         end = query.whole(request.query, "end", 0, 0, SEGMENT_BYTES_MAX)
@@ -72,3 +77,9 @@ class Restore:
             GENERATION_FIELD: str(generation),
         }
         return Response(200, headers, data)
+
+
+def _exactly(request: Request, names: frozenset[str]) -> None:
+    query.only(request.query, names)
+    if len(request.query) != len(names):
+        raise BadArgument(f"this call takes all of: {', '.join(sorted(names))}")

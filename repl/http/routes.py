@@ -51,6 +51,7 @@ class Gateway:
             "/v1/peer/hello": {"POST": admin.peer_hello},
             "/v1/peer/restore": {"POST": restore.ask, "GET": restore.range},
             "/v1/peer/block": {"GET": restore.block},
+            "/v1/peer/copy": {"GET": restore.copy},
             "/v1/peer/vote": {"POST": admin.peer_vote},
             "/v1/peer/read_index": {"POST": admin.peer_read_index},
             "/v1/peer/stand": {"POST": admin.peer_stand},

@@ -298,6 +298,11 @@ class MemoryNode:
             raise WrongGroup("another group")
         return b"block %d of term %d" % (first, term)
 
+    async def peer_copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+        if asked["group"] != self.group:
+            raise WrongGroup("another group")
+        return {"last": vlsn}
+
     async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
         if session != "good":
             raise NotFound("the restore is over")

@@ -55,6 +55,14 @@ async def test_a_block_is_asked_for_by_its_name() -> None:
         refused(await call(MemoryNode(), "GET", BLOCK.replace(old, new)), 400, "bad-argument")
 
 
+async def test_a_copy_is_asked_for_by_a_vlsn() -> None:
+    asked = "/v1/peer/copy?group=g&sender=n2&to=n1&vlsn=41"
+    assert json(await call(MemoryNode(), "GET", asked)) == {"last": 41}
+    refused(await call(MemoryNode(), "GET", asked.replace("group=g", "group=h")), 409, "wrong-group")
+    for old, new in (("&to=n1", ""), ("vlsn=41", "vlsn=0"), ("vlsn=41", "vlsn=x"), ("to=n1", "to=n1&and=more")):
+        refused(await call(MemoryNode(), "GET", asked.replace(old, new)), 400, "bad-argument")
+
+
 async def test_a_question_is_an_object_of_bounded_size() -> None:
     node = MemoryNode()
     assert json(await call(node, "POST", "/v1/peer/restore", body=b'{"group":"g"}')) == {"asked": "g"}

@@ -1,0 +1,163 @@
+"""Two different blocks under one VLSN, every checksum right: the members' copies decide which of them is restored."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repl.integrity import Verdict, weigh
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+from tests.seam.test_mending import place
+from vlsn import block as block_format
+from vlsn.checksum import crc
+from vlsn.frame import FRAME_BYTES, FrameKind, build_header, decode_header
+from vlsn.ids import NodeName
+from vlsn.segment import SegmentHeader
+
+NAMES = [NodeName(f"n{number}") for number in range(1, 6)]
+
+
+async def filled(seed: int, told: dict[int, bytes]) -> Group:
+    group = Group(seed)
+    await group.start()
+    await group.serving()
+    for number in range(5):
+        value = b"value %d" % number
+        status, answer = await group.append(value, acks="all")
+        assert status == 200, answer
+        told[answer["first"]] = value
+    return group
+
+
+def forge(group: Group, name: str, vlsn: int, *, byte: int) -> None:
+    """``name``, which is up, is killed, and the last byte of the block that holds ``vlsn`` in its log is another one;
+    its checksums are right."""
+    path, offset = place(group, name, vlsn)
+    group.kill(name)
+    disk = group.machines[name].disk
+    data = disk.content(path)
+    salt = SegmentHeader.decode(data[:4096]).salt
+    frame = decode_header(data, offset, offset=offset, salt=salt)
+    assert frame is not None and frame.kind == FrameKind.BLOCK
+    start = offset + FRAME_BYTES
+    block = bytearray(data[start : start + frame.length])
+    block[-1] = byte
+    block[56:60] = crc(bytes(block[64:])).to_bytes(4, "little")
+    block[60:64] = crc(bytes(block[:60])).to_bytes(4, "little")
+    block_format.decode(bytes(block))
+    head = build_header(FrameKind.BLOCK, bytes(block), offset=offset, prev=frame.prev, synced=frame.synced, salt=salt)
+    file = disk.open(path, write=True)
+    file.write(offset, [head, bytes(block)])
+    file.sync()
+    file.close()
+
+
+def verdicts(group: Group, name: str) -> list[str]:
+    events = group.nodes[name].events.recent("syncup", "integrity")
+    return [event["verdict"] for event in events]
+
+
+async def healed(group: Group, told: dict[int, bytes], restored: str) -> None:
+    """All hold one log, ``restored`` by a restore, and the group takes appends."""
+    node = group.nodes[restored]
+    await group.until(lambda: node.restoration.count == 1, f"{restored} is restored")
+    await group.serving()
+    streaming = [name for name in group.names if name != group.master]
+    await group.until(lambda: all(group.state(name) == "REPLICA" for name in streaming), "all are fed")
+    status, answer = await group.append(b"afterwards", acks="all")
+    assert status == 200, answer
+    told[answer["first"]] = b"afterwards"
+    await group.until(lambda: all(each.dtvlsn() >= max(told) for each in group.nodes.values()), "all have all")
+    for name in group.names:
+        assert await group.read(name) == told
+    assert not group.fatal
+
+
+def test_a_replica_whose_copy_is_the_odd_one_out_is_restored() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(61, told)
+        odd = next(name for name in group.names if name != group.master)
+        forge(group, odd, max(told), byte=0x21)
+        _, answer = await group.append(b"meanwhile")
+        told[answer["first"]] = b"meanwhile"
+        await group.start(odd)
+        await healed(group, told, odd)
+        assert verdicts(group, odd) == ["minority"]
+        assert set(verdicts(group, group.master)) <= {"sound"}
+        await group.stop()
+
+    run(main())
+
+
+def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() -> None:
+    """Nobody halts while the third member's copy is not known."""
+
+    async def main(seed: int) -> bool:
+        told: dict[int, bytes] = {}
+        group = await filled(seed, told)
+        forge(group, "n1", max(told), byte=0x22)
+        group.kill("n2", "n3")
+        await group.start("n1", "n2")
+        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one leads")
+        led = group.master == "n1"
+        await group.until(lambda: verdicts(group, "n1") != [] and verdicts(group, "n2") != [], "both have looked")
+        await asyncio.sleep(3.0)
+        for name in ("n1", "n2"):
+            assert set(verdicts(group, name)) == {"open"}
+            assert group.state(name) in ("MASTER", "UNKNOWN")
+        waits = [node.reason for node in group.nodes.values() if node.state == "UNKNOWN"]
+        assert waits and all("waits for what n3 will tell" in reason for reason in waits)
+        await group.start("n3")
+        await healed(group, told, "n1")
+        assert "minority" in verdicts(group, "n1")
+        await group.stop()
+        return led
+
+    for seed in range(70, 90):
+        if run(main(seed)):
+            return
+    raise AssertionError("n1 has led in no seed")
+
+
+def test_without_a_majority_of_equal_copies_all_halt() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(63, told)
+        for number, name in enumerate(group.names):
+            forge(group, name, max(told), byte=0x30 + number)
+        await group.start()
+        await group.until(lambda: all(node.state == "HALTED" for node in group.nodes.values()), "all have halted")
+        for node in group.nodes.values():
+            assert "no majority" in node.reason and "audit" in node.reason
+            assert node.restoration.count == 0
+        await group.stop()
+
+    run(main())
+
+
+@given(
+    st.integers(1, 5),
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["a", "b", "c"]), min_size=1),
+    st.data(),
+)
+def test_what_copies_prove(size: int, copies: dict[NodeName, str], data: st.DataObject) -> None:
+    """Against the definition: of all that those who are silent could still tell."""
+    electable = NAMES[:size]
+    own = data.draw(st.sampled_from(sorted(copies)))
+    weighed = weigh(copies, electable, own)
+    told = [copies[name] for name in electable if name in copies]
+    silent = [name for name in electable if name not in copies]
+    held = {digest for digest in told if told.count(digest) * 2 > size}
+    assert list(weighed.silent) == silent
+    if held:
+        (digest,) = held
+        assert weighed.verdict is (Verdict.SOUND if copies[own] == digest else Verdict.MINORITY)
+        assert weighed.others == {name for name in copies if copies[name] != digest}
+        return
+    assert not weighed.others
+    could = any((told.count(digest) + len(silent)) * 2 > size for digest in {*told, "d"})
+    assert weighed.verdict is (Verdict.OPEN if could else Verdict.SPLIT)
