@@ -36,7 +36,7 @@ from vlsn.lmdb_store import LmdbStores
 from vlsn.local import LocalLog
 from vlsn.log_reading import LogReading
 from vlsn.log_waiting import WaitingAppend, WaitingAppends
-from vlsn.options import Durability, LogOptions
+from vlsn.options import Durability, LogOptions, LogStats
 from vlsn.overmark import check_rollback
 from vlsn.queued import Pending
 from vlsn.reader import DATA_ONLY
@@ -133,6 +133,16 @@ class Log:
     def active_logs(self) -> list[int]:
         """Numbers of the current segment and the standby."""
         return self._log.active_files()
+
+    @property
+    def stats(self) -> LogStats:
+        """What the log counts, as it counts: groups, syncs and what shared them, rolls, the index's own."""
+        return self._log.stats
+
+    def synced_length(self, segment: int) -> int:
+        """How many bytes of that segment are synced: as far as its file may be read from outside this process.  0 when
+        it is not, or no longer, a segment of the log."""
+        return self._log.synced_end(segment)
 
     def append(
         self,

@@ -22,6 +22,7 @@ from vlsn.errors import (
     WrongDirectory,
 )
 from vlsn.options import Durability, LogOptions
+from vlsn.segment import segment_name
 
 SMALL = LogOptions(segment_bytes=64 << 10)
 
@@ -61,7 +62,7 @@ def test_many_threads_share_syncs_and_keep_their_own_order(tmp_path: Path) -> No
             thread.join()
         assert {entry.vlsn: entry.value for entry in log.read()} == told
         assert len(told) == 800
-        assert log._log.stats.groups < 800  # some appends shared a sync
+        assert log.stats.groups < 800  # some appends shared a sync
         for name in range(8):
             mine = [value for _, value in sorted(told.items()) if value.startswith(f"{name}/".encode())]
             assert mine == [f"{name}/{number}".encode() for number in range(100)]
@@ -79,6 +80,23 @@ def test_rotation_checkpoint_and_waiting(tmp_path: Path) -> None:
         waiting.start()
         assert log.wait_for(3, timeout_s=10)
         waiting.join()
+
+
+def test_what_is_synced_of_a_segment_is_all_that_others_may_read(tmp_path: Path) -> None:
+    """A file copied as far as that holds every append that has returned, and nothing torn."""
+    with Log.open(tmp_path, SMALL) as log:
+        log.append(b"one")
+        first = log.active_logs[0]
+        told = log.synced_length(first)
+        with open(tmp_path / segment_name(first), "rb") as file:
+            before = file.read(told)
+        assert b"one" in before and log.synced_length(first + 7) == 0
+        log.append(b"two")
+        grown = log.synced_length(first)
+        with open(tmp_path / segment_name(first), "rb") as file:
+            after = file.read(grown)
+        assert grown > told and after[:told] == before and b"two" in after[told:]
+        assert log.stats.groups >= 2 and log.stats.unacked == 0
 
 
 async def test_append_async_from_many_coroutines(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_what_a_failed_write_took_is_read_where_it_was_written_again(log: Log, d
     assert [entry.value for entry in log.read()] == values
     appending.join(WAIT_S)
     assert not appending.is_alive()
-    assert log._log.stats.write_errors == 1
+    assert log.stats.write_errors == 1
     assert [value for _, value in log.pairs()] == [*values, b"last"]
 
 

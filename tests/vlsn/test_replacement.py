@@ -396,7 +396,7 @@ def test_a_thousand_failures_under_concurrent_appends() -> None:
     for thread in threads:
         thread.join()
     assert not errors, errors[0]
-    assert log._log.stats.write_errors >= failures
+    assert log.stats.write_errors >= failures
     found = {entry.vlsn: entry.value for entry in log.read()}
     assert found == told
     assert sorted(told) == list(range(2, len(told) + 2))
@@ -405,4 +405,4 @@ def test_a_thousand_failures_under_concurrent_appends() -> None:
         assert mine == [f"{name}/{number}".encode() for number in range(len(mine))]
     disk.log = None
     log.close()
-    print(f"{disk.failed} failures, {len(told)} appends, {log._log.stats.rolls['error']} rolls for errors")
+    print(f"{disk.failed} failures, {len(told)} appends, {log.stats.rolls['error']} rolls for errors")
