@@ -20,7 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -47,13 +47,23 @@ class NodeEnded(VlsnLogError):
 
 
 class Node:
-    """One child process.  ``environment``: what it gets beside this process's own."""
+    """One child process.  ``environment``: what it gets beside this process's own; ``launcher``: words before its
+    command, of a program that becomes it (``ip netns exec n1``)."""
 
-    def __init__(self, name: str, directory: Path, url: str, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        url: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.directory = directory
         self.url = url
         self.environment = dict(environment or {})
+        self._launcher = tuple(launcher)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -77,7 +87,16 @@ class Node:
     def start(self) -> None:
         """Starts the process and writes its pid file."""
         assert not self.running
-        command = [sys.executable, "-P", "-m", "repl.cli.main", "node", "--config", str(self.config_path)]
+        command = [
+            *self._launcher,
+            sys.executable,
+            "-P",
+            "-m",
+            "repl.cli.main",
+            "node",
+            "--config",
+            str(self.config_path),
+        ]
         with open(self.directory / LOG_FILE, "ab") as log:
             self._process = subprocess.Popen(
                 command,

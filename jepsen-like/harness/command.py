@@ -37,6 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--interval", type=float, help="seconds between faults of a kind, on average; default 10, or less"
     )
     parser.add_argument("--disk", default=",".join(WAYS["disk"]), help="what the nemesis disk does")
+    parser.add_argument(
+        "--between",
+        choices=("auto", "namespaces", "proxies"),
+        default="auto",
+        help="what partitions the nodes: network namespaces of their own (root), or proxies",
+    )
     parser.add_argument("--no-audit", dest="audit", action="store_false", help="leave out the Spark audit")
     parser.add_argument("--store", type=Path, help="where runs are kept; default: jepsen-like/store")
     parser.add_argument("--keep", action="store_true", help="keep the nodes' data of a valid run, too")
@@ -108,6 +114,7 @@ def _asked(options: argparse.Namespace) -> Options:
         interval_s=options.interval,
         disk_ways=ways,
         audit=options.audit,
+        between=options.between,
     )
 
 

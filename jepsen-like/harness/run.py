@@ -13,13 +13,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from harness import judge
 from harness.checks import Found, check
-from harness.group.nodes import SETTINGS, Group, make_group
+from harness.group.nodes import SETTINGS, Group, Refused, make_group
 from harness.group.watch import Watch
 from harness.nemesis import clock, disk
 from harness.nemesis.nemesis import Nemesis
@@ -55,6 +56,8 @@ class Options:
     interval_s: float | None = None
     disk_ways: tuple[str, ...] = WAYS["disk"]  # type: ignore[assignment]
     audit: bool = True
+    between: str = "auto"
+    """The nodes: ``namespaces``, ``proxies``, or the first that the machine lets us have."""
     settings: Mapping[str, str | int | float] = field(default_factory=lambda: SETTINGS)
 
 
@@ -63,6 +66,8 @@ class Outcome:
     """What a run came to."""
 
     options: Options
+    between: str = ""
+    """What was between the nodes."""
     found: Found = field(default_factory=Found)
     lacks: list[str] = field(default_factory=list)
     """Why it would be *unknown*."""
@@ -107,7 +112,7 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     recorder = Recorder(directory / "history.jsonl")
     network = AiohttpNetwork()
     try:
-        group = await make_group(directory / "nodes", network, nodes=options.nodes, settings=options.settings)
+        group = await _group(outcome, directory / "nodes", network, progress)
         if "clock" in options.kinds:
             _give_clocks(group)
         watch = Watch(group.urls, network, recorder)
@@ -140,6 +145,22 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     return outcome
 
 
+async def _group(outcome: Outcome, directory: Path, network: AiohttpNetwork, progress: Progress) -> Group:
+    options = outcome.options
+    making = partial(make_group, directory, network, nodes=options.nodes, settings=options.settings)
+    outcome.between = "namespaces" if options.between == "auto" else options.between
+    try:
+        group = await making(between=outcome.between)
+    except Refused as refused:
+        if options.between != "auto":
+            raise BadArgument(f"--between {options.between}: {refused}") from None
+        progress.say(f"between the nodes: proxies; this machine refuses network namespaces: {refused}")
+        outcome.between = "proxies"
+        return await making(between=outcome.between)
+    progress.say(f"between the nodes: {outcome.between}")
+    return group
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     options: Options
@@ -163,7 +184,7 @@ async def _stages(run: _Run) -> None:
             run.progress.stage("runs", run.options.seconds)
             await _work(run, work)
             run.progress.stage("heals", HEAL_S)
-            run.group.links.heal(list(run.group.links.met))
+            await run.group.links.heal()
             run.group.release()
             settled.set()
             last = await _healed(run, work)

@@ -8,7 +8,7 @@ and yet each of the n·(n-1) directed pairs can be cut by itself:
 
 A directed pair that is blocked either *holds*: what is sent on it, ends of connections too, goes on when it is
 healed, as TCP does after lost packets; or *cuts*: connections of the pair are reset, and new ones too.
-The harness's own connections always pass.
+The harness's own connections always pass.  Needs no root; ``namespaces`` does the same to packets.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
 from harness.group.callers import owner_of
+from harness.group.partitions import How, Pair
 
-Pair = tuple[str, str]
-How = Literal["hold", "cut"]
 READ_BYTES = 1 << 16
 _RESET = struct.pack("ii", 1, 0)
 
@@ -56,8 +54,7 @@ class Links:
         self._links: set[_Link] = set()
         self._blocked: dict[Pair, How] = {}
         self._healed = asyncio.Event()
-        self.met: dict[Pair, int] = {}
-        """How often a blocked pair kept something back, or cut it, since it was blocked last."""
+        self._met: dict[Pair, int] = {}
 
     async def open(self, name: str, public_port: int, port: int) -> None:
         """Listens for calls to ``name``, which itself listens on ``port``.  Raises ``OSError``."""
@@ -78,18 +75,19 @@ class Links:
         for server in self._servers:
             await server.wait_closed()
 
-    def block(self, pairs: Iterable[Pair], how: How) -> None:
-        """Nothing passes these directed pairs from now on."""
+    async def block(self, pairs: Iterable[Pair], how: How) -> None:
         for pair in pairs:
             self._blocked[pair] = how
-            self.met[pair] = 0
+            self._met[pair] = 0
         if how == "cut":
             for link in list(self._links):
                 self._cut(link)
 
-    def heal(self, pairs: Iterable[Pair], *, cut: bool = False) -> None:
-        """These pass again; with ``cut`` the connections that were held are reset instead of going on."""
-        pairs = set(pairs)
+    async def met(self, pairs: Iterable[Pair]) -> int:
+        return sum(self._met.get(pair, 0) for pair in pairs)
+
+    async def heal(self, pairs: Iterable[Pair] | None = None, *, cut: bool = False) -> None:
+        pairs = set(self._blocked) if pairs is None else set(pairs)
         for pair in pairs:
             self._blocked.pop(pair, None)
         if cut:
@@ -102,7 +100,7 @@ class Links:
     def _cut(self, link: _Link) -> bool:
         for pair in ((link.source, link.target), (link.target, link.source)):
             if self._blocked.get(pair) == "cut":
-                self.met[pair] += 1
+                self._met[pair] += 1
                 link.reset()
                 return True
         return False
@@ -151,5 +149,5 @@ class Links:
     async def _pass(self, pair: Pair) -> None:
         """Returns once ``pair`` is not blocked."""
         while pair in self._blocked:
-            self.met[pair] += 1
+            self._met[pair] += 1
             await self._healed.wait()

@@ -13,12 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.group.links import Links
+from harness.group.namespaces import Namespaces, Refused
+from harness.group.partitions import Partitions
 from repl.cluster import Cluster, Node, NodeEnded, free_base_port, prepare
 from repl.http.types import Network
 
 AGAIN_S = 1.0
 WATCH_S = 0.1
 START_S = 60.0
+PORT = 7701
+"""Of every node, where each has an address of its own."""
 
 SETTINGS: Mapping[str, str | int | float] = {
     "segment_bytes": 1 << 20,
@@ -33,7 +37,7 @@ SETTINGS: Mapping[str, str | int | float] = {
 class Group:
     """n1 … nN under ``directory``.  Everything on one event loop, started from its main thread."""
 
-    def __init__(self, cluster: Cluster, links: Links) -> None:
+    def __init__(self, cluster: Cluster, links: Partitions) -> None:
         self.cluster = cluster
         self.links = links
         self.names = [node.name for node in cluster.nodes]
@@ -141,9 +145,23 @@ class Group:
 
 
 async def make_group(
-    directory: Path, network: Network, *, nodes: int, settings: Mapping[str, str | int | float]
+    directory: Path,
+    network: Network,
+    *,
+    nodes: int,
+    settings: Mapping[str, str | int | float],
+    between: str = "proxies",
 ) -> Group:
-    """A group that is not started yet, its links open.  Raises ``BadArgument``."""
+    """A group that is not started yet.  ``between`` its nodes: ``proxies``, or ``namespaces``, networks of their own.
+    Raises ``BadArgument``, ``Refused``."""
+    if between == "proxies":
+        return await _by_proxies(directory, network, nodes, settings)
+    return await _in_namespaces(directory, network, nodes, settings)
+
+
+async def _by_proxies(
+    directory: Path, network: Network, nodes: int, settings: Mapping[str, str | int | float]
+) -> Group:
     base = free_base_port(2 * nodes)
     cluster = prepare(directory, network, nodes=nodes, base_port=base, settings=settings)
     links = Links(lambda: group.pids(), harness_pid=os.getpid())
@@ -158,4 +176,24 @@ async def make_group(
     return group
 
 
-__all__ = ["SETTINGS", "Group", "NodeEnded", "make_group"]
+async def _in_namespaces(
+    directory: Path, network: Network, nodes: int, settings: Mapping[str, str | int | float]
+) -> Group:
+    base = free_base_port(nodes)
+    cluster = prepare(directory, network, nodes=nodes, base_port=base, settings=settings)
+    spaces = await Namespaces.open([node.name for node in cluster.nodes])
+    addresses = {
+        f"127.0.0.1:{base + at}": f"{spaces.address(node.name)}:{PORT}" for at, node in enumerate(cluster.nodes)
+    }
+    moved = []
+    for node in cluster.nodes:
+        text = node.config_path.read_text()
+        for old, new in addresses.items():
+            text = text.replace(old, new)
+        node.config_path.write_text(text)
+        url = f"http://{spaces.address(node.name)}:{PORT}"
+        moved.append(Node(node.name, node.directory, url, launcher=spaces.launcher(node.name)))
+    return Group(Cluster(cluster.directory, moved, network), spaces)
+
+
+__all__ = ["SETTINGS", "Group", "NodeEnded", "Refused", "make_group"]

@@ -100,11 +100,11 @@ class Nemesis:
         pairs = pairs_hit(strike.way, self._group.names, self._watch.master, chance)
         how = chance.choice(("hold", "hold", "cut"))
         cut_after = chance.random() < 0.5
-        links.block(pairs, "cut" if how == "cut" else "hold")
+        await links.block(pairs, "cut" if how == "cut" else "hold")
         self._begins(strike, number, _sides(pairs), pairs=pairs, how=how)
         await asyncio.sleep(strike.lasts_s)
-        met = sum(links.met.get(pair, 0) for pair in pairs)
-        links.heal(pairs, cut=cut_after)
+        met = await links.met(pairs)
+        await links.heal(pairs, cut=cut_after)
         return self._ends(strike, number, met > 0, met=met)
 
     async def _clock(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:

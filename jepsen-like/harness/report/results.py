@@ -34,6 +34,8 @@ def command(options: Options) -> str:
     words += [f"--rate {options.rate:g}", f"--writers {options.writers}"]
     if options.interval_s is not None:
         words.append(f"--interval {options.interval_s:g}")
+    if options.between != "auto":
+        words.append(f"--between {options.between}")
     if "disk" in options.kinds:
         words.append(f"--disk {','.join(options.disk_ways)}")
     return " ".join(words)
@@ -51,6 +53,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "seconds": outcome.options.seconds,
         "seed": outcome.options.seed,
         "command": command(outcome.options),
+        "between": outcome.between,
         "polls": outcome.polls,
         "entries_read": outcome.entries,
         "entries_audited": outcome.audited,
@@ -77,7 +80,11 @@ def table(outcome: Outcome) -> list[str]:
         ("appends whose end is unknown", f"{ops['info']:,}"),
         ("pages polled by readers", f"{outcome.polls:,}"),
         ("entries read from the nodes in the end", f"{outcome.entries:,}"),
-        ("acknowledged entries that Spark found in every directory", f"{outcome.audited:,}"),
+        *(
+            [("acknowledged entries that Spark found in every directory", f"{outcome.audited:,}")]
+            if outcome.audited
+            else []
+        ),
         ("changes of master", f"{max(0, len(outcome.masters) - 1):,}"),
         *((f"faults that struck: {kind}", f"{count:,}") for kind, count in outcome.faults.items()),
         ("anomalies", f"{sum(outcome.found.counts.values()):,}"),

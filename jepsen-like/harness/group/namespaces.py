@@ -1,0 +1,197 @@
+"""A network of its own for each node, where the machine lets root make one: partitions drop packets, not bytes.
+
+    harness, clients ─ bridge vlPb 198.18.X.254 ─┬─ veth ─ namespace vlP-n1: eth0 198.18.X.1
+                                                 └─ veth ─ namespace vlP-n2: eth0 198.18.X.2        P: our process id
+
+Nodes' URLs are these addresses, the same for members and clients.  A directed pair that is blocked
+
+    holds   the target drops what comes from the source: a rule of its routing says *blackhole*.  TCP sends it again
+            once it is healed, or gives up
+    cuts    the source has no route to the target, so that calls fail at once, and what is connected is destroyed on
+            both sides
+
+Rules for addresses need no packet filter, so ``ip`` and ``ss`` are all that this takes.  A node's rules come before
+its local addresses; what they kept back is counted by its kernel (``Ip: InAddrErrors OutNoRoutes``).  Delay and loss
+of a share of the packets (netem) are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from harness.group.partitions import How, Pair
+
+SUBNETS: Final = range(256)
+"""Of 198.18.0.0/16, which RFC 2544 keeps for tests of networks."""
+_OURS: Final = re.compile(r"vl(\d+)(-n\d+|v\d+|b)(@.*)?$")
+_BEFORE_LOCAL: Final = 100
+_LOCAL: Final = 1000
+
+
+class Refused(Exception):
+    """The machine does not let us; the message says what."""
+
+
+class Namespaces:
+    """Of one group.  ``open`` makes one."""
+
+    def __init__(self, names: Sequence[str], subnet: int) -> None:
+        self._mark = f"vl{os.getpid()}"
+        self._names = list(names)
+        self._subnet = subnet
+        self._blocked: dict[Pair, How] = {}
+        self._before: dict[Pair, int] = {}
+        self._cut: Counter[Pair] = Counter()
+
+    @classmethod
+    async def open(cls, names: Sequence[str]) -> Namespaces:
+        """Raises ``Refused``; nothing is left then."""
+        if os.geteuid() != 0:
+            raise Refused("network namespaces need root")
+        if missing := [program for program in ("ip", "ss") if shutil.which(program) is None]:
+            raise Refused(f"network namespaces need {' and '.join(missing)} (Debian, Ubuntu: apt-get install iproute2)")
+        await _sweep()
+        made = cls(names, await _free_subnet())
+        try:
+            await made._make()
+        except Refused:
+            await made.close()
+            raise
+        return made
+
+    def address(self, name: str) -> str:
+        return f"198.18.{self._subnet}.{self._names.index(name) + 1}"
+
+    def launcher(self, name: str) -> tuple[str, ...]:
+        """Words before a command that is to run in the node's namespace; the process is the command's."""
+        return ("ip", "netns", "exec", self._space(name))
+
+    async def block(self, pairs: Iterable[Pair], how: How) -> None:
+        pairs = list(pairs)
+        for pair in pairs:
+            self._before[pair] = await self._counted(pair, how)
+            self._blocked[pair] = how
+            self._cut[pair] = 0
+            await self._rule("add", pair, how)
+        if how == "cut":
+            await self._destroy(pairs)
+
+    async def met(self, pairs: Iterable[Pair]) -> int:
+        """Where two blocked pairs share the node that counts, both count what either met."""
+        met = 0
+        for pair in pairs:
+            if (how := self._blocked.get(pair)) is not None:
+                met += self._cut[pair] + await self._counted(pair, how) - self._before[pair]
+        return met
+
+    async def heal(self, pairs: Iterable[Pair] | None = None, *, cut: bool = False) -> None:
+        healed = [pair for pair in (list(self._blocked) if pairs is None else pairs) if pair in self._blocked]
+        if cut:
+            await self._destroy(healed)
+        for pair in healed:
+            await self._rule("del", pair, self._blocked.pop(pair))
+
+    async def close(self) -> None:
+        """Also what was made in part."""
+        for number, name in enumerate(self._names, 1):
+            with suppress(Refused):  # with its space it would go some time later
+                await _run("ip", "link", "delete", self._end(number))
+            with suppress(Refused):
+                await _run("ip", "netns", "delete", self._space(name))
+        with suppress(Refused):
+            await _run("ip", "link", "delete", self._bridge)
+
+    async def _make(self) -> None:
+        await _run("ip", "link", "add", self._bridge, "type", "bridge")
+        await _run("ip", "address", "add", f"198.18.{self._subnet}.254/24", "dev", self._bridge)
+        await _run("ip", "link", "set", self._bridge, "up")
+        for number, name in enumerate(self._names, 1):
+            space, end = self._space(name), self._end(number)
+            await _run("ip", "netns", "add", space)
+            await _run("ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", space)
+            await _run("ip", "link", "set", end, "master", self._bridge, "up")
+            inside = ("ip", "-n", space)
+            await _run(*inside, "address", "add", f"{self.address(name)}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                await _run(*inside, "link", "set", device, "up")
+            await _run(*inside, "rule", "add", "pref", str(_LOCAL), "lookup", "local")
+            await _run(*inside, "rule", "del", "pref", "0")
+
+    async def _rule(self, verb: str, pair: Pair, how: How) -> None:
+        source, target = pair
+        words = ["from", self.address(source), "iif", "eth0", "blackhole"]
+        where = target
+        if how == "cut":
+            words, where = ["to", self.address(target), "unreachable"], source
+        await _run("ip", "-n", self._space(where), "rule", verb, "pref", str(_BEFORE_LOCAL), *words)
+
+    async def _destroy(self, pairs: Iterable[Pair]) -> None:
+        """The TCP connections of these, on both sides: an end that was told of it would not hear it."""
+        for source, target in pairs:
+            for here, there in ((source, target), (target, source)):
+                gone = await _run(*self.launcher(here), "ss", "-HK", "-t", "dst", self.address(there))
+                self._cut[source, target] += len(gone.splitlines())
+
+    async def _counted(self, pair: Pair, how: How) -> int:
+        """What the kernel of the node that blocks has dropped or refused since it was made."""
+        source, target = pair
+        name, counter = (target, "InAddrErrors") if how == "hold" else (source, "OutNoRoutes")
+        table = await _run(*self.launcher(name), "cat", "/proc/net/snmp")
+        words, figures = (line.split() for line in table.splitlines() if line.startswith("Ip:"))
+        return int(figures[words.index(counter)])
+
+    def _space(self, name: str) -> str:
+        return f"{self._mark}-{name}"
+
+    def _end(self, number: int) -> str:
+        """The link to the node of that number, on our side."""
+        return f"{self._mark}v{number}"
+
+    @property
+    def _bridge(self) -> str:
+        return f"{self._mark}b"
+
+
+async def _run(*command: str) -> str:
+    """Its output.  Raises ``Refused``."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise Refused(f"{command[0]}: {error.strerror}") from None
+    out, errors = await process.communicate()
+    if process.returncode != 0:
+        raise Refused(f"{' '.join(command)}: {errors.decode(errors='replace').strip()}")
+    return out.decode(errors="replace")
+
+
+async def _free_subnet() -> int:
+    used = await _run("ip", "-4", "-o", "address", "show")
+    first = os.getpid()
+    free = (each % len(SUBNETS) for each in range(first, first + len(SUBNETS)))
+    found = next((each for each in free if f" 198.18.{each}." not in used), None)
+    if found is None:
+        raise Refused("every network of 198.18.0.0/16 is in use here")
+    return found
+
+
+async def _sweep() -> None:
+    """What processes have left that did not live to close it."""
+    spaces = [line.split()[0] for line in (await _run("ip", "netns", "list")).splitlines() if line.strip()]
+    links = [line.split()[1].rstrip(":") for line in (await _run("ip", "-o", "link", "show")).splitlines()]
+    for name, delete in (*((each, "netns") for each in spaces), *((each, "link") for each in links)):
+        ours = _OURS.fullmatch(name)
+        if ours is not None and not os.path.exists(f"/proc/{ours[1]}"):
+            with suppress(Refused):
+                await _run("ip", delete, "delete", name.partition("@")[0])
