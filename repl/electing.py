@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from feeder.acks import majority
 from repl import peers
 from repl.election import Election, Elector, Role, Standing
 from repl.founding import Found, parse_hex
@@ -294,6 +295,7 @@ class Electing:
         self.core.floor = (record.floor_term, record.floor_vlsn)
         last = log.range.last_sync
         sound = node.state not in ("HALTED", "DAMAGED", "RESTORING")
+        sound = sound and not self._is_removed()
         return Standing(
             end=(log.history.term_of(last), last),
             electors=self._electors(),
@@ -301,6 +303,15 @@ class Electing:
             may_vote=node.state != "HALTED" and node.recognised,
             reluctant=bool(log.no_space),
         )
+
+    def _is_removed(self) -> bool:
+        """A majority of those whom this node would ask for votes lists it no more, though its own log does not say so:
+        it was away.  They can elect a master without it; one of them alone may be behind, and need its log."""
+        following = self._node.following
+        if following is None or not following.unlisted_by:
+            return False
+        electable = {elector.name for elector in self._electors() if elector.electable}
+        return len(following.unlisted_by & electable) >= majority(len(electable))
 
     def _electors(self) -> list[Elector]:
         log = self._log

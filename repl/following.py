@@ -66,6 +66,8 @@ class Following(Role):
         self.feed: ReplicaFeed | None = None
         self.reason = ""
         self.feeds = 0
+        self.unlisted_by: set[NodeName] = set()
+        """Who says, as of the last search, that the group lists this node no more."""
         self.catching_up = CatchingUp()
         self._tries = 0
         self._damaged_syncups = 0
@@ -152,7 +154,7 @@ class Following(Role):
         }
         deadline = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
         said: list[str] = []
-        unlisted = False
+        unlisted: set[NodeName] = set()
         waiting = set(asked)
         try:
             while waiting and not called.done() and (left := deadline - asyncio.get_running_loop().time()) > 0:
@@ -163,19 +165,23 @@ class Following(Role):
                     error = task.exception()
                     if error is None and (answer := task.result()).state == "MASTER":
                         if answer.term >= self.log.node_file.record.term:
+                            self.unlisted_by = set()
                             return answer
                         said.append(f"{asked[task]} leads term {answer.term}, which is over")
                     elif error is not None and not isinstance(error, VlsnLogError | OSError):
                         raise error
                     elif error is not None:
                         self._silent(asked[task], error)
-                        unlisted = unlisted or isinstance(error, NotListed)
+                        if isinstance(error, NotListed):
+                            unlisted.add(asked[task])
+                            self.unlisted_by.add(asked[task])
                         said.append(f"{asked[task]}: {error}")
         finally:
             called.cancel()
             for task in asked:
                 task.cancel()
         assert node.electing is not None
+        self.unlisted_by = unlisted
         if unlisted:
             raise NotListed("; ".join(sorted(said)))
         raise NotMaster(node.electing.reason or "; ".join(sorted(said)) or "no member leads")

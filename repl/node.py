@@ -51,6 +51,7 @@ from vlsn.errors import (
 )
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
+from vlsn.nodefile import NodeRecord
 from vlsn.queued import Pending
 from vlsn.seams import Seams, Worker
 from vlsn.seconds import Seconds
@@ -73,6 +74,7 @@ class Node:
         self.events = Events()
         self.master_changes = 0
         self._known_master: tuple[NodeName, int] | None = None
+        self._closed_record: NodeRecord | None = None
         self.state = "UNKNOWN"
         self.reason = "opening"
         self.log: LocalLog | None = None
@@ -222,7 +224,7 @@ class Node:
         log.close(partial(settle(closed), None))
         if log.failure is None:
             await closed
-        log.node_file.close()
+        self.close_node_file(log)
         self.log = self.reads = self.files = self.cleaning = self.restores = self.mending = self.scrub = None
         self.electing = None
 
@@ -373,8 +375,18 @@ class Node:
 
     @property
     def incarnation(self) -> int:
+        return self.record.incarnation if self.record is not None else 0
+
+    @property
+    def record(self) -> NodeRecord | None:
+        """The node file's, as of when the log was open last, also while it is restored; None before the first time."""
         log = self.log or self.restoration.log
-        return log.node_file.record.incarnation if log is not None else 0
+        return log.node_file.record if log is not None else self._closed_record
+
+    def close_node_file(self, log: LocalLog) -> None:
+        """The last step of a log's close."""
+        self._closed_record = log.node_file.record
+        log.node_file.close()
 
     def dtvlsn(self) -> int:
         return self.reads.durable if self.reads is not None else 0

@@ -24,7 +24,7 @@ def status(node: Node) -> dict[str, Any]:
         "url": node.config.url,
         "state": node.state,
         "master": node.master_name(),
-        "term": log.node_file.record.term if log is not None else 0,
+        "term": node.record.term if node.record is not None else 0,
         "incarnation": f"{node.incarnation:016x}",
         "process": f"{node.process:016x}",
         "listed": False,

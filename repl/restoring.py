@@ -273,7 +273,7 @@ class Restoration:
         log.close(partial(settle(closed), None))
         if log.failure is None:
             await closed
-        log.node_file.close()
+        self._node.close_node_file(log)
         self.log = None
 
     async def _tick(self, log: LocalLog) -> None:

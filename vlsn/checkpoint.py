@@ -195,7 +195,7 @@ class Checkpointer:
         def ended(start_lsn: Lsn, end_lsn: Lsn) -> None:
             settled = Vlsn(min(log.dtvlsn, log.range.last_sync))
             log.history.settle(settled)
-            record = log.state_record(settled)
+            record = log.state_snapshot(settled)
             after = log.index.at_or_before(Vlsn(settled + 1))
             scan = min(start_lsn, after[1]) if after is not None else start_lsn
             if not settled or settled < log.trimmed_to:
@@ -222,6 +222,6 @@ class Checkpointer:
                 self.release()
                 self.after()
 
-            log.keeper.submit(lambda: log.state.save(checkpoint=checkpoint, record=record), pointed, log.store_failed)
+            log.keeper.submit(lambda: log.state.save(checkpoint=checkpoint, record=record()), pointed, log.store_failed)
 
         log.append_record(FrameKind.CHECKPOINT_START, start, started, self._abandon)

@@ -12,6 +12,7 @@ the ones that may still be rolled back are kept beside the durable one.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 from vlsn import block as block_format
 from vlsn.block import EntryKind
@@ -123,19 +124,21 @@ class History:
             runs[0] = TermRun(runs[0].term, first, runs[0].last)
         self.term_runs = runs
 
-    def record(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> StateRecord:
-        """All of it as of ``vlsn``, for a checkpoint, with what was cleaned away (``StateRecord``)."""
+    def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
+        """All of it as of ``vlsn``, for a checkpoint, with what was cleaned away (``StateRecord``): put together by the
+        call of what is returned, on any thread (``Producers.snapshot``)."""
         copy = History()
         copy.term_runs = list(self.term_runs)
         copy.groups = list(self.groups)
         copy.truncate(vlsn)
         group_vlsn, group = copy.groups[-1] if copy.groups else (NULL_VLSN, None)
-        return StateRecord(
+        producers = self.producers.snapshot(vlsn)
+        return lambda: StateRecord(
             vlsn=vlsn,
             group=group,
             group_vlsn=group_vlsn,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
-            producers=self.producers.record(vlsn),
+            producers=producers(),
             trimmed_to=trimmed_to,
             first_segment=first_segment,
         )

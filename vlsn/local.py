@@ -153,7 +153,11 @@ class LocalLog:
 
     def state_record(self, vlsn: Vlsn) -> StateRecord:
         """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned."""
-        return self.history.record(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
+        return self.state_snapshot(vlsn)()
+
+    def state_snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
+        """The same, put together by the call of what is returned, on any thread."""
+        return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
     @property
     def first_segment(self) -> int:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -114,11 +114,12 @@ class Life:
             del column[:start]
         self._begin += start
 
-    def words(self, start: int, end: int) -> list[memoryview]:
-        """Rows ``start`` to ``end`` (exclusive), as a record has them; nothing is added while these views live."""
+    def words(self, start: int, end: int) -> bytes:
+        """Rows ``start`` to ``end`` (exclusive), as a record has them."""
         head = array("Q", (self.producer, self._begin + start, end - start))
         columns = (self._firsts, self._lasts, self._terms)
-        return [memoryview(head), *(memoryview(column)[start:end] for column in columns)]
+        # Slices, not views: an array of which there is a view cannot grow.
+        return b"".join((head, *(column[start:end] for column in columns)))
 
     @classmethod
     def of(cls, words: array[int]) -> Life:
@@ -149,6 +150,8 @@ class Producers:
         """Whoever was heard of longest ago first."""
         self._evicted_to = record.forgotten_to
         self._ended: list[_Ended] = []
+        self._taken_away = 0
+        """How often rows may have gone."""
         self._settled = max((life.last for life in self._lives.values()), default=0)
 
     def __len__(self) -> int:
@@ -196,6 +199,7 @@ class Producers:
 
     def settle(self, vlsn: Vlsn) -> None:
         """Everything up to ``vlsn`` stays for ever."""
+        self._taken_away += 1
         self._settled = max(self._settled, vlsn)
         self._ended = [ended for ended in self._ended if ended.at > vlsn]
         for life in (*self._lives.values(), *(ended.life for ended in self._ended)):
@@ -206,6 +210,7 @@ class Producers:
     def truncate(self, last: Vlsn) -> None:
         """Undoes what came after ``last``.  Below what was settled (an operator's truncation) not all can be known any
         more, and whoever was heard of up to ``last`` only may be forgotten."""
+        self._taken_away += 1
         lives, evicted_to = self._as_of(last)
         for life in lives:
             life.keep(0, life.upto(last))
@@ -216,14 +221,24 @@ class Producers:
 
     def record(self, vlsn: Vlsn) -> ProducersRecord:
         """All of it as of ``vlsn``, for a checkpoint."""
+        return self.snapshot(vlsn)()
+
+    def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
+        """The same, put together by the call of what is returned, on any thread, for its 24 MiB take long.  Rows may
+        be added meanwhile, but nothing settled or taken back: who asks sees to that."""
         lives, forgotten_to = self._as_of(vlsn)
-        words: list[memoryview] = []
-        for life in lives:
-            end = life.upto(vlsn)
-            words += life.words(max(0, end - self.limits.remembered), end)
         if vlsn < self._settled:
             forgotten_to = max(forgotten_to, vlsn)
-        return ProducersRecord(forgotten_to, b"".join(words))
+        ends = [life.upto(vlsn) for life in lives]
+        taken_away = self._taken_away
+
+        def put_together() -> ProducersRecord:
+            remembered = self.limits.remembered
+            parts = [life.words(max(0, end - remembered), end) for life, end in zip(lives, ends, strict=True)]
+            assert self._taken_away == taken_away, "rows were taken away while a record was put together"
+            return ProducersRecord(forgotten_to, b"".join(parts))
+
+        return put_together
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
         """The lives that were there at ``vlsn``, later rows of theirs included, and what had been evicted by then."""

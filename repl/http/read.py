@@ -57,7 +57,7 @@ class Reads:
         limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
         all_kinds = query.choice(fields, "kinds", False, ALL_KINDS)
-        place = Place(self._node, fields, from_vlsn)
+        place = Place.asked(self._node, fields, from_vlsn)
         with self._reads.hold():
             place.check()
             await confirm(self._node, fields)
@@ -126,12 +126,18 @@ class Reads:
 class Place:
     """Where a reader stands: what it has read last, if it said so."""
 
-    def __init__(self, node: NodeApi, fields: Mapping[str, str], from_vlsn: int | None) -> None:
+    def __init__(self, node: NodeApi, vlsn: int, term: int) -> None:
+        """``term`` 0: not said."""
         self._node = node
-        self._term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
-        self._vlsn = (from_vlsn or 0) - 1
-        if self._term and self._vlsn < 1:
+        self._vlsn = vlsn
+        self._term = term
+
+    @classmethod
+    def asked(cls, node: NodeApi, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
+        term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
+        if term and (from_vlsn or 0) < 2:
             raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")
+        return cls(node, (from_vlsn or 0) - 1, term)
 
     def check(self) -> None:
         """Before a read, and again before its answer, which may rest on more of the log.  Raises ``NotInLog``."""

@@ -5,13 +5,15 @@
 
 A comment comes whenever 15 s passed without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
 goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
+With ``?ids=vlsn.term`` ids are ``17.2``: a browser that comes back with one is told (``not-in-log``) if the log does
+not hold VLSN 17 of term 2.
 What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
 ends the stream.  So do events for which there is no room, since other clients do not take theirs (``queue-full``).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from repl.api import EntryPage, NodeApi
 from repl.http import ndjson, problem, query
@@ -30,7 +32,8 @@ from vlsn.errors import VlsnLogError, WaitEnded
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _COMMENT = b": still here\n\n"
-_PARAMETERS = frozenset({"from", "kinds", "after_term"}) | CONFIRMED
+IDS: Mapping[str, bool] = {"vlsn": False, "vlsn.term": True}
+_PARAMETERS = frozenset({"from", "kinds", "after_term", "ids"}) | CONFIRMED
 
 
 class Tails:
@@ -43,20 +46,21 @@ class Tails:
         query.only(request.query, _PARAMETERS)
         from_vlsn = query.whole(request.query, "from", None, 1, query.VLSN_MAX)
         all_kinds = query.choice(request.query, "kinds", False, ALL_KINDS)
-        place = Place(self._node, request.query, from_vlsn)
-        last_seen = request.headers.get("Last-Event-ID", "")
-        if last_seen:
-            from_vlsn = query.whole_of(last_seen, "Last-Event-ID", 0, query.VLSN_MAX - 1) + 1
-        else:
-            place.check()
+        with_term = query.choice(request.query, "ids", False, IDS)
+        place = Place.asked(self._node, request.query, from_vlsn)
+        if last_seen := request.headers.get("Last-Event-ID", ""):
+            vlsn, term = _seen(last_seen)
+            from_vlsn, place = vlsn + 1, Place(self._node, vlsn, term)
         self._tails.take(1)
         try:
+            place.check()
             await confirm(self._node, request.query)
             page = await self._read(from_vlsn, 0.0, all_kinds)
+            place.check()
         except BaseException:
             self._tails.give(1)
             raise
-        return Response(200, HEADERS, stream=_Tail(self, page, all_kinds))
+        return Response(200, HEADERS, stream=_Tail(self, page, all_kinds, with_term))
 
     async def _read(self, from_vlsn: int | None, wait_s: float, all_kinds: bool) -> EntryPage:
         return await self._node.read(
@@ -77,10 +81,11 @@ class Tails:
 class _Tail:
     """The events of one client, a page a piece."""
 
-    def __init__(self, tails: Tails, first: EntryPage, all_kinds: bool) -> None:
+    def __init__(self, tails: Tails, first: EntryPage, all_kinds: bool, with_term: bool) -> None:
         self._tails = tails
         self._page = first
         self._all_kinds = all_kinds
+        self._with_term = with_term
         self._counted = 0
         self._begun = self._ended = self._closed = False
 
@@ -95,7 +100,7 @@ class _Tail:
             if self._begun:
                 self._page = await self._tails.page_after(self._page, self._all_kinds)
             self._begun = True
-            events = _events(self._page, self._all_kinds)
+            events = _events(self._page, self._all_kinds, self._with_term)
             self._page = EntryPage([], self._page.next_vlsn, self._page.durable)
             self._count(len(events))
         except VlsnLogError as error:
@@ -119,10 +124,19 @@ class _Tail:
             self._counted = size
 
 
-def _events(page: EntryPage, all_kinds: bool) -> bytes:
+def _seen(last_event_id: str) -> tuple[int, int]:
+    """VLSN and term, 0 where it does not say one.  Raises ``BadArgument``."""
+    vlsn, dot, term = last_event_id.partition(".")
+    return (
+        query.whole_of(vlsn, "Last-Event-ID", 1 if dot else 0, query.VLSN_MAX - 1),
+        query.whole_of(term, "Last-Event-ID", 1, query.VLSN_MAX) if dot else 0,
+    )
+
+
+def _events(page: EntryPage, all_kinds: bool, with_term: bool) -> bytes:
     if not page.entries:
         return _COMMENT
-    rows = ndjson.encode_each(page.entries, kinds=all_kinds)
-    return b"".join(
-        [b"id: %d\ndata: %b\n\n" % (entry.vlsn, row) for entry, row in zip(page.entries, rows, strict=True)]
-    )
+    rows = zip(page.entries, ndjson.encode_each(page.entries, kinds=all_kinds), strict=True)
+    if with_term:
+        return b"".join([b"id: %d.%d\ndata: %b\n\n" % (entry.vlsn, entry.term, row) for entry, row in rows])
+    return b"".join([b"id: %d\ndata: %b\n\n" % (entry.vlsn, row) for entry, row in rows])

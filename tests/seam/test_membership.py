@@ -218,6 +218,33 @@ def test_a_node_that_was_away_when_it_was_removed_unseats_nobody() -> None:
     run(main())
 
 
+def test_a_node_that_was_cut_off_when_it_was_removed_asks_for_votes_no_more_once_a_majority_tells_it() -> None:
+    async def main() -> None:
+        group = Group(46)
+        await group.start()
+        await group.serving()
+        gone = next(name for name in group.names if name != group.master)
+        rest = [name for name in group.names if name != gone]
+        electing = group.nodes[gone].electing
+        assert electing is not None
+        group.net.split([gone], [*rest, "client"])
+        await changed(group, change="remove", name=gone)
+        await group.until(lambda: electing.core.rounds > 1, "it asks for votes")
+        group.net.heal()
+        await group.until(lambda: group.nodes[gone].reason.startswith("not-listed"), "it is told")
+        assert gone in listed(group, gone)  # its own log does not know it
+        asked = electing.core.rounds
+        await asyncio.sleep(20.0)
+        assert electing.core.rounds == asked
+        # Told so by one of three alone it asks: that one may be behind, and need what this node has.
+        group.kill(group.master)
+        await group.until(lambda: electing.core.rounds > asked, "it asks again")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_master_that_removes_itself_hands_over_once_that_is_durable() -> None:
     async def main() -> None:
         group = Group(46)

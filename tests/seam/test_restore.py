@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -95,13 +96,25 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
         told: dict[int, bytes] = {}
         group = await trimmed(32, told)
         group.net.default_delay_s = (0.02, 0.03)
+        terms: defaultdict[str, set[int]] = defaultdict(set)
+
+        async def look() -> None:
+            """Which stored terms a status shows in each state, also where no log is open between two."""
+            while True:
+                said = group.nodes["n3"].service.status()
+                terms[said["state"]].add(said["term"])
+                await asyncio.sleep(0.001)
+
         await group.start("n3")
+        looking = asyncio.create_task(look())
         provider = await until_under_way(group)
+        looking.cancel()
         assert provider == "n2"  # the master has a feeder to serve
         ready = group.nodes["n3"].service.readiness()
         assert any("RESTORING" in each or "not open" in each for each in ready), ready
         running = group.nodes["n3"].service.status()["restore"]["running"]
         assert running["from"] == "n2" and 0 < running["bytes_done"] < running["bytes_total"]
+        assert terms["RESTORING"] and terms["RESTORING"] == {group.nodes["n1"].opened().node_file.record.term}
         group.kill("n2", power=True)
 
         def restored() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +58,7 @@ class Table(RuleBasedStateMachine):
         self.last = 0
         self.settled = 0
         self.table = Producers(limits=LIMITS)
+        self.snapshots: list[tuple[Callable[[], ProducersRecord], ProducersRecord]] = []
 
     @rule(
         producers=st.lists(st.sampled_from([1, 1, 1, 1, 2, 2, 3, 4, 5]), min_size=1, max_size=8),
@@ -83,11 +85,13 @@ class Table(RuleBasedStateMachine):
     def settle(self, share: float) -> None:
         self.settled = self._between(share)
         self.table.settle(Vlsn(self.settled))
+        self.snapshots.clear()
 
     @rule(share=st.floats(0, 1))
     def roll_back(self, share: float) -> None:
         self.last = self._between(share)
         self.table.truncate(Vlsn(self.last))
+        self.snapshots.clear()
         self.rows = [row for row in self.rows if row.last <= self.last]
 
     @rule(share=st.floats(0, 1))
@@ -95,6 +99,16 @@ class Table(RuleBasedStateMachine):
         self.settled = self._between(share)
         self.table = Producers(self.table.record(Vlsn(self.settled)), LIMITS)
         self.table.note([row for row in self.rows if row.last > self.settled])
+
+    @rule(share=st.floats(0, 1))
+    def take_a_snapshot(self, share: float) -> None:
+        """Put together later, behind what was added meanwhile, it says what a record said at once."""
+        vlsn = Vlsn(self._between(share))
+        self.snapshots.append((self.table.snapshot(vlsn), self.table.record(vlsn)))
+
+    @invariant()
+    def a_snapshot_stays_what_it_was(self) -> None:
+        assert all(snapshot() == record for snapshot, record in self.snapshots)
 
     def _between(self, share: float) -> int:
         """A VLSN from what is settled to the end at which no submission is cut in two."""
