@@ -169,36 +169,39 @@ def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tup
     memory costs more than all else that is done to it."""
     size = min(link.size, link.size if link.end is None else link.end)
     if len(into) < size:
-        into.extend(bytes(size - len(into)))
+        into[:] = b"\0"
+        into *= size  # in place: each page is touched once
     file = disk.open(link.info.path)
     lost: list[tuple[int, int]] = []
     try:
         at = 0
         with memoryview(into) as view:
             while at < size:
-                piece = _read_piece(file, at, min(READ_BYTES, size - at), lost)
-                view[at : at + len(piece)] = piece
-                at += len(piece)
-                if not piece:
+                got = _read_piece(file, at, view[at : min(at + READ_BYTES, size)], lost)
+                at += got
+                if not got:
                     break
         return at, lost
     finally:
         file.close()
 
 
-def _read_piece(file: File, at: int, size: int, lost: list[tuple[int, int]]) -> bytes:
-    """``size`` bytes, page by page where the disk fails; adjoining pages that it does not give are one place."""
+def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int]]) -> int:
+    """Fills ``into``, page by page where the disk fails, and says how far; adjoining pages that it does not give are
+    one place."""
+    size = len(into)
     try:
-        return file.read(at, size)
+        return file.read_into(at, into)
     except OSError as error:
         if error.errno not in _LOST_ERRNOS:
             raise
         if size > PAGE_BYTES:
-            pages = range(at, at + size, PAGE_BYTES)
-            return b"".join(_read_piece(file, page, min(PAGE_BYTES, at + size - page), lost) for page in pages)
+            pages = range(0, size, PAGE_BYTES)
+            return sum(_read_piece(file, at + page, into[page : page + PAGE_BYTES], lost) for page in pages)
     start = lost.pop()[0] if lost and lost[-1][1] == at else at
     lost.append((start, at + size))
-    return bytes(size)
+    into[:] = bytes(size)
+    return size
 
 
 def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:
@@ -220,6 +223,22 @@ def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, Rol
             except BadBody:
                 continue  # no record, and named as such where its segment is verified
             yield lsn(number, begin - FRAME_BYTES), record
+
+
+def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
+    """Whether nothing but zeros lies behind the header page: a standby, which is not held for that."""
+    file = disk.open(info.path)
+    piece = bytearray(READ_BYTES)
+    size = min(info.size, SEGMENT_BYTES_MAX)
+    try:
+        with memoryview(piece) as view:
+            for at in range(FIRST_FRAME, size, READ_BYTES):
+                got = file.read_into(at, view[: min(READ_BYTES, size - at)])
+                if np.frombuffer(piece, np.uint8, got).any():
+                    return False
+    finally:
+        file.close()
+    return True
 
 
 def _bytes_of(disk: Disk, info: SegmentInfo) -> bytes:
@@ -257,6 +276,8 @@ def _links(
 def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:
     """The salt of the frames in a segment without a good ACTIVE header, None when there are none, and up to where
     they say that it had been synced."""
+    if _is_blank(disk, info):
+        return None, 0
     buf = _bytes_of(disk, info)
     salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
     return salt, 0 if salt is None else synced_in_frames(buf, FIRST_FRAME, salt)

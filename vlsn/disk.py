@@ -46,6 +46,12 @@ class PosixFile:
             got += len(data)
         return b"".join(parts)
 
+    def read_into(self, offset: int, into: memoryview) -> int:
+        got = 0
+        while got < len(into) and (more := os.preadv(self._fd, [into[got:]], offset + got)):
+            got += more
+        return got
+
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         if len(buffers) <= IOV_MAX:
             written = os.pwritev(self._fd, buffers, offset)

@@ -17,21 +17,19 @@ from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from vlsn import scan
 from vlsn.checksum import crc
 from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
 from vlsn.inspection import Inspected, heads_good
 from vlsn.limits import KIB
+from vlsn.plain import COLUMNS, Rows, take_plain
 from vlsn.scan import Offsets
-from vlsn.seams import File, Reading, in_turn
+from vlsn.seams import Buffer, File, Reading, in_turn
 from vlsn.sidecar import Sidecar
 
 WINDOW_BYTES = 768 * KIB
 """Or one frame, when that is larger."""
-_COLUMNS = 5
-Rows = npt.NDArray[np.int64]
 
 
 class Columns:
@@ -39,19 +37,33 @@ class Columns:
     all that is put into it, so what they gave of one segment is gone with the next."""
 
     def __init__(self) -> None:
-        self._rows: Rows = np.empty((_COLUMNS, 0), dtype=np.int64)
+        self._rows: Rows = np.empty((COLUMNS, 0), dtype=np.int64)
+        self._unmarked = np.zeros(0, dtype=np.bool_)
         self._count = 0
         self._records: list[tuple[int, FrameKind, bytes]] = []
 
     def start(self, frames: int) -> None:
         """There will be so many at most."""
         if self._rows.shape[1] < frames:
-            self._rows = np.empty((_COLUMNS, frames + frames // 8), dtype=np.int64)
+            self._rows = np.empty((COLUMNS, frames + frames // 8), dtype=np.int64)
+            self._unmarked = np.zeros(self._rows.shape[1], dtype=np.bool_)
+            self._unmarked.setflags(write=False)
         self._count = 0
         self._records = []
 
-    def add(self, buf: bytes, base: int, found: scan.Walk) -> bool:
-        """False when a frame is overmarked, claims what it cannot know, or holds a block whose header cannot be."""
+    def add(self, buf: Buffer, window: Window, offsets: Offsets, *, before: int, salt: int) -> bool:
+        """The frames of one more window, at ``offsets``.  False when one is not as it must be, is overmarked, or claims
+        what it cannot know."""
+        into = self._rows[:, self._count : self._count + len(offsets)]
+        if take_plain(buf, window.start, offsets, end=window.stop, before=before, salt=salt, into=into):
+            self._count += len(offsets)
+            return True
+        found = scan.at_offsets(buf, base=window.start, offsets=offsets, end=window.stop, salt=salt)
+        if len(found) != len(offsets) or found.end != window.stop or int(found.headers["prev"][0]) != before:
+            return False
+        return self._add_each(buf, window.start, found)
+
+    def _add_each(self, buf: Buffer, base: int, found: scan.Walk) -> bool:
         headers = found.headers
         if headers["flag"].any() or (headers["synced"] > found.offsets).any():
             return False
@@ -73,11 +85,11 @@ class Columns:
         dtvlsns[:] = heads["dtvlsn"]
         return True
 
-    def _add_records(self, buf: bytes, base: int, found: scan.Walk) -> None:
+    def _add_records(self, buf: Buffer, base: int, found: scan.Walk) -> None:
         kinds, lengths = found.headers["kind"].tolist(), found.headers["length"].tolist()
         for offset, kind, length in zip(found.offsets.tolist(), kinds, lengths, strict=True):
             begin = offset - base + FRAME_BYTES
-            self._records.append((offset, FrameKind(kind), buf[begin : begin + length]))
+            self._records.append((offset, FrameKind(kind), bytes(buf[begin : begin + length])))
 
     def inspected(self, offsets: Offsets, end: int) -> Inspected:
         """Good until the next ``start``."""
@@ -85,7 +97,7 @@ class Columns:
         return Inspected(
             offsets,
             np.zeros(0, dtype=FRAME_DTYPE),
-            np.zeros(len(offsets), dtype=np.bool_),
+            self._unmarked[: len(offsets)],
             [],
             end,
             False,
@@ -94,7 +106,7 @@ class Columns:
             lasts=lasts,
             terms=terms,
             dtvlsns=dtvlsns,
-            marked=np.zeros(self._count, dtype=np.bool_),
+            marked=self._unmarked[: self._count],
             records=self._records,
             by_sidecar=True,
         )
@@ -120,16 +132,13 @@ def inspect_sealed(
                 return None
             checksum = crc(buf, checksum)
             frames = offsets[window.low : window.high]
-            found = scan.at_offsets(buf, base=start, offsets=frames, end=stop, salt=salt)
-            if len(found) != len(frames) or found.end != stop or int(found.headers["prev"][0]) != before:
-                return None
-            if not columns.add(buf, start, found):
+            if not columns.add(buf, window, frames, before=before, salt=salt):
                 return None
             before = stop - int(frames[-1])
     return columns.inspected(offsets, end) if checksum == sidecar.crc else None
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """The frames ``low`` to ``high`` (exclusive) of a segment, and the bytes that they are; the first with the header
     page before it."""
 
@@ -139,10 +148,10 @@ class _Window(NamedTuple):
     stop: int
 
 
-def _windows(offsets: Offsets, end: int) -> Iterator[_Window]:
+def _windows(offsets: Offsets, end: int) -> Iterator[Window]:
     """Runs of frames of about ``WINDOW_BYTES``."""
     low = 0
     while low < len(offsets):
         high = max(low + 1, int(np.searchsorted(offsets, offsets[low] + WINDOW_BYTES)))
-        yield _Window(low, high, int(offsets[low]) if low else 0, int(offsets[high]) if high < len(offsets) else end)
+        yield Window(low, high, int(offsets[low]) if low else 0, int(offsets[high]) if high < len(offsets) else end)
         low = high

@@ -26,6 +26,10 @@ class File(Protocol):
         """``size`` bytes at ``offset``; shorter only where the file ends."""
         ...
 
+    def read_into(self, offset: int, into: memoryview) -> int:
+        """As ``read``, to where ``into`` says and as far as it goes: how many bytes."""
+        ...
+
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """All of ``buffers``, one after the other from ``offset`` on; not durable until ``sync``."""
         ...
@@ -45,12 +49,12 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-Reading = Callable[[File, Sequence[tuple[int, int]]], Generator[bytes, None, None]]
-"""Gives the bytes of each (offset, size) of a file in order, as ``File.read`` does; closed before its end, it reads no
-more."""
+Reading = Callable[[File, Sequence[tuple[int, int]]], Generator[Buffer, None, None]]
+"""Gives the bytes of each (offset, size) of a file in order, as ``File.read`` does, each good until the next one is
+asked for; closed before its end, it reads no more."""
 
 
-def in_turn(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[bytes, None, None]:
+def in_turn(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[Buffer, None, None]:
     """Each when it is asked for."""
     for offset, size in ranges:
         yield file.read(offset, size)

@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from vlsn.errors import LogClosed
-from vlsn.seams import File
+from vlsn.seams import Buffer, File
 
 READ_AHEAD = 3
 """Pieces of a file that are in memory at once: one looked at, one that waits, one being read."""
@@ -216,38 +216,48 @@ class LoopShot:
             self.future.set_exception(error)
 
 
-def read_ahead(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[bytes, None, None]:
-    """The bytes of each (offset, size), as ``file.read`` gives them, read on a thread of its own while what came before
-    is looked at; at most ``READ_AHEAD`` of them are held.  Raises what a read raised, in its turn."""
-    read: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
-    slots = threading.Semaphore(READ_AHEAD)
-    over = False
+class ReadAhead:
+    """A ``Reading`` on a thread of its own, while what came before is looked at: into the same ``READ_AHEAD`` buffers
+    again and again, for one user at a time.  Raises what a read raised, in its turn."""
 
-    def run() -> None:
-        last: BaseException | None = None
+    def __init__(self) -> None:
+        self._buffers = [bytearray() for _ in range(READ_AHEAD)]
+
+    def __call__(self, file: File, ranges: Sequence[tuple[int, int]]) -> Generator[Buffer, None, None]:
+        read: SimpleQueue[Buffer | BaseException | None] = SimpleQueue()
+        slots = threading.Semaphore(READ_AHEAD)
+        over = False
+
+        def run() -> None:
+            last: BaseException | None = None
+            try:
+                for number, (offset, size) in enumerate(ranges):
+                    slots.acquire()
+                    if over:
+                        return
+                    read.put(self._read(file, number % READ_AHEAD, offset, size))
+            except BaseException as error:  # the boundary of a thread: whoever asked is told
+                last = error
+            read.put(last)
+
+        thread = threading.Thread(target=run, name="vlsnlog-read-ahead", daemon=True)
+        thread.start()
         try:
-            for offset, size in ranges:
-                slots.acquire()
-                if over:
-                    return
-                read.put(file.read(offset, size))
-        except BaseException as error:  # the boundary of a thread: whoever asked is told
-            last = error
-        read.put(last)
-
-    thread = threading.Thread(target=run, name="vlsnlog-read-ahead", daemon=True)
-    thread.start()
-    try:
-        while (piece := read.get()) is not None:
-            if isinstance(piece, BaseException):
-                raise piece
-            yield piece
-            del piece
+            while (piece := read.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+                slots.release()
+        finally:
+            over = True
             slots.release()
-    finally:
-        over = True
-        slots.release()
-        thread.join()
+            thread.join()
+
+    def _read(self, file: File, slot: int, offset: int, size: int) -> Buffer:
+        if len(self._buffers[slot]) < size:
+            self._buffers[slot] = bytearray(size)
+        into = memoryview(self._buffers[slot])[:size]
+        return into[: file.read_into(offset, into)]
 
 
 class Ticker:

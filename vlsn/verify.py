@@ -61,7 +61,7 @@ def verify(
     """Verifies the log in ``directory``.  Raises ``LogInUse`` when a process has it open and ``live`` was not
     asked for, ``Restoring`` while a network restore is not over there, ``FileNotFoundError`` when there is no such
     directory.  ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that is worth it
-    (``threads.read_ahead``)."""
+    (``threads.ReadAhead``)."""
     if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
     check_no_restore(disk, directory)

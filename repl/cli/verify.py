@@ -31,12 +31,12 @@ def verify(directory: Path, as_json: bool, live: bool) -> int:
     """
     from vlsn.disk import PosixDisk
     from vlsn.lmdb_store import LmdbStores
-    from vlsn.threads import read_ahead
+    from vlsn.threads import ReadAhead
     from vlsn.verify import verify as run
 
     require_log(directory)
     with _bar() as progress:
-        report = run(PosixDisk(), LmdbStores(), str(directory), live=live, progress=progress, reading=read_ahead)
+        report = run(PosixDisk(), LmdbStores(), str(directory), live=live, progress=progress, reading=ReadAhead())
     if as_json:
         print_json(_fields(report))
     else:

@@ -383,6 +383,11 @@ class FakeFile:
         with self._call("read", offset, size):
             return bytes(memoryview(self._inode.cached)[offset : offset + size])
 
+    def read_into(self, offset: int, into: memoryview) -> int:
+        data = self.read(offset, len(into))
+        into[: len(data)] = data
+        return len(data)
+
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
         with self._call("write", offset, len(data), changes=True) as rule:

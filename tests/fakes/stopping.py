@@ -131,6 +131,10 @@ class StoppingFile:
         with self._disk.step("read", self._path, offset, size):
             return self._file.read(offset, size)
 
+    def read_into(self, offset: int, into: memoryview) -> int:
+        with self._disk.step("read", self._path, offset, len(into)):
+            return self._file.read_into(offset, into)
+
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
         with self._disk.step("write", self._path, offset, len(data)) as moment:

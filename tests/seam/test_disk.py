@@ -43,6 +43,11 @@ def test_what_is_written_is_read_back_by_another_handle(disk: Disk, at: At) -> N
     assert again.read(8, 3) == b"two"
     assert again.read(16, 10) == b""
     assert again.read(500, 10) == b""
+    into = bytearray(b"." * 20)
+    assert again.read_into(0, memoryview(into)[2:7]) == 5
+    assert again.read_into(8, memoryview(into)[7:]) == 8
+    assert again.read_into(16, memoryview(into)) == again.read_into(500, memoryview(into)) == 0
+    assert into == b".." + bytes(5) + b"twothree" + b"." * 5
     again.close()
 
 
@@ -208,12 +213,17 @@ def test_calls_that_the_kernel_ends_early_are_gone_on_with(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "pwritev", write_little)
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: read(fd, min(size, 11), offset))
+    read_into = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, into, offset: read_into(fd, [into[0][:11]], offset))
     file = PosixDisk().open(str(tmp_path / "a"), create=True)
     buffers: list[Buffer] = [b"", b"0123456789", memoryview(b"abcdefgh"), b"", bytearray(b"XYZ" * 9), b"!"]
     file.write(5, buffers)
     assert file.size() == 5 + 46
     assert file.read(5, 46) == b"".join(buffers)
     assert file.read(0, 1000) == bytes(5) + b"".join(buffers)
+    into = bytearray(60)
+    assert file.read_into(0, memoryview(into)) == 51
+    assert into == bytes(5) + b"".join(buffers) + bytes(9)
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: 0)
     with pytest.raises(OSError, match="wrote nothing"):
         file.write(0, [b"x"])

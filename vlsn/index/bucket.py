@@ -20,10 +20,10 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from struct import Struct
 
 import msgspec
+import numpy as np
 
 from vlsn.errors import Damaged
 from vlsn.ids import U32_MAX, Lsn, Vlsn, lsn_file, lsn_offset
@@ -92,7 +92,8 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
     def verify(self) -> None:
         """Raises ``Damaged`` unless the mappings rise and lie within the bucket.  O(n)."""
         for column in (self.deltas, self.offsets):
-            if any(low >= high for low, high in pairwise(column)):
+            rising = np.asarray(column)
+            if (rising[1:] <= rising[:-1]).any():
                 raise Damaged(f"the mappings of the index bucket at {self.first} do not rise", vlsn=self.first)
 
     def _mapping(self, at: int) -> Mapping:

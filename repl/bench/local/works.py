@@ -26,7 +26,7 @@ from vlsn.embedded import Log
 from vlsn.errors import LogFailed
 from vlsn.limits import MIB
 from vlsn.lmdb_store import LmdbStores
-from vlsn.threads import read_ahead
+from vlsn.threads import ReadAhead
 from vlsn.verify import verify
 
 SINGLE_S = 1.0
@@ -163,7 +163,7 @@ class LocalBench:
         return rates, ceilings
 
     def _verified(self) -> None:
-        report = verify(PosixDisk(), LmdbStores(), str(self.directory), reading=read_ahead)
+        report = verify(PosixDisk(), LmdbStores(), str(self.directory), reading=ReadAhead())
         assert report.ok, report.findings
 
     def _data_span(self, log: Log) -> tuple[int, int]:
