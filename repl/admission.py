@@ -8,15 +8,18 @@ the log already.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from feeder.acks import majority
 from repl.api import Acks, Done
 from repl.appends import Append
 from repl.gate import Gate
 from repl.once import Once, ProducerAppend
-from vlsn.errors import InsufficientReplicas, NotMaster, QueueFull, TooLarge, VlsnLogError
+from vlsn.errors import InsufficientReplicas, NotMaster, OutcomeUnknown, QueueFull, TooLarge, VlsnLogError
+from vlsn.ids import Vlsn
 from vlsn.queued import Pending
+from vlsn.same import lies_in
 from vlsn.seal import Submission
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ class Admission:
         self._once = Once(lead.log, self._repeat, self._lacks)
         self._gate = Gate(self._put)
         self._settling = True
-        self._refusals: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def settle_in(self) -> None:
         asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
@@ -108,19 +111,42 @@ class Admission:
 
     # A producer's.
 
-    def _repeat(self, append: Append) -> None:
+    def _repeat(self, append: ProducerAppend) -> None:
         """It is in the log already; answered never from within its submission."""
+        if append.submission is not None:
+            self._spawn(self._compare(append))
+            return
         lead = self._lead
         assert lead.book is not None
+        if lead.has_ended:
+            append.settle(OutcomeUnknown("this node stopped leading before the append was acknowledged"))
+            return
         lead.node.duplicate_appends += 1
         lead.book.repeat(append, durable=self._log.dtvlsn)
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
+    async def _compare(self, append: ProducerAppend) -> None:
+        """With what lies at its place; where that cannot be read any more, its name is taken for it."""
+        reads, submission = self._lead.node.reads, append.submission
+        assert submission is not None
+        try:
+            block = await reads.block_with(Vlsn(append.first)) if reads is not None else None
+        except VlsnLogError:
+            block = None
+        if block is not None and not lies_in(block, Vlsn(append.first), submission):
+            append.settle(append.another)
+            return
+        append.submission = None
+        self._repeat(append)
+
     def _lacks(self, append: Append, error: VlsnLogError) -> None:
         """What it follows on is not in this log."""
-        refusal = asyncio.create_task(self._refuse(append, error), name="refusal")
-        self._refusals.add(refusal)
-        refusal.add_done_callback(self._refusals.discard)
+        self._spawn(self._refuse(append, error))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="producer's append")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _refuse(self, append: Append, error: VlsnLogError) -> None:
         """For good, so only once a majority has confirmed that this node leads: one that was unseated and does not know

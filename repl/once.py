@@ -8,7 +8,8 @@
 1. What is due is judged where a submission takes its place in the queue, against all that is in the log, durable or
    not, and all that is queued: two connections that send the same submission make one of it, in whatever order.
 2. A duplicate is answered with the original's VLSNs and term, and never before the original is as safe as the
-   duplicate asks.
+   duplicate asks.  It must say what the original says: one that is queued is compared here, one that is in the log by
+   ``repeat`` (``vlsn/same.py``).
 3. What the queue gives back unlogged is due again.
 
 One for each lead; the log's own table (``vlsn/producers.py``) is what outlives it.  On the loop only.
@@ -24,6 +25,7 @@ from repl.appends import Append
 from vlsn.errors import DuplicateForgotten, OutOfSequence, UnknownProducer, VlsnLogError
 from vlsn.ids import Term, Vlsn
 from vlsn.queued import Pending
+from vlsn.same import same
 from vlsn.seal import Submission
 
 if TYPE_CHECKING:
@@ -49,7 +51,11 @@ class ProducerAppend(Append):
                 f"entries, not of {self.count}"
             )
         self.first, self.last, self.term = first, last, term
-        self.submission = None
+
+    @property
+    def another(self) -> OutOfSequence:
+        """What it is refused with where its sequence stands for other entries."""
+        return OutOfSequence(f"sequence {self.sequence} of producer {self.producer:016x} was another submission")
 
     def refused(self, error: VlsnLogError) -> None:
         self.once.left(self)
@@ -58,13 +64,14 @@ class ProducerAppend(Append):
 
 
 class Once:
-    """``submit`` queues one; ``repeat`` gets those that are in the log already, to be answered, ``lacks`` those that
+    """``submit`` queues one; ``repeat`` gets those that are in the log already, to be answered (a submission that is
+    still to be compared with it is set), ``lacks`` those that
     follow on what is not in the log, with what to refuse them with once it is certain that this log is the group's."""
 
     def __init__(
         self,
         log: LocalLog,
-        repeat: Callable[[Append], None],
+        repeat: Callable[[ProducerAppend], None],
         lacks: Callable[[Append, VlsnLogError], None],
     ) -> None:
         self._log = log
@@ -142,10 +149,9 @@ class Once:
     def _meet_again(self, append: ProducerAppend) -> None:
         original = self._queued.get(append.producer, {}).get(append.sequence)
         if original is not None:
-            if original.count != append.count:
-                raise OutOfSequence(
-                    f"sequence {append.sequence} of producer {append.producer:016x} is another submission"
-                )
+            assert original.submission is not None and append.submission is not None
+            if not same(original.submission, append.submission):
+                raise append.another
             append.submission = None
             original.repeats.append(append)
             return

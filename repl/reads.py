@@ -20,6 +20,7 @@ from vlsn.index.waiters import Waiters
 from vlsn.limits import MIB
 from vlsn.local import LocalLog
 from vlsn.reader import DATA_ONLY, EntryRun, LogReader, ReadRun
+from vlsn.seams import Buffer
 
 WAITERS_MAX = 10_000
 BLOCKS_BYTES = MIB
@@ -120,6 +121,19 @@ class Reads:
         if entries[0].kind != EntryKind.DATA:
             raise NotData(f"VLSN {vlsn} is a {EntryKind(entries[0].kind).name} entry, the log's own")
         return entries[0]
+
+    async def block_with(self, vlsn: Vlsn) -> Buffer:
+        """The block that holds ``vlsn``, durable or not: what is not synced yet is in the ring.  Raises ``Trimmed``,
+        ``Damaged``."""
+        ring = self._log.ring
+        position = ring.position_of(vlsn)
+        if position is not None:
+            return ring.take(position, end=ring.end, bytes_max=0)[0]
+        self._start(vlsn)
+        run = await self._blocks_from_segments(vlsn, self._log.range.last_sync, 1)
+        if not run.data:
+            raise Damaged(f"VLSN {vlsn} cannot be read here", vlsn=vlsn)
+        return run.data[0]
 
     def _start(self, from_vlsn: int | None) -> int:
         first = self._log.range.first

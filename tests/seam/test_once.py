@@ -86,6 +86,57 @@ def test_a_submission_that_does_not_follow_is_refused_and_logs_nothing() -> None
     played(story)
 
 
+def test_other_entries_under_a_sequence_that_is_taken_are_refused_wherever_the_original_lies() -> None:
+    async def story(group: Group) -> None:
+        for sequence in range(3):
+            assert (await append(group, sequence))[0] == 200
+        log = group.nodes["n1"].opened()
+        last: int = log.range.last
+
+        async def try_again(sequence: int, **more: Any) -> None:
+            status, said = await append(group, sequence, b"VALUE %d" % sequence, **more)
+            assert (status, said["type"]) == (409, "out-of-sequence"), said
+            status, said = await append(group, sequence, key="k", **more)
+            assert (status, said["type"]) == (409, "out-of-sequence"), said
+            status, said = await append(group, sequence, **more)
+            assert (status, said["duplicate"], log.range.last) == (200, True, last)
+
+        await try_again(1)  # in the ring
+        log.ring.restart(Vlsn(last))
+        await try_again(1)  # in a segment
+        group.net.split(["n2"], ["n3"], ["n1", "client"])
+        waits = asyncio.create_task(append(group, 3))
+        await group.until(lambda: log.range.last > last, "it is logged, and not durable")
+        last += 1
+        await try_again(3, acks="none")
+        group.net.heal()
+        assert (await waits)[0] == 200
+
+    played(story, election_timeout_s=3.0)
+
+
+def test_other_entries_under_a_sequence_that_waits_are_refused() -> None:
+    async def story(group: Group) -> None:
+        url = f"{group.url('n1')}/v1/produce"
+        async with asyncio.timeout(10):
+            channel = await group.client.connect(url, message_bytes_max=1 << 20, timeout_s=5.0)
+            group.machines["n1"].process.threads.latency_s = (0.2, 0.2)  # type: ignore[union-attr]
+            for number, sequence, value in ((1, 0, b"nought"), (2, 1, b"one"), (3, 1, b"one"), (4, 1, b"two")):
+                head = request_header(number, Acks.MAJORITY, 5000, None)
+                await channel.send(head + batch.encode([value], producer=(PRODUCER, sequence)))
+                await asyncio.sleep(0.01)
+            log = group.nodes["n1"].opened()
+            assert log.queue_length == 1  # the first is with the writer, the second waits for it
+            answers: list[Answer] = []
+            while len(answers) < 4:
+                answers += decode_answers(await channel.receive())
+            await channel.close()
+        assert [answer.done for answer in answers] == [True, True, True, False]
+        assert isinstance(problem.error_of(answers[3].problem), OutOfSequence)
+
+    played(story)
+
+
 def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -> None:
     async def story(group: Group) -> None:
         table = group.nodes["n1"].opened().history.producers
