@@ -2,12 +2,13 @@
 
     who leads? ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (ends) ─► again, for ever
 
-All members are asked at once; the first that says it leads, in a term not below the stored one, is the master.  An
-empty node takes its very first feed only from the incarnation and process that it last told that it is empty.  Each
-try backs off up to half a second and starts over once a feed has streamed.  A refusal that time alone does not mend
-(not listed, nothing in common) shows in the state's reason, and is tried all the same: a person, or the group, may
-change it.  Where its block differs from the master's, the members' copies decide (``integrity``).  A rollback of what
-is durable halts the node.
+All members are asked at once; the first that says it leads, in a term not below the stored one, is the master.  Where
+all that lead do so in a lower one, one of them is told of the stored term, so that it steps down.  An empty node takes
+its very first feed only from the incarnation and process that it last told that it is empty.  Each try backs off up to
+half a second and starts over once a feed has streamed.  A refusal that time alone does not mend (not listed, nothing
+in common) shows in the state's reason, and is tried all the same: a person, or the group, may change it.  Where its
+block differs from the master's, the members' copies decide (``integrity``).  A rollback of what is durable halts the
+node.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class Following(Role):
             await channel.close()
 
     async def _find(self) -> Answer:
-        """What the member that leads says of itself.  Raises ``Unreachable`` when none does."""
+        """What the member that leads says of itself.  One that leads a term below the stored one is taken only when
+        no other leads: its feed is no good, but it steps down when it is told.  Raises ``NotMaster``, ``NotListed``."""
         node = self.node
         self._called.clear()
         called = asyncio.create_task(self._called.wait(), name="called")
@@ -155,6 +157,7 @@ class Following(Role):
         deadline = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
         said: list[str] = []
         unlisted: set[NodeName] = set()
+        behind: Answer | None = None
         waiting = set(asked)
         try:
             while waiting and not called.done() and (left := deadline - asyncio.get_running_loop().time()) > 0:
@@ -167,6 +170,7 @@ class Following(Role):
                         if answer.term >= self.log.node_file.record.term:
                             self.unlisted_by = set()
                             return answer
+                        behind = answer
                         said.append(f"{asked[task]} leads term {answer.term}, which is over")
                     elif error is not None and not isinstance(error, VlsnLogError | OSError):
                         raise error
@@ -184,6 +188,8 @@ class Following(Role):
         self.unlisted_by = unlisted
         if unlisted:
             raise NotListed("; ".join(sorted(said)))
+        if behind is not None and not called.done():
+            return behind
         raise NotMaster(node.electing.reason or "; ".join(sorted(said)) or "no member leads")
 
     def _silent(self, name: NodeName, error: BaseException) -> None:

@@ -82,3 +82,31 @@ def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote() -> None:
         await group.stop()
 
     run(main())
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_whoever_has_stored_a_higher_term_than_a_master_with_a_majority_finds_back(size: int) -> None:
+    """It gave its vote, or stood, as that master was elected: the others hear a master and refuse every vote, and what
+    is fed in a term below the stored one it may not take.  So the master has to learn of the term, and step down."""
+
+    async def main() -> None:
+        group = Group(33, size)
+        await group.start()
+        await group.serving()
+        _, answer = await group.append(b"everywhere", acks="all")
+        term, last, leads = answer["term"], answer["last"], group.master
+        voter, candidate = [name for name in group.names if name != leads][:2]
+        said = await vote(group, voter, candidate, term=term + 5, last_term=term, last_vlsn=last)
+        assert said["granted"]
+
+        def all_are_back() -> bool:
+            terms = {node.opened().node_file.record.term for node in group.nodes.values()}
+            states = sorted(group.state(name) for name in group.names)
+            return len(terms) == 1 and min(terms) > term + 5 and states == ["MASTER", *["REPLICA"] * (size - 1)]
+
+        await group.until(all_are_back, "all are back, in a term above the one that was stored")
+        assert (await group.append(b"again", acks="all"))[0] == 200
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
