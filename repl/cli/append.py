@@ -32,6 +32,9 @@ BODY_LINES_MAX: Final = 8192
 BODY_BYTES_MAX: Final = MIB
 BODIES_UNDER_WAY_MAX: Final = 8
 STDIN: Final = "-"
+STARTING_S: Final = 3.0
+"""From the start of a node's process until it answers, and some more on a busy machine."""
+STARTING_PERIOD_S: Final = 0.1
 
 
 @click.command(cls=Command)
@@ -216,10 +219,13 @@ class _Stopped(VlsnLogError):
 
 
 async def require_a_node(log: Client, urls: list[str]) -> None:
-    """Fails at once, rather than at the deadline, when nothing answers."""
-    answers = await log.endpoints.statuses(urls)
-    if all(isinstance(each, Unreachable) for each in answers):
-        raise Unreachable(f"no node answers at {', '.join(urls)}; start one, or correct --url")
+    """Waits for a node that is just being started; fails before the deadline when nothing answers."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + STARTING_S
+    while all(isinstance(each, Unreachable) for each in await log.endpoints.statuses(urls)):
+        if loop.time() > deadline:
+            raise Unreachable(f"no node answers at {', '.join(urls)}; start one, or correct --url")
+        await asyncio.sleep(STARTING_PERIOD_S)
 
 
 async def _read_ahead(lines: Iterator[list[bytes]]) -> AsyncIterator[list[bytes]]:

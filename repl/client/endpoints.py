@@ -74,7 +74,7 @@ class Endpoints:
         self._network = network
         self._members: dict[str, str] = {}
         self._reached: dict[str, str] = {}
-        self._term = 0
+        self.term = 0
         """The highest that a master said it leads."""
 
     @property
@@ -119,8 +119,8 @@ class Endpoints:
                     if not isinstance(answer, Status):
                         continue
                     self._learn([answer])
-                    if answer.node == answer.master and answer.term >= self._term:
-                        self._term = answer.term
+                    if answer.node == answer.master and answer.term >= self.term:
+                        self.term = answer.term
                         return answer.url
                 if 2 * (len(asked) - len(waiting)) > len(asked) and deadline is None:
                     deadline = loop.time() + SILENT_S

@@ -53,6 +53,8 @@ ANSWER_GRACE_S: Final = 1.0
 """How long past an append's deadline the node's own answer is waited for."""
 SILENCE_S: Final = 2.0
 """Nothing more is sent while the oldest group has waited longer than this: a hung node gets no more."""
+LOOK_AFTER_S: Final = 0.5
+"""The oldest group has waited this long: all nodes are asked who leads, and again after as long."""
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -86,6 +88,7 @@ class Producer:
         self._closing = False
         self._may_send = asyncio.Event()
         self._settled = asyncio.Event()
+        self._silent = asyncio.Event()
         self._hung = asyncio.Event()
 
     async def flush(self) -> None:
@@ -121,9 +124,9 @@ class Producer:
     async def run(self) -> None:
         """Owns the connection; runs until it is cancelled.  However it ends, no append is left waiting."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch())
-                tasks.create_task(self._connect_forever())
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._watch())
+                self._tasks.create_task(self._connect_forever())
         finally:
             self.close()
 
@@ -168,11 +171,12 @@ class Producer:
         """
         if not self.queue:
             return
-        url = await self._endpoints.master()
+        url, term = await self._endpoints.master(), self._endpoints.term
         channel = await self._network.connect(
             f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
         )
         self._progress, self._fault = False, None
+        self._silent.clear()
         self._hung.clear()
         fault: VlsnLogError = Unreachable(f"the connection to {url} was lost")
         try:
@@ -180,13 +184,22 @@ class Producer:
                 tasks.create_task(self._send(channel))
                 tasks.create_task(self._receive(channel))
                 tasks.create_task(self._end_when_hung(url))
+                tasks.create_task(self._end_when_unseated(url, term))
         except* VlsnLogError as faults:
             fault = self._fault or _first(faults)
         finally:
-            await channel.close()
             self._end_session(fault)
+            await self._leave(channel)
         if not self._progress:
             raise fault
+
+    async def _leave(self, channel: Channel) -> None:
+        """Closes it; a silent node's part in that is not waited for, unless this client ends, too."""
+        mine = asyncio.current_task()
+        if self._closing or mine is None or mine.cancelling():
+            await channel.close()
+        else:
+            self._tasks.create_task(channel.close())
 
     def _end_session(self, fault: VlsnLogError) -> None:
         """What was refused goes back to the front, and of an exactly-once client what was sent and not answered, too;
@@ -318,6 +331,23 @@ class Producer:
         await self._hung.wait()
         raise Unreachable(f"{url} does not answer")
 
+    async def _end_when_unseated(self, url: str, term: int) -> None:
+        """A silent master may stand still or be cut off, and its connections live on, while another one leads."""
+        while True:
+            await self._silent.wait()
+            leads = await self._leader()
+            if leads and leads != url and self._endpoints.term > term:
+                raise Unreachable(f"{url} does not answer, and {leads} leads now")
+            await asyncio.sleep(LOOK_AFTER_S)
+            self._silent.clear()
+
+    async def _leader(self) -> str:
+        """Its URL; "" while nobody is known to lead."""
+        try:
+            return await self._endpoints.master()
+        except VlsnLogError:
+            return ""
+
     async def _watch(self) -> None:
         while True:
             if not self._in_flight:
@@ -327,6 +357,8 @@ class Producer:
             if self.queue.fail_late(now, self._last_fault):
                 self._settle()
             if self._in_flight:
+                if self._in_flight[0].sent_at + LOOK_AFTER_S < now:
+                    self._silent.set()
                 if self._is_hung(now):
                     self._hung.set()
                 self._may_send.set()

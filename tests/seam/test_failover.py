@@ -10,11 +10,12 @@ from random import seed as seed_global
 import pytest
 
 from repl import connect
+from repl.cli.append import STARTING_S, require_a_node
 from repl.client.connect import Client
-from tests.fakes.loop import run
+from tests.fakes.loop import VirtualLoop, run
 from tests.seam.nodes import Group
 from vlsn.block import Entry
-from vlsn.errors import NotInLog
+from vlsn.errors import NotInLog, OutcomeUnknown, Unreachable
 
 WRITERS = 4
 
@@ -144,6 +145,64 @@ def test_a_master_that_is_cut_off_costs_its_clients_no_error(seed: int, with_cli
     run(main())
 
 
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed: int) -> None:
+    """Its connections live, and nothing comes from it."""
+
+    async def main() -> None:
+        group = await started(seed)
+        clients = Clients(group)
+        still = group.master
+        loop, process = group.loop, group.machines[still].process
+        assert isinstance(loop, VirtualLoop) and process is not None
+
+        elected_s: list[float] = []
+
+        async def stand_still() -> None:
+            began = loop.time()
+            loop.pause(process.owner)
+            await group.until(lambda: group.master != still, "another leads")
+            elected_s.append(loop.time() - began)
+            await asyncio.sleep(1.0)
+            loop.resume(process.owner)
+
+        await clients.during(stand_still)
+        assert clients.longest_s < elected_s[0] + 0.8
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_plain_client_does_not_wait_for_a_master_that_stands_still(seed: int) -> None:
+    """What it had sent has an unknown end as soon as another leads; what comes next is appended there."""
+
+    async def main() -> None:
+        group = await started(seed)
+        still = group.master
+        loop, process = group.loop, group.machines[still].process
+        assert isinstance(loop, VirtualLoop) and process is not None
+        urls = ",".join(group.url(name) for name in group.names)
+        async with connect(urls, network=group.net.host("writer")) as log:
+            await log.append(b"before")
+            began = loop.time()
+            loop.pause(process.owner)
+            sent = asyncio.create_task(log.append(b"sent to it"))
+            await group.until(lambda: group.nodes[group.master].is_master() and group.master != still, "another leads")
+            elected_s = loop.time() - began
+            with pytest.raises(OutcomeUnknown, match="leads now"):
+                await sent
+            assert loop.time() - began < elected_s + 1.0
+            await log.append(b"after it")
+            assert loop.time() - began < elected_s + 1.3
+            loop.resume(process.owner)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_every_node_cut_off_from_every_other_is_waited_out() -> None:
     async def main() -> None:
         group = await started(3)
@@ -158,6 +217,25 @@ def test_every_node_cut_off_from_every_other_is_waited_out() -> None:
         assert 5.0 <= clients.longest_s < 8.0
         await group.stop()
         assert not group.fatal
+
+    run(main())
+
+
+def test_a_command_waits_for_a_node_that_is_being_started_and_not_for_one_that_is_not() -> None:
+    async def main() -> None:
+        group = Group(6)
+        url = group.url("n1")
+        async with connect(url, network=group.net.host("person")) as log:
+            began = group.loop.time()
+            with pytest.raises(Unreachable, match="start one, or correct --url"):
+                await require_a_node(log, [url])
+            assert STARTING_S < group.loop.time() - began < STARTING_S + 1.0
+            asking = asyncio.create_task(require_a_node(log, [url]))
+            await asyncio.sleep(1.5)
+            assert not asking.done()
+            await group.start("n1")
+            await asking
+        await group.stop()
 
     run(main())
 
