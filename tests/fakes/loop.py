@@ -16,12 +16,14 @@ import asyncio
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from tests.fakes.disk import StopHere
+from tests.fakes.handles import VirtualHandle, report
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -32,6 +34,8 @@ TURNS_MAX = 500_000
 """Turns of the loop without a step of time: more is a loop that never waits."""
 CANCELLED_MAX = 200
 """Cancelled timers that may lie in the heap; then, and when they are half of it, they are thrown out."""
+ENDED_MAX = 100
+"""Ended tasks are let go of once there are as many of them as of the others, and so many more."""
 
 
 class Deadlock(AssertionError):
@@ -42,12 +46,30 @@ class OutOfTime(AssertionError):
     """The run has used up its virtual time, or turns without any."""
 
 
+class Tasks:
+    """Tasks in the order of their starts."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._max = ENDED_MAX
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.append(task)
+        if len(self._tasks) > self._max:
+            self._max = 2 * len(self.alive) + ENDED_MAX
+
+    @property
+    def alive(self) -> list[asyncio.Task[Any]]:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return self._tasks
+
+
 class Owner:
     """The tasks of one simulated process: what it starts, what these start, and what its timers start."""
 
     def __init__(self) -> None:
         self.ended = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
 
     def context(self) -> Context:
         """To start a task in that belongs to this process."""
@@ -59,11 +81,10 @@ class Owner:
         if self.ended:
             task.cancel()
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def end(self) -> None:
         self.ended = True
-        for task in sorted(self._tasks, key=hash):
+        for task in self._tasks.alive:
             task.cancel()
 
 
@@ -79,14 +100,21 @@ class VirtualTask(asyncio.Task[Any]):
 
 
 class VirtualFuture(asyncio.Future[Any]):
+    """Has its number once somebody asks for it; few futures are ever in a set."""
+
     _number = 0
 
     def __hash__(self) -> int:
+        if not self._number:
+            loop = self.get_loop()
+            assert isinstance(loop, VirtualLoop)
+            self._number = next(loop.numbers)
         return self._number
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    _ready: deque[asyncio.Handle]
+    _closed: bool
+    _ready: deque[VirtualHandle]
     _timer_cancelled_count: int
     _stopping: bool
 
@@ -97,10 +125,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = START_S
         self._end = START_S + limit_s
         self._turns = 0
-        self._numbers = itertools.count(1)
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self.numbers = itertools.count(1)
+        self.tasks = Tasks()
+        self._timers: list[tuple[float, int, VirtualHandle]] = []
         self._paused: set[Owner] = set()
-        self._held: list[asyncio.Handle] = []
+        self._held: list[VirtualHandle] = []
         self._steps = 0
         self._break_at = 0
         self._break: Callable[[], object] | None = None
@@ -127,60 +156,77 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for handle in held:
             (self._held if self._is_held(handle) else self._ready).append(handle)
 
-    def _is_held(self, handle: asyncio.Handle) -> bool:
-        return handle._context.get(OWNER) in self._paused  # type: ignore[attr-defined]
+    def _is_held(self, handle: VirtualHandle) -> bool:
+        return handle._context.get(OWNER) in self._paused
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> VirtualHandle:
+        if self._closed:
+            self._check_closed()
+        handle = VirtualHandle(callback, args, self, context, 0.0)
+        self._ready.append(handle)
+        return handle
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> VirtualHandle:
         """Two timers of one time run in the order in which they were set."""
-        self._check_closed()
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heappush(self._timers, (when, next(self._numbers), timer))
-        timer._scheduled = True  # type: ignore[attr-defined]
+        if self._closed:
+            self._check_closed()
+        timer = VirtualHandle(callback, args, self, context, when)
+        timer._scheduled = True
+        heappush(self._timers, (when, next(self.numbers), timer))
         return timer
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> VirtualHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
-        """As asyncio's own, without its selector, its clock and its debug mode; time moves instead of being waited
-        for."""
+        """Turns until the loop is to stop, each as asyncio's own, without its selector, its clock and its debug mode;
+        time moves instead of being waited for."""
         ready, timers = self._ready, self._timers
-        self._throw_out()
-        if not ready and not self._stopping:
-            self._move_time()
-        else:
-            self._turns += 1
-            if self._turns > TURNS_MAX:
-                raise OutOfTime(f"{TURNS_MAX} turns at {self._now - START_S:.6f} s: {_waits(self)}")
-        end = self._now + self._clock_resolution
-        while timers and timers[0][0] < end:
-            timer = heappop(timers)[2]
-            timer._scheduled = False  # type: ignore[attr-defined]
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if self._paused and self._is_held(handle):
-                self._held.append(handle)
-                continue
-            if not handle._cancelled:
-                handle._run()
-            self._steps += 1
-            if self._steps == self._break_at and self._break is not None:
-                self._break()
+        while True:
+            if self._timer_cancelled_count:
+                self._throw_out()
+            if not ready and not self._stopping:
+                self._move_time()
+            else:
+                self._turns += 1
+                if self._turns > TURNS_MAX:
+                    raise OutOfTime(f"{TURNS_MAX} turns at {self._now - START_S:.6f} s: {_waits(self)}")
+            end = self._now + self._clock_resolution
+            while timers and timers[0][0] < end:
+                timer = heappop(timers)[2]
+                timer._scheduled = False
+                ready.append(timer)
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if self._paused and self._is_held(handle):
+                    self._held.append(handle)
+                    continue
+                if not handle._cancelled:
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except BaseException as error:
+                        report(handle, error)
+                self._steps += 1
+                if self._steps == self._break_at and self._break is not None:
+                    self._break()
+            if self._stopping:
+                return
 
     def _throw_out(self) -> None:
         timers = self._timers
         if self._timer_cancelled_count > CANCELLED_MAX and self._timer_cancelled_count * 2 > len(timers):
-            timers[:] = [each for each in timers if not each[2].cancelled()]
+            timers[:] = [each for each in timers if not each[2]._cancelled]
             heapify(timers)
             self._timer_cancelled_count = 0
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2]._cancelled:
             timer = heappop(timers)[2]
-            timer._scheduled = False  # type: ignore[attr-defined]
+            timer._scheduled = False
             self._timer_cancelled_count -= 1
 
     def _move_time(self) -> None:
@@ -197,9 +243,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._end = self._now + seconds
 
     def create_future(self) -> asyncio.Future[Any]:
-        future = VirtualFuture(loop=self)
-        future._number = next(self._numbers)
-        return future
+        return VirtualFuture(loop=self)
 
     def create_task(
         self,
@@ -208,10 +252,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         name: object = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        self._check_closed()
-        number = next(self._numbers)
+        if self._closed:
+            self._check_closed()
+        number = next(self.numbers)
         task = VirtualTask(coro, loop=self, name=f"task-{number}" if name is None else str(name), context=context)
         task._number = number
+        self.tasks.add(task)
         task.owner = OWNER.get() if context is None else context.get(OWNER)
         if task.owner is not None:
             task.owner.add(task)
@@ -256,25 +302,38 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
     """What ``main`` returns, on a loop of its own.  Tasks that it leaves behind are cancelled."""
     loop = VirtualLoop(limit_s=limit_s)
-    try:
-        result = loop.run_until_complete(main)
-    except BaseException as error:
-        for fault in loop.faults:
-            error.add_note(f"besides: {_told(fault)}")
-        raise
-    finally:
-        _end_tasks(loop)
-        loop.close()
+    with _by_the_loop_alone():
+        try:
+            result = loop.run_until_complete(main)
+        except BaseException as error:
+            for fault in loop.faults:
+                error.add_note(f"besides: {_told(fault)}")
+            raise
+        finally:
+            _end_tasks(loop)
+            loop.close()
     if loop.faults:
         first = loop.faults[0].get("exception")
         raise AssertionError("; ".join(map(_told, loop.faults))) from first
     return result
 
 
+@contextmanager
+def _by_the_loop_alone() -> Iterator[None]:
+    """Tasks are kept by their loop, not in asyncio's own weak set of all: those of one run after the other have the same
+    numbers, which are their hashes, and looking for one among those not collected yet takes longer and longer."""
+    everywhere: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
+    everywhere.add = lambda task: None
+    try:
+        yield
+    finally:
+        del everywhere.add
+
+
 def _end_tasks(loop: VirtualLoop) -> None:
     for _ in range(10):  # a task's end may start another
         loop.extend()
-        tasks = sorted(asyncio.all_tasks(loop), key=hash)
+        tasks = loop.tasks.alive
         if not tasks:
             break
         for task in tasks:
@@ -301,8 +360,7 @@ def _told(fault: dict[str, Any]) -> str:
 
 
 def _waits(loop: VirtualLoop) -> str:
-    tasks = sorted(asyncio.all_tasks(loop), key=hash)
-    return "; ".join(f"{task.get_name()} waits at {_place(task)}" for task in tasks) or "no task"
+    return "; ".join(f"{task.get_name()} waits at {_place(task)}" for task in loop.tasks.alive) or "no task"
 
 
 def _place(task: asyncio.Task[Any]) -> str:

@@ -1,0 +1,46 @@
+"""What a loop of virtual time has to run: asyncio's handles without their debug mode, which costs as much as they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any
+
+
+class VirtualHandle(asyncio.TimerHandle):
+    """Of a callback, now or at ``when``; one class for both, so that the interpreter sees but one where they run."""
+
+    __slots__ = ()
+
+    _args: Any
+    _callback: Any
+    _cancelled: bool
+    _context: Context
+    _loop: Any
+    _scheduled: bool
+    _when: float
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None, when: float
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = self._scheduled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._loop._timer_cancelled_count += self._scheduled
+            self._callback = self._args = None
+
+
+def report(handle: VirtualHandle, error: BaseException) -> None:
+    """What asyncio does with an exception that a callback raised: its loop hears of it, but for the end of all."""
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        raise error
+    context = {"message": f"Exception in callback {handle._callback!r}", "exception": error, "handle": handle}
+    handle._loop.call_exception_handler(context)
