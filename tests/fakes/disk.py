@@ -20,12 +20,12 @@ import errno
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tests.fakes.inodes import Directory, Inode, Node
 from vlsn.errors import LogInUse
@@ -42,8 +42,7 @@ class StopHere(BaseException):
     """The process ends at this disk call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     number: int
     name: str
     path: str
@@ -65,6 +64,25 @@ class _Rule:
     times: int
 
 
+class _UnderWay:
+    """A call whose effect is in the body of a ``with``, under the disk's latch; a rule strikes behind it."""
+
+    __slots__ = ("_call", "_disk", "_rule")
+
+    def __init__(self, disk: FakeDisk, rule: _Rule | None = None, call: Call | None = None) -> None:
+        self._disk = disk
+        self._rule = rule
+        self._call = call
+
+    def __enter__(self) -> _Rule | None:
+        return self._rule
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._disk._latch.release()
+        if kind is None and self._rule is not None and self._call is not None:
+            self._disk._trip(self._rule, self._call)
+
+
 class FakeDisk:
     def __init__(self, *, rng: Random | None = None, capacity_bytes: int | None = None) -> None:
         self.calls: list[Call] = []
@@ -84,6 +102,7 @@ class FakeDisk:
         self.life = 0
         self._owed_s = 0.0
         self._latch = threading.RLock()
+        self._no_rule = _UnderWay(self)
 
     # The Disk seam.
 
@@ -165,11 +184,9 @@ class FakeDisk:
         with self._call("is_locked", path):
             return _normal(path) in self._locks
 
-    @contextmanager
-    def step(self, name: str, path: str) -> Iterator[None]:
+    def step(self, name: str, path: str) -> AbstractContextManager[object]:
         """A step of a store on this machine, as a call among the disk's own: it can be the last one too."""
-        with self._call(name, path):
-            yield
+        return self._call(name, path)
 
     # What a test does to it.
 
@@ -277,12 +294,7 @@ class FakeDisk:
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """One bit is wrong from now on, on the medium and in the cache."""
         inode = self._inode(path)
-        for data in (inode.cached, inode.durable):
-            if offset < len(data):
-                data[offset] ^= 1 << bit
-        for version in inode.dirty.pop(offset // 512, [])[-1:]:  # it was to be written: so it is, flipped
-            at = offset // 512 * 512
-            inode.dirty[offset // 512] = [bytes(inode.cached[at : at + len(version)])]
+        inode.flip(offset, bit)
 
     def free(self) -> int:
         if self.capacity_bytes is None:
@@ -296,24 +308,30 @@ class FakeDisk:
 
     # Below the seam.
 
-    @contextmanager
-    def _call(self, name: str, path: str, offset: int = 0, size: int = 0) -> Iterator[_Rule | None]:
+    def _call(self, name: str, path: str, offset: int = 0, size: int = 0) -> _UnderWay:
+        """To be entered at once: the latch is taken here, and given back where the body ends."""
         with self._latch:
-            self.check_life()
+            if self.stopped:
+                self.check_life()
             call = Call(len(self.calls) + 1, name, _normal(path), offset, size)
             self.calls.append(call)
         if self.hook is not None:
             self.hook(call)
-        with self._latch:
-            self.check_life()
-            if self.latency is not None:
-                self._owed_s += self.latency(call)
-            rule = self._matching(call)
-            if rule is not None and (rule.moment == "before" or (rule.moment == "during" and name not in _PARTIAL)):
-                self._trip(rule, call)
-            yield rule
-            if rule is not None:
-                self._trip(rule, call)
+        self._latch.acquire()
+        try:
+            return self._struck(call) if self._rules or self.stopped or self.latency is not None else self._no_rule
+        except BaseException:
+            self._latch.release()
+            raise
+
+    def _struck(self, call: Call) -> _UnderWay:
+        self.check_life()
+        if self.latency is not None:
+            self._owed_s += self.latency(call)
+        rule = self._matching(call)
+        if rule is not None and (rule.moment == "before" or (rule.moment == "during" and call.name not in _PARTIAL)):
+            self._trip(rule, call)
+        return _UnderWay(self, rule, call)
 
     def _matching(self, call: Call) -> _Rule | None:
         for rule in self._rules:
@@ -331,7 +349,7 @@ class FakeDisk:
         raise StopHere(f"{rule.moment} disk call {call.number}: {call.name} {call.path}")
 
     def check_life(self, life: int | None = None) -> None:
-        if self.stopped or life not in (None, self.life):
+        if self.stopped or (life is not None and life != self.life):
             raise StopHere("this process ended at an earlier disk call")
 
     def _look(self, path: str) -> Node | None:
@@ -362,7 +380,7 @@ class FakeDisk:
         return node
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        above, name = posixpath.split(_normal(path))
+        above, _, name = _normal(path).rpartition("/")
         return self._directory(above), name
 
 
@@ -423,13 +441,11 @@ class FakeFile:
             with self._call("close"):
                 self._open = False
 
-    @contextmanager
-    def _call(self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False) -> Iterator[_Rule | None]:
+    def _call(self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False) -> _UnderWay:
         self._disk.check_life(self.life)
         if not self._open or (changes and not self._writes):
             raise _error(errno.EBADF, self._path)
-        with self._disk._call(name, self._path, offset, size) as rule:
-            yield rule
+        return self._disk._call(name, self._path, offset, size)
 
 
 class FakeLock:
@@ -454,8 +470,9 @@ def _normal(path: str) -> str:
     return posixpath.normpath(posixpath.join("/", path))
 
 
-def _parts(path: str) -> list[str]:
-    return [name for name in _normal(path).split("/") if name]
+@cache
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(name for name in _normal(path).split("/") if name)
 
 
 def _error(code: int, path: str) -> OSError:

@@ -25,8 +25,18 @@ class Inode:
     def __init__(self) -> None:
         self.cached = bytearray()
         self.durable = bytearray()
-        self.dirty: dict[int, list[bytes]] = {}
         self.sizes: list[int] = []
+        self._written: list[tuple[int, bytes]] = []
+        """Since the last sync, in order: first sector, and what it and the ones behind it then were."""
+
+    @property
+    def dirty(self) -> dict[int, list[bytes]]:
+        """By sector: every version that was written since the last sync."""
+        versions: dict[int, list[bytes]] = {}
+        for first, data in self._written:
+            for at in range(0, len(data), SECTOR_BYTES):
+                versions.setdefault(first + at // SECTOR_BYTES, []).append(data[at : at + SECTOR_BYTES])
+        return versions
 
     def put(self, offset: int, data: Buffer) -> None:
         if not len(data):
@@ -34,10 +44,11 @@ class Inode:
         end = offset + len(data)
         self.grow(end)
         self.cached[offset:end] = data
+        sector = offset // SECTOR_BYTES
         with memoryview(self.cached) as view:
-            for sector in range(offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES + 1):
-                at = sector * SECTOR_BYTES
-                self.dirty.setdefault(sector, []).append(bytes(view[at : at + SECTOR_BYTES]))
+            whole = view[sector * SECTOR_BYTES : -(-end // SECTOR_BYTES) * SECTOR_BYTES]
+            self._written.append((sector, bytes(whole)))
+            whole.release()
 
     def grow(self, size: int) -> None:
         if size > len(self.cached):
@@ -47,8 +58,8 @@ class Inode:
     def sync(self) -> None:
         """Only what is dirty reaches the medium: bytes that a failed sync lost are not written again."""
         _resize(self.durable, len(self.cached))
-        for sector, versions in self.dirty.items():
-            _place(self.durable, sector, versions[-1])
+        for first, data in self._written:
+            _place(self.durable, first, data)
         self._clean()
 
     def sync_failed(self, rng: Random) -> None:
@@ -61,8 +72,8 @@ class Inode:
     def drop_cache(self) -> None:
         image = bytearray(self.durable)
         _resize(image, len(self.cached))
-        for sector, versions in self.dirty.items():
-            _place(image, sector, versions[-1])
+        for first, data in self._written:
+            _place(image, first, data)
         self.cached = image
 
     def power_cut(self, rng: Random, *, tear: bool) -> None:
@@ -86,14 +97,25 @@ class Inode:
         """A power cut after which these sectors are there as last written, the others as last synced."""
         image = bytearray(self.durable)
         _resize(image, len(self.cached))
-        for sector in sectors:
-            if sector in self.dirty:
-                _place(image, sector, self.dirty[sector][-1])
+        for sector, versions in self.dirty.items():
+            if sector in sectors:
+                _place(image, sector, versions[-1])
         self.durable, self.cached = image, bytearray(image)
         self._clean()
 
+    def flip(self, offset: int, bit: int) -> None:
+        """One bit is wrong from now on, on the medium and in the cache; what was to be written there is, flipped."""
+        for data in (self.cached, self.durable):
+            if offset < len(data):
+                data[offset] ^= 1 << bit
+        dirty, sector = self.dirty, offset // SECTOR_BYTES
+        if sector in dirty:
+            at = sector * SECTOR_BYTES
+            dirty[sector] = [bytes(self.cached[at : at + len(dirty[sector][-1])])]
+            self._written = [(each, version) for each, versions in dirty.items() for version in versions]
+
     def _clean(self) -> None:
-        self.dirty.clear()
+        self._written.clear()
         self.sizes.clear()
 
 
@@ -143,6 +165,7 @@ def _resize(data: bytearray, size: int) -> None:
 
 
 def _place(data: bytearray, sector: int, version: bytes) -> None:
+    """``version``: of that sector, or of it and those behind it."""
     at = sector * SECTOR_BYTES
     if at + len(version) > len(data):
         _resize(data, at + len(version))
