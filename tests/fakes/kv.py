@@ -80,7 +80,7 @@ class FakeStores:
         with self.step("set_aside", path):
             return self._set_aside(path)
 
-    def step(self, name: str, path: str) -> AbstractContextManager[None]:
+    def step(self, name: str, path: str) -> AbstractContextManager[object]:
         return self._disk.step(name, path) if self._disk is not None else nullcontext()
 
     def _set_aside(self, path: str) -> str:

@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.numbers = itertools.count(1)
         self.tasks = Tasks()
         self._timers: list[tuple[float, int, VirtualHandle]] = []
-        self._paused: set[Owner] = set()
+        self._paused: set[Owner | None] = set()
         self._held: list[VirtualHandle] = []
         self._steps = 0
         self._break_at = 0

@@ -109,11 +109,15 @@ class Watch:
         """Keeps the violation, and ends what was about to be done."""
         if holds:
             return
+        raise self.violated(said)
+
+    def violated(self, said: str) -> Violation:
+        """To be raised; at what happens with every block, where the words would cost more than the look."""
         violation = Violation(said)
         if self.violation is None:
             self.violation = violation
             self._say(f"VIOLATION: {said}")
-        raise violation
+        return violation
 
     # Elections.
 
@@ -173,7 +177,8 @@ class Watch:
         copy = self.copies[name] = Copy(blocks, synced=blocks[-1].last if blocks else 0, process=node.process)
         copy.dtvlsn = before.dtvlsn if before.process == node.process and not before.replaced else 0
         for one, other in pairwise(blocks):
-            self.hold(other.first == one.last + 1, f"{name}: {other} follows on {one} after an open")
+            if other.first != one.last + 1:
+                raise self.violated(f"{name}: {other} follows on {one} after an open")
         self._index(node, found)
         for block in blocks[copy.at(self.durable_last + 1) :]:
             self._holders.setdefault((block.term, block.first), set()).add(name)
@@ -200,21 +205,21 @@ class Watch:
         lasts = {block.last: lsn for block, lsn in found}
         last = found[-1][0].last if found else 0
         self.hold(log.range.last == last, f"{name}: the index ends at {log.range.last}, the log at {last}")
+        first = log.range.first
         for block, lsn in [*found[:1], *found[::SAMPLE], *found[-2:]]:
-            if block.first < log.range.first:
+            if block.first < first:
                 continue
             mapping = log.index.at_or_before(Vlsn(block.first))
-            said = f"{name}: the index has {mapping} for {block} at {lsn:#x}"
-            self.hold(mapping is not None and mapping[0] <= block.first, said)
-            assert mapping is not None
-            self.hold(mapping[1] in (places.get(mapping[0]), lasts.get(mapping[0])), said)
+            at, there = mapping or (block.last + 1, 0)
+            if at > block.first or there not in (places.get(at), lasts.get(at)):
+                raise self.violated(f"{name}: the index has {mapping} for {block} at {lsn:#x}")
 
     def _kept(self, name: str, before: Copy, now: Copy, first: int) -> None:
         """What was synced here before the restart and is durable is still here."""
         held = set(now.blocks)
         for block in before.blocks[before.at(max(first, 1)) : before.at(before.synced + 1)]:
-            if block.first >= first and self.durable.get(block.first) == block:
-                self.hold(block in held, f"{name}: {block}, durable and synced here, is gone after an open")
+            if block.first >= first and self.durable.get(block.first) == block and block not in held:
+                raise self.violated(f"{name}: {block}, durable and synced here, is gone after an open")
 
     def handed_over(self, node: SimNode) -> None:
         """Another group is with the writer."""
@@ -227,21 +232,21 @@ class Watch:
             self._truncate(name, copy, first - 1)
         ring = log.ring
         position = ring.position_of(Vlsn(first))
-        said = f"{name}: a block begins at VLSN {first}, behind {copy.last}"
-        self.hold(position is not None and (not copy.blocks or first == copy.last + 1), said)
-        assert position is not None
+        if position is None or (copy.blocks and first != copy.last + 1):
+            raise self.violated(f"{name}: a block begins at VLSN {first}, behind {copy.last}")
         for data in ring.take(position, end=ring.end, bytes_max=1 << 30):
             content = bytes(data)
             block = block_of(content)
-            self.hold(not copy.blocks or block.first == copy.last + 1, f"{name}: {block} follows on {copy.last}")
+            if copy.blocks and block.first != copy.last + 1:
+                raise self.violated(f"{name}: {block} follows on {copy.last}")
             self._one_content(name, block)
             self._bytes.setdefault((block.term, block.first), content)
             copy.blocks.append(block)
             copy.unsynced.append((block, content))
 
     def _one_content(self, name: str, block: Block) -> None:
-        before = self._contents.setdefault((block.term, block.first), block.check)
-        self.hold(before == block.check, f"{name}: two contents of {block}")
+        if self._contents.setdefault((block.term, block.first), block.check) != block.check:
+            raise self.violated(f"{name}: two contents of {block}")
 
     def _truncate(self, name: str, copy: Copy, last: int) -> None:
         index = copy.at(last + 1)
@@ -262,8 +267,8 @@ class Watch:
             if block.last > last:
                 left.append((block, data))
                 continue
-            there = medium.holds(data) or any(path.startswith(f"/{name}/") for path in self.flips)
-            self.hold(there, f"{name}: {block} is told to be synced, and is not on its medium")
+            if not medium.holds(data) and not any(path.startswith(f"/{name}/") for path in self.flips):
+                raise self.violated(f"{name}: {block} is told to be synced, and is not on its medium")
             self._holders.setdefault((block.term, block.first), set()).add(name)
             copy.synced = block.last
         copy.unsynced = left
@@ -272,10 +277,11 @@ class Watch:
         log = node.log
         if log is None:
             return
-        name, copy = node.name, self.copies[node.name]
-        self.hold(log.dtvlsn >= copy.dtvlsn, f"{name}: the DTVLSN fell from {copy.dtvlsn} to {log.dtvlsn}")
-        copy.dtvlsn = log.dtvlsn
-        upto = min(log.dtvlsn, copy.last)
+        name, copy, dtvlsn = node.name, self.copies[node.name], log.dtvlsn
+        if dtvlsn < copy.dtvlsn:
+            raise self.violated(f"{name}: the DTVLSN fell from {copy.dtvlsn} to {dtvlsn}")
+        copy.dtvlsn = dtvlsn
+        upto = min(dtvlsn, copy.last)
         if upto <= copy.checked:
             return
         index = copy.at(copy.checked + 1)
@@ -284,17 +290,18 @@ class Watch:
             if block.first > self.durable_last:
                 self._becomes_durable(name, block)
             before = self.durable.get(block.first)
-            self.hold(before == block, f"{name} calls {block} durable; {before} was")
+            if before != block:
+                raise self.violated(f"{name} calls {block} durable; {before} was")
             copy.checked = block.last
             index += 1
 
     def _becomes_durable(self, name: str, block: Block) -> None:
-        said = f"{name} calls {block} durable"
-        self.hold(block.first == self.durable_last + 1, f"{said}; what was durable ends at {self.durable_last}")
+        if block.first != self.durable_last + 1:
+            raise self.violated(f"{name} calls {block} durable; what was durable ends at {self.durable_last}")
         key = (block.term, block.first)
-        holders = self._holders.pop(key, set())
-        enough = len(self.group.names) // 2 + 1
-        self.hold(len(holders) >= enough, f"{said}; only {sorted(holders)} of {len(self.group.names)} have synced it")
+        holders, size = self._holders.pop(key, set()), len(self.group.names)
+        if len(holders) < size // 2 + 1:
+            raise self.violated(f"{name} calls {block} durable; only {sorted(holders)} of {size} have synced it")
         self.group.happened_first(name, "durable" if self._first_of == name else "first durable")
         self._first_of = name
         self.durable[block.first] = block
@@ -304,8 +311,8 @@ class Watch:
         for entry in entries(data, decode_header(data), kinds=DATA):
             self.values[entry.vlsn] = entry.value
             before = self.places.setdefault(entry.value, entry.vlsn)
-            said = f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}"
-            self.hold(before == entry.vlsn, said)
+            if before != entry.vlsn:
+                raise self.violated(f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}")
 
     # What happens to a machine.
 
@@ -318,11 +325,11 @@ class Watch:
 
     def shown(self, who: str, vlsn: int, value: bytes) -> None:
         """A client was told of an entry, by a read or an acknowledgement."""
-        self.hold(vlsn <= self.durable_last, f"{who} was shown VLSN {vlsn}; durable is {self.durable_last}")
+        if vlsn > self.durable_last:
+            raise self.violated(f"{who} was shown VLSN {vlsn}; durable is {self.durable_last}")
         durable = self.values.get(vlsn)
-        self.hold(
-            durable == value, f"{who} was shown {value[:20]!r} at VLSN {vlsn}, which is {(durable or b'')[:20]!r}"
-        )
+        if durable != value:
+            raise self.violated(f"{who} was shown {value[:20]!r} at VLSN {vlsn}, which is {(durable or b'')[:20]!r}")
 
     def event(self, node: SimNode, name: str, fields: dict[str, Any]) -> None:
         if name == "elected":
