@@ -159,9 +159,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _is_held(self, handle: VirtualHandle) -> bool:
         return handle._context.get(OWNER) in self._paused
 
-    def call_soon(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> VirtualHandle:
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> VirtualHandle:
         if self._closed:
             self._check_closed()
         handle = VirtualHandle(callback, args, self, context, 0.0)
