@@ -1,4 +1,4 @@
-"""What a loop of virtual time has to run: asyncio's handles without their debug mode, which costs as much as they do."""
+"""What a loop of virtual time has to run: asyncio's handles without their debug mode."""
 
 from __future__ import annotations
 

@@ -318,8 +318,8 @@ def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
 
 @contextmanager
 def _by_the_loop_alone() -> Iterator[None]:
-    """Tasks are kept by their loop, not in asyncio's own weak set of all: those of one run after the other have the same
-    numbers, which are their hashes, and looking for one among those not collected yet takes longer and longer."""
+    """Tasks are kept by their loop, not in asyncio's weak set of all: those of one run after the other have the same
+    numbers, which are their hashes, and a new one would be compared with all that are not collected yet."""
     everywhere: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
     everywhere.add = lambda task: None
     try:
