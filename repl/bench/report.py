@@ -52,22 +52,24 @@ class Outcome:
 
 
 class Samples:
-    """Durations as they are taken: ``start = samples.now()``, then ``samples.since(start)``."""
+    """Durations as they are taken: ``start = samples.now()``, then ``samples.since(start)``; where one looks at the
+    clock itself, ``take`` one in nanoseconds."""
 
-    __slots__ = ("_ns", "now")
+    __slots__ = ("now", "take", "taken")
 
     def __init__(self) -> None:
-        self._ns = array("q")
+        self.taken = array("q")
+        self.take = self.taken.append
         self.now = time.perf_counter_ns
 
     def since(self, start_ns: int) -> None:
-        self._ns.append(self.now() - start_ns)
+        self.take(self.now() - start_ns)
 
     def __len__(self) -> int:
-        return len(self._ns)
+        return len(self.taken)
 
     def milliseconds(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return np.frombuffer(self._ns, dtype=np.int64) / 1e6 if self._ns else np.empty(0)
+        return np.frombuffer(self.taken, dtype=np.int64) / 1e6 if self.taken else np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,25 +74,30 @@ async def _append(client: Client, load: Load, *, atomic: bool = False) -> Outcom
     samples = Samples()
     errors = 0
     start = time.perf_counter()
-    stop = start + load.seconds
+    stop = samples.now() + int(load.seconds * 1e9)
     appends_max = load.entries_max // load.batch
 
     async def writer(at: int) -> None:
         nonlocal errors
         batch = [values[(at + each) % VALUES] for each in range(load.batch)]
-        while time.perf_counter() < stop and len(samples) < appends_max:
-            began = samples.now()
+        alone = load.batch == 1 and not atomic
+        append, append_many, now, take = client.append, client.append_many, samples.now, samples.take
+        ended = now()
+        while ended < stop and len(samples.taken) < appends_max:
+            began = ended  # the next append begins as the one before ends: one look at the clock, not three
             try:
-                if load.batch == 1 and not atomic:
+                if alone:
                     at += 1
-                    await client.append(values[at % VALUES])
+                    await append(values[at % VALUES])
                 else:
-                    await client.append_many(batch)
+                    await append_many(batch)
             except VlsnLogError:
                 errors += 1
                 await asyncio.sleep(0.01)
+                ended = now()
             else:
-                samples.since(began)
+                ended = now()
+                take(ended - began)
 
     async with asyncio.TaskGroup() as group:
         for at in range(load.writers):
