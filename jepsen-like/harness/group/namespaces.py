@@ -21,8 +21,8 @@ import asyncio
 import os
 import re
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -49,6 +49,8 @@ class Namespaces:
         self._blocked: dict[Pair, How] = {}
         self._before: dict[Pair, int] = {}
         self._cut: Counter[Pair] = Counter()
+        self._one = asyncio.Lock()
+        """What is blocked and the kernels' rules change together."""
 
     @classmethod
     async def open(cls, names: Sequence[str]) -> Namespaces:
@@ -75,13 +77,15 @@ class Namespaces:
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
         pairs = list(pairs)
-        for pair in pairs:
-            self._before[pair] = await self._counted(pair, how)
-            self._blocked[pair] = how
-            self._cut[pair] = 0
-            await self._rule("add", pair, how)
-        if how == "cut":
-            await self._destroy(pairs)
+        async with self._one:
+            await self._unblock([pair for pair in pairs if pair in self._blocked])
+            for pair in pairs:
+                self._before[pair] = await self._counted(pair, how)
+                self._blocked[pair] = how
+                self._cut[pair] = 0
+            await self._rules("add", dict.fromkeys(pairs, how))
+            if how == "cut":
+                await self._destroy(pairs)
 
     async def met(self, pairs: Iterable[Pair]) -> int:
         """Where two blocked pairs share the node that counts, both count what either met."""
@@ -92,11 +96,14 @@ class Namespaces:
         return met
 
     async def heal(self, pairs: Iterable[Pair] | None = None, *, cut: bool = False) -> None:
-        healed = [pair for pair in (list(self._blocked) if pairs is None else pairs) if pair in self._blocked]
-        if cut:
-            await self._destroy(healed)
-        for pair in healed:
-            await self._rule("del", pair, self._blocked.pop(pair))
+        async with self._one:
+            healed = [pair for pair in (list(self._blocked) if pairs is None else pairs) if pair in self._blocked]
+            if cut:
+                await self._destroy(healed)
+            await self._unblock(healed)
+
+    async def _unblock(self, pairs: Iterable[Pair]) -> None:
+        await self._rules("del", {pair: self._blocked.pop(pair) for pair in pairs})
 
     async def close(self) -> None:
         """Also what was made in part."""
@@ -124,13 +131,16 @@ class Namespaces:
             await _run(*inside, "rule", "add", "pref", str(_LOCAL), "lookup", "local")
             await _run(*inside, "rule", "del", "pref", "0")
 
-    async def _rule(self, verb: str, pair: Pair, how: How) -> None:
-        source, target = pair
-        words = ["from", self.address(source), "iif", "eth0", "blackhole"]
-        where = target
-        if how == "cut":
-            words, where = ["to", self.address(target), "unreachable"], source
-        await _run("ip", "-n", self._space(where), "rule", verb, "pref", str(_BEFORE_LOCAL), *words)
+    async def _rules(self, verb: str, pairs: Mapping[Pair, How]) -> None:
+        """One call for each node whose rules change."""
+        lines: dict[str, list[str]] = defaultdict(list)
+        for (source, target), how in pairs.items():
+            where, words = target, f"from {self.address(source)} iif eth0 blackhole"
+            if how == "cut":
+                where, words = source, f"to {self.address(target)} unreachable"
+            lines[where].append(f"rule {verb} pref {_BEFORE_LOCAL} {words}\n")
+        for name, commands in lines.items():
+            await _run("ip", "-n", self._space(name), "-batch", "-", said="".join(commands))
 
     async def _destroy(self, pairs: Iterable[Pair]) -> None:
         """The TCP connections of these, on both sides: an end that was told of it would not hear it."""
@@ -159,18 +169,18 @@ class Namespaces:
         return f"{self._mark}b"
 
 
-async def _run(*command: str) -> str:
-    """Its output.  Raises ``Refused``."""
+async def _run(*command: str, said: str = "") -> str:
+    """Its output; ``said`` is its input.  Raises ``Refused``."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
         raise Refused(f"{command[0]}: {error.strerror}") from None
-    out, errors = await process.communicate()
+    out, errors = await process.communicate(said.encode())
     if process.returncode != 0:
         raise Refused(f"{' '.join(command)}: {errors.decode(errors='replace').strip()}")
     return out.decode(errors="replace")

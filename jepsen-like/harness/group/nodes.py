@@ -20,6 +20,7 @@ from repl.http.types import Network
 
 AGAIN_S = 1.0
 WATCH_S = 0.1
+GONE_POLL_S = 0.01
 START_S = 60.0
 PORT = 7701
 """Of every node, where each has an address of its own."""
@@ -73,16 +74,17 @@ class Group:
             await asyncio.gather(*(self.cluster.answering(node) for node in self.cluster.nodes))
             return await self.cluster.serving()
 
-    def stop(self, names: list[str], reason: str) -> list[str]:
-        """SIGKILL, all at once, and they stay down while anybody has a reason; those that were running."""
+    async def stop(self, names: list[str], reason: str) -> list[str]:
+        """SIGKILL, all at once, and they stay down while anybody has a reason; those that were running.  Returns when
+        they are gone, which may take seconds where a disk is busy."""
         running = [name for name in names if self.running(name)]
         for name in names:
             self._stopped[name].add(reason)
+            self._started.discard(name)
         for name in running:
             self.node(name).send(signal.SIGKILL)
-        for name in running:
-            self.node(name).kill()
-            self._started.discard(name)
+        while any(self.running(name) for name in running):  # noqa: ASYNC110  what is waited for is another process's
+            await asyncio.sleep(GONE_POLL_S)
         return running
 
     def start_again(self, names: list[str], reason: str) -> None:

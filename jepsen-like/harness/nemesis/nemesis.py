@@ -82,8 +82,8 @@ class Nemesis:
         return struck
 
     async def _kill(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
-        hit = self._group.stop(nodes, f"kill {number}")
         self._begins(strike, number, nodes)
+        hit = await self._group.stop(nodes, f"kill {number}")
         await asyncio.sleep(strike.lasts_s)
         self._group.start_again(nodes, f"kill {number}")
         return self._ends(strike, number, bool(hit))
@@ -128,11 +128,11 @@ class Nemesis:
             case "eio" | "eio-for-good":
                 return await self._failing_calls(strike, number, name, chance)
             case "wipe":
-                self._group.stop(nodes, f"disk {number}")
+                await self._group.stop(nodes, f"disk {number}")
                 struck, where = disk.wipe(self._group.directory(name)), "all"
             case _:
                 if stopped := chance.random() < 0.5:
-                    self._group.stop(nodes, f"disk {number}")
+                    await self._group.stop(nodes, f"disk {number}")
                 where = disk.flip_bit(self._group.directory(name), chance)
                 struck = bool(where)
                 where += " of a stopped node" if stopped else " of a running node"
