@@ -17,6 +17,7 @@ import msgspec
 from vlsn.block import Entry
 from vlsn.errors import VlsnLogError
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.producers import ProducerPlace
 from vlsn.seal import Submission
 from vlsn.seams import Channel
 
@@ -77,6 +78,15 @@ class BlockPage:
     data: list[bytes]
     next_vlsn: int
     durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAt:
+    """A producer's submissions up to VLSN ``durable``; ``forgotten_to``: nobody heard of after it is forgotten."""
+
+    place: ProducerPlace
+    durable: int
+    forgotten_to: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +177,10 @@ class NodeApi(Protocol):
         """A VLSN at or past everything that was acknowledged as durable before the call; reads here show it on
         return.  Raises ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not
         that far."""
+        ...
+
+    async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
+        """How far that producer has come in what is durable; as ``confirm`` is, and raises as it does."""
         ...
 
     async def peer_read_index(self, body: dict[str, Any]) -> dict[str, Any]:

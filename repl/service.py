@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from repl import peers
-from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello
+from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello, ProducerAt
 from repl.appends import Append
 from repl.changing import document
 from repl.cleaning import told
@@ -27,6 +27,7 @@ from repl.segments import SegmentFiles
 from vlsn.block import Entry
 from vlsn.errors import NoSpace, NotAllowed, NotMaster, WrongGroup, WrongName
 from vlsn.ids import NodeName
+from vlsn.producers import ProducerPlace
 from vlsn.seal import Submission
 from vlsn.seams import Channel
 from vlsn.segment import segment_name
@@ -100,6 +101,13 @@ class NodeService:
     async def confirm(self, timeout_s: float) -> int:
         self._node.opened()
         return await self._node.read_index.confirm(timeout_s)
+
+    async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
+        await self.confirm(timeout_s)
+        table, durable = self._node.opened().history.producers, self._node.dtvlsn()
+        life = table.find(producer, at=durable + 1)
+        place = life.as_of(durable) if life is not None else ProducerPlace()
+        return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
 
     # The log's files.
 

@@ -56,6 +56,15 @@ class ProducersRecord(msgspec.Struct, frozen=True):
         _read(self.lives)
 
 
+class ProducerPlace(msgspec.Struct, frozen=True):
+    """``next``: the sequence that is due; the VLSNs and the term of the submission before it, 0 where there is none."""
+
+    next: int = 0
+    first: int = 0
+    last: int = 0
+    term: int = 0
+
+
 class Life:
     """Submissions of one producer, without a hole; the columns are as long as each other."""
 
@@ -97,6 +106,14 @@ class Life:
         if not max(0, len(self._lasts) - remembered) <= row < len(self._lasts):
             return None
         return Vlsn(self._firsts[row]), Vlsn(self._lasts[row]), Term(self._terms[row])
+
+    def as_of(self, vlsn: int) -> ProducerPlace:
+        """What is known of it at ``vlsn``."""
+        rows = self.upto(vlsn)
+        if not rows:
+            return ProducerPlace(self._begin)
+        row = rows - 1
+        return ProducerPlace(self._begin + rows, self._firsts[row], self._lasts[row], self._terms[row])
 
     def add(self, first: int, last: int, term: int) -> None:
         self._firsts.append(first)

@@ -3,7 +3,8 @@
 One entry a line: split at ``\\n`` only, nothing trimmed, an empty line is an entry, the last newline is
 optional.  Lines go out as several atomic bodies, a few of them under way at once, acknowledged in order;
 so what is acknowledged is always the first so many lines, and ``--skip-lines`` goes on behind them.  Lines are sent
-exactly once: a body that got no answer goes out again, until its time is over.
+exactly once: a body that got no answer goes out again, until its time is over.  With ``--producer`` that holds for any
+number of runs, however each ended (``resume.py``).
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, Protocol
 
 import click
 
 from repl.cli.options import Command, acks_option, json_option, timeout_option, url_option
+from repl.cli.resume import resume
 from vlsn.errors import OutcomeUnknown, TooLarge, Unreachable, VlsnLogError
 from vlsn.limits import ENTRY_BYTES_MAX, MIB
 
@@ -37,22 +39,35 @@ STARTING_S: Final = 3.0
 STARTING_PERIOD_S: Final = 0.1
 
 
+class AppendMany(Protocol):
+    """``Client.append_many``, or one that names what it appends."""
+
+    async def __call__(self, values: list[bytes], *, keys: list[bytes] | None) -> tuple[int, int]: ...
+
+
 @click.command(cls=Command)
 @url_option
 @click.option("--key", help="Key of every entry.")
 @acks_option
 @timeout_option
 @click.option("--skip-lines", type=click.IntRange(min=0), default=0, help="Leave out the first N lines.")
+@click.option(
+    "--producer",
+    metavar="NAME",
+    help="Of a --file: run again with the same NAME, it goes on behind what is in the log.",
+)
 @click.option("--file", "path", type=click.Path(), help="Append the lines of this file; - is stdin.")
 @json_option
 @click.argument("value", required=False)
 def append(
-    url: list[str], key: str | None, acks: str, timeout: float, skip_lines: int, path: str | None, as_json: bool,
-    value: str | None,
+    url: list[str], key: str | None, acks: str, timeout: float, skip_lines: int, producer: str | None,
+    path: str | None, as_json: bool, value: str | None,
 ) -> None:  # fmt: skip
     """Append VALUE, or one entry a line of FILE or of stdin (-), and print FIRST LAST."""
     if (value is None) == (path is None):
         raise click.UsageError("give one of VALUE, --file FILE, or - for stdin")
+    if producer is not None and (path in (None, STDIN) or skip_lines):
+        raise click.UsageError("--producer goes with --file FILE, and skips by itself what is in the log")
     key_bytes = os.fsencode(key) if key else None
     if value is not None and value != STDIN:
         if skip_lines:
@@ -64,7 +79,8 @@ def append(
     else:
         assert path is not None
         with open(path, "rb") as source:
-            first, last = _run(url, acks, timeout, key_bytes, bodies(source, skip_lines), skipped=skip_lines)
+            lines = bodies(source, skip_lines)
+            first, last = _run(url, acks, timeout, key_bytes, lines, skipped=skip_lines, producer=producer)
     click.echo(f'{{"first":{first},"last":{last}}}' if as_json else f"{first} {last}")
 
 
@@ -114,21 +130,30 @@ def _too_long(number: int) -> TooLarge:
 
 
 def _run(
-    urls: list[str], acks: str, timeout_s: float, key: bytes | None, lines: Iterator[list[bytes]], skipped: int | None
-) -> tuple[int, int]:
-    return asyncio.run(_append(urls, acks, timeout_s, key, lines, skipped))
+    urls: list[str], acks: str, timeout_s: float, key: bytes | None, lines: Iterator[list[bytes]],
+    *, skipped: int | None, producer: str | None = None,
+) -> tuple[int, int]:  # fmt: skip
+    return asyncio.run(_append(urls, acks, timeout_s, key, lines, skipped, producer))
 
 
 async def _append(
-    urls: list[str], acks: str, timeout_s: float, key: bytes | None, lines: Iterator[list[bytes]], skipped: int | None
-) -> tuple[int, int]:
-    """The first and last VLSN of all lines; 0 0 for none.  ``skipped`` is None for a single value."""
+    urls: list[str], acks: str, timeout_s: float, key: bytes | None, lines: Iterator[list[bytes]], skipped: int | None,
+    producer: str | None,
+) -> tuple[int, int]:  # fmt: skip
+    """The first and last VLSN of all lines that were not in the log; 0 0 for none.  ``skipped`` is None for a single
+    value."""
     from repl.client.connect import connect
 
-    progress = Progress(skipped)
+    progress = Progress(skipped, producer)
     many = skipped is not None
     async with connect(",".join(urls), acks=acks, timeout_s=timeout_s, exactly_once=many) as log:
         await require_a_node(log, urls)
+        append_many: AppendMany = log.append_many
+        if producer is not None:
+            named = await resume(log, producer, key, lines)
+            append_many = named.append_many
+            if named.lines:
+                click.echo(f"{named.lines} lines are in the log already, the last one at VLSN {named.last}", err=True)
         under_way: deque[tuple[int, asyncio.Task[tuple[int, int]]]] = deque()
         fault: TooLarge | None = None
         try:
@@ -136,7 +161,7 @@ async def _append(
                 bodies = _read_ahead(lines)
                 while (body := await _next_body(bodies, [task for _, task in under_way])) is not None:
                     keys = [key] * len(body) if key else None
-                    under_way.append((len(body), asyncio.create_task(log.append_many(body, keys=keys))))
+                    under_way.append((len(body), asyncio.create_task(append_many(body, keys=keys))))
                     if len(under_way) == BODIES_UNDER_WAY_MAX:
                         progress.take(under_way[0][0], await under_way[0][1])
                         under_way.popleft()
@@ -188,8 +213,9 @@ def _unknown_lines(counts: list[int], outcomes: Iterable[tuple[int, int] | BaseE
 class Progress:
     """What is acknowledged so far: always the first lines after those skipped."""
 
-    def __init__(self, skipped: int | None) -> None:
+    def __init__(self, skipped: int | None, producer: str | None = None) -> None:
         self._skipped = skipped
+        self._producer = producer
         self.lines = 0
         self.first = 0
         self.last = 0
@@ -206,6 +232,9 @@ class Progress:
         done = self._skipped + self.lines
         where = f" (VLSN {self.first} to {self.last})" if self.lines else ""
         text = f"{error}; {self.lines} lines are acknowledged{where}"
+        if self._producer is not None:
+            kind = OutcomeUnknown if unknown else _Stopped
+            raise kind(f"{text}; run it again with --producer {self._producer}, and none is appended twice")
         if unknown:
             raise OutcomeUnknown(
                 f"{text}, and up to {unknown} after them may have been logged: look with `vlsnlog read` before "

@@ -15,8 +15,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from repl.api import Acks
+from repl.api import Acks, ProducerAt
 from repl.client.endpoints import Endpoints
+from repl.client.identity import Identity
 from repl.client.produce import Producer
 from repl.client.tail import DURABLE, Page, Reader
 from repl.config import split_urls
@@ -24,6 +25,8 @@ from repl.http.types import Network
 from vlsn.block import Entry
 from vlsn.clock import SystemRandom
 from vlsn.errors import BadArgument, LogClosed
+from vlsn.ids import U64_MAX
+from vlsn.produced import SEQUENCE_MAX
 
 LAST_ANSWERS_S = 5.0
 """How long a close waits for answers behind a refusal; a node that lives has them ready."""
@@ -119,6 +122,38 @@ class Client:
         values = list(values)
         first = await self._open_producer().queue.put_many(values, None if keys is None else list(keys))
         return first, first + len(values) - 1
+
+    async def submit(
+        self,
+        values: Iterable[bytes],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[bytes | None] | None = None,
+    ) -> tuple[int, int]:
+        """``append_many`` as submission ``sequence`` of ``producer``, for a program that keeps its own names: sent
+        again, by whichever process, it is one submission.  One for each sequence, in their order, from 0 on;
+        ``producer_at`` says which is due, and ``born``: its ``durable`` as it was before the first one.
+
+        A client of ``exactly_once`` only.  Raises as ``append_many``, ``OutOfSequence`` where the sequence is not due,
+        or was another submission, ``UnknownProducer``, ``DuplicateForgotten``."""
+        if self._random is None:
+            raise BadArgument("only a client with exactly_once=True names its submissions")
+        if not 1 <= producer <= U64_MAX or not 0 <= sequence <= SEQUENCE_MAX:
+            raise BadArgument(f"producer {producer:#x}, sequence {sequence}: a u64 from 1 on, and a number from 0 on")
+        identity = Identity(producer, born, fixed=True)
+        values = list(values)
+        put_many = self._open_producer().queue.put_many
+        first = await put_many(values, None if keys is None else list(keys), (identity, sequence))
+        return first, first + len(values) - 1
+
+    async def producer_at(self, producer: int) -> ProducerAt:
+        """How far ``producer`` has come in what is durable: all that was acknowledged to it before the call, at least.
+
+        Raises ``Unreachable``, and ``NotMaster`` or ``NotYet`` when no majority has confirmed it for ``timeout_s``."""
+        self._open_producer()
+        return await self._reader.producer(producer)
 
     async def read(
         self,

@@ -19,13 +19,15 @@ from vlsn.seams import Random
 
 
 class Identity:
-    """A random id; ``born``, a VLSN that was durable when it was drawn; the sequence that comes next."""
+    """A producer's id; ``born``, a VLSN that was durable before its first submission; the sequence that comes next.
+    ``fixed``: its owner gives the sequences, and keeps them."""
 
-    __slots__ = ("born", "broken", "next", "producer", "taken")
+    __slots__ = ("born", "broken", "fixed", "next", "producer", "taken")
 
-    def __init__(self, random: Random, born: int) -> None:
-        self.producer = random.u64() or 1
+    def __init__(self, producer: int, born: int, *, fixed: bool = False) -> None:
+        self.producer = producer
         self.born = born
+        self.fixed = fixed
         self.next = 0
         self.taken = 0
         """All before this sequence are acknowledged, or belong to groups up to the last one that may be in the log."""
@@ -46,7 +48,7 @@ class Identities:
             return
         current = self._current
         if current is None or current.broken:
-            current = self._current = Identity(self._random, born)
+            current = self._current = Identity(self._random.u64() or 1, born)
         group.identity, group.sequence = current, current.next
         current.next += 1
 
@@ -60,7 +62,8 @@ class Identities:
             if group.uncertain and group.identity is not None:
                 group.identity.taken = max(group.identity.taken, group.sequence + 1)
         for group in groups:
-            if group.identity is not None and group.sequence >= group.identity.taken:
+            identity = group.identity
+            if identity is not None and not identity.fixed and group.sequence >= identity.taken:
                 group.identity = None
         if self._current is not None:
             self._current.next = self._current.taken

@@ -304,7 +304,7 @@ class Producer:
             self._refused.append(group)
             return
         self._progress = True
-        if not group.uncertain:
+        if not group.uncertain and group.identity is not None and not group.identity.fixed:
             group.identity = None  # its sequence is free
         if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1 and not group.uncertain:
             # One append has spoilt the batch of its neighbours; nothing was logged, so each goes alone.
@@ -319,8 +319,11 @@ class Producer:
         if isinstance(error, OutcomeUnknown):
             group.uncertain = True
             return True
-        if isinstance(error, OutOfSequence | UnknownProducer) and group.identity is not None and not group.uncertain:
-            group.identity.broken = True
+        identity = group.identity
+        if identity is None or identity.fixed or group.uncertain:
+            return False
+        if isinstance(error, OutOfSequence | UnknownProducer):
+            identity.broken = True
             group.identity = None
             return True
         return False

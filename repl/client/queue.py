@@ -13,10 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, batch_of, checked_value
+from repl.client.identity import Identity
 from vlsn.errors import LogClosed, VlsnLogError
 from vlsn.seams import Buffer
 
 QUEUED_BYTES_MAX: Final = 64 << 20
+Name = tuple[Identity, int]
+"""Whose submission an append is, and which."""
 
 
 class AppendQueue:
@@ -56,14 +59,18 @@ class AppendQueue:
         waiters.append(future)
         return future
 
-    def put_many(self, values: Sequence[bytes], keys: Sequence[Key] | None = None) -> Awaitable[int]:
-        """Queues one atomic append of many; the result is the first VLSN."""
+    def put_many(
+        self, values: Sequence[bytes], keys: Sequence[Key] | None = None, name: Name | None = None
+    ) -> Awaitable[int]:
+        """Queues one atomic append of many, under its own ``name`` where it has one; the result is the first VLSN."""
         batch = batch_of(values, keys, named=self._named)
-        return self._when_room(self._put_batch, batch) if self._full else self._put_batch(batch)
+        return self._when_room(self._put_batch, batch, name) if self._full else self._put_batch(batch, name)
 
-    def _put_batch(self, batch: list[Buffer]) -> Awaitable[int]:
+    def _put_batch(self, batch: list[Buffer], name: Name | None) -> Awaitable[int]:
         group = self._begin()
         group.batch = batch
+        if name is not None:
+            group.identity, group.sequence = name
         return self._waiter(group)
 
     def take(self) -> Group:

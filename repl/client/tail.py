@@ -9,12 +9,15 @@ that block, because a person gave up durable entries, answers ``NotInLog`` inste
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
+import msgspec
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
 
+from repl.api import ProducerAt
 from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
 from repl.http import problem
@@ -23,6 +26,11 @@ from vlsn import block
 from vlsn.block import Entry, EntryKind
 from vlsn.errors import BadArgument, BadBody, NotFound, NotInLog, Trimmed, UnsupportedType, VlsnLogError
 from vlsn.ids import padded
+from vlsn.producers import ProducerPlace
+from vlsn.records import JSON_FAULTS
+from vlsn.stream import Number
+
+T = TypeVar("T")
 
 BLOCKS_TYPE: Final = "application/x-vlsnlog-blocks"
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -58,6 +66,15 @@ class _Place:
     def after(self, page: Page) -> _Place:
         stays = page.next_vlsn == self.vlsn
         return _Place(page.next_vlsn, page.term or (self.term if stays else 0))
+
+
+class _ProducerSaid(msgspec.Struct):
+    next: Number
+    first: Number
+    last: Number
+    term: Number
+    durable: Number
+    forgotten_to: Number
 
 
 class Reader:
@@ -118,7 +135,26 @@ class Reader:
             else:
                 self._current += 1
 
+    async def producer(self, producer: int) -> ProducerAt:
+        """Raises ``Unreachable`` when no node served for ``give_up_s``, ``NotMaster`` or ``NotYet`` when none could
+        confirm it."""
+        return await self._retried(partial(self._producer_of, producer))
+
+    async def _producer_of(self, producer: int, url: str) -> ProducerAt:
+        target = f"{url}/v1/producers/{producer:016x}?timeout={CONFIRM_S:g}"
+        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        if response.status != 200:
+            raise problem.error_of(bytes(response.body))
+        try:
+            said = msgspec.json.decode(response.body, type=_ProducerSaid)
+        except JSON_FAULTS:
+            raise BadBody(f"{url} answered nothing of a producer; is it a vlsnlog node?") from None
+        return ProducerAt(ProducerPlace(said.next, said.first, said.last, said.term), said.durable, said.forgotten_to)
+
     async def _page(self, place: _Place, ask: str, *, wait_s: float, all_kinds: bool, for_ever: bool = False) -> Page:
+        return await self._retried(partial(self._page_of, place, ask, wait_s, all_kinds), for_ever=for_ever)
+
+    async def _retried(self, ask: Callable[[str], Awaitable[T]], *, for_ever: bool = False) -> T:
         retrying = AsyncRetrying(
             wait=Backoff(),
             stop=stop_never if for_ever else stop_after_delay(self._give_up_s),
@@ -126,16 +162,16 @@ class Reader:
             sleep=asyncio.sleep,
             reraise=True,
         )
-        return await retrying(self._page_of_any, place, ask, wait_s, all_kinds)
+        return await retrying(self._of_any, ask)
 
-    async def _page_of_any(self, place: _Place, ask: str, wait_s: float, all_kinds: bool) -> Page:
+    async def _of_any(self, ask: Callable[[str], Awaitable[T]]) -> T:
         """One round over all nodes."""
         urls = self._endpoints.urls
         fault: VlsnLogError | None = None
         for turn in range(len(urls)):
             index = (self._current + turn) % len(urls)
             try:
-                page = await self._page_of(urls[index], place, ask, wait_s, all_kinds)
+                answer = await ask(urls[index])
             except (Trimmed, NotInLog, BadArgument):
                 raise
             except VlsnLogError as error:
@@ -143,12 +179,12 @@ class Reader:
             else:
                 self._current = index
                 self._answer_s = ANSWER_TIMEOUT_S
-                return page
+                return answer
         self._answer_s = min(2 * self._answer_s, ANSWER_TIMEOUT_MAX_S)
         assert fault is not None
         raise fault
 
-    async def _page_of(self, url: str, place: _Place, ask: str, wait_s: float, all_kinds: bool) -> Page:
+    async def _page_of(self, place: _Place, ask: str, wait_s: float, all_kinds: bool, url: str) -> Page:
         wanted = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
             wanted += f"after_term={place.term}&"

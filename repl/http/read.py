@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
+import msgspec
+
 from repl.api import BlockPage, EntryPage, NodeApi
 from repl.http import ndjson, query
 from repl.http.limits import (
@@ -40,6 +42,7 @@ CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
 CONFIRMED = frozenset({"consistency", "timeout"})
 
 _PARAMETERS = frozenset({"from", "limit", "wait", "kinds", "after_term"}) | CONFIRMED
+_TIMEOUT = frozenset({"timeout"})
 _PIECE_BYTES = 256 * 1024
 
 
@@ -82,6 +85,24 @@ class Reads:
             "Vlsnlog-Time": str(entry.time),
         }
         return self._answer(headers, entry.value)
+
+    async def producer(self, request: Request, item: str) -> Response:
+        """``GET /v1/producers/{id}``: from where on a producer that was stopped goes on; linearizable."""
+        query.only(request.query, _TIMEOUT)
+        producer = query.hex16(item, "producer")
+        with self._reads.hold():
+            found = await self._node.producer(
+                producer, query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+            )
+        said = {
+            "producer": item,
+            **msgspec.to_builtins(found.place),
+            "durable": found.durable,
+            "forgotten_to": found.forgotten_to,
+        }
+        return self._answer(
+            {"Content-Type": "application/json", "Cache-Control": "no-store"}, msgspec.json.encode(said)
+        )
 
     async def _entries(self, from_vlsn: int | None, limit: int, wait_s: float, all_kinds: bool) -> EntryPage:
         async with self._at_once:

@@ -39,7 +39,7 @@ class Gateway:
         segments, status, admin = Segments(node), Status(node), Admin(node)
         restore = Restore(node)
         self._quick_append = appends.quick
-        self._entry, self._segment = reads.entry, segments.segment
+        self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._paths: Mapping[str, Methods] = {
             "/v1/entries": {"POST": appends.append, "GET": reads.entries},
             "/v1/tail": {"GET": tails.tail},
@@ -95,6 +95,8 @@ class Gateway:
         collection, _, item = path.rpartition("/")
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}
+        if item and collection == "/v1/producers":
+            return {"GET": partial(self._producer, item=item)}
         if item and collection == "/v1/segments":
             return {"GET": partial(self._segment, item=item)}
         raise NotFound(f"there is no {path[:100]}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -91,6 +92,46 @@ def test_a_large_file_is_there_in_order(group: Group, shell: Shell, tmp_path: Pa
     for name in NAMES:
         group.settle()
         assert shell("read", "--url", group.urls[name], "--from", str(first)).out == path.read_bytes()
+
+
+def test_a_file_whose_append_was_killed_goes_on_under_its_producers_name(
+    group: Group, shell: Shell, tmp_path: Path
+) -> None:
+    first = group.settle() + 1
+    lines = [b"%06d " % number + b"." * 400 for number in range(12_000)]
+    whole, pipe = tmp_path / "lines", tmp_path / "pipe"
+    whole.write_bytes(b"\n".join(lines))
+    os.mkfifo(pipe)
+    urls = ",".join(group.urls.values())
+    told = ("append", "--producer", "import 7", "--file")
+    with Command(*told, pipe, "--url", urls) as command, open(pipe, "wb") as feed:
+        feed.write(whole.read_bytes()[: 7 << 19])
+        feed.flush()
+        group.until(lambda: group.status(group.leader)["dtvlsn"] >= first + 5000, "two bodies are durable")
+        command.process.kill()
+        command.process.wait()
+    done = shell(*told, whole)
+    assert done.status == 0, done
+    skipped = int(done.err.split()[0])
+    assert 5000 <= skipped < len(lines)
+    assert f"{skipped} lines are in the log already" in done.err
+    last = group.settle()
+    assert int(done.out.split()[1]) == last
+    read = shell("read", "--from", str(first))
+    assert read.out.splitlines() == lines
+    # Once more, with nothing left to do; and with what it was not.
+    again = shell(*told, whole, "--json")
+    assert (again.status, again.out) == (0, b'{"first":0,"last":0}\n')
+    assert f"{len(lines)} lines are in the log already, the last one at VLSN {last}" in again.err
+    for other in (("--key", "k"), ()):
+        if not other:
+            whole.write_bytes(b"\n".join([*lines[:-1], b"another"]))
+        refused = shell(*told, whole, *other)
+        assert (refused.status, refused.out) == (2, b"")
+        assert "give another --producer" in refused.err
+    assert group.settle() == last
+    for wrong in (("-",), ("value",), ("--file", whole, "--skip-lines", "1")):
+        assert shell("append", "--producer", "n", *wrong).status == 2
 
 
 def test_a_line_over_the_limit_stops_the_append_behind_what_comes_before_it(

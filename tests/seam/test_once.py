@@ -137,6 +137,40 @@ def test_other_entries_under_a_sequence_that_waits_are_refused() -> None:
     played(story)
 
 
+def test_where_a_producer_goes_on_is_told_of_what_is_durable_on_every_node() -> None:
+    async def told(group: Group, name: str, producer: int = PRODUCER) -> dict[str, Any]:
+        url = f"{group.url(name)}/v1/producers/{producer:016x}"
+        response = await group.client.request("GET", url, timeout_s=8)
+        said: dict[str, Any] = msgspec.json.decode(bytes(response.body))
+        return said
+
+    async def story(group: Group) -> None:
+        assert (await told(group, "n2"))["next"] == 0
+        places = [(await append(group, sequence))[1] for sequence in range(3)]
+        for name in group.names:
+            said = await told(group, name)
+            assert [said["next"], said["first"], said["last"], said["term"]] == [
+                3,
+                places[2]["first"],
+                places[2]["last"],
+                places[2]["term"],
+            ]
+            assert said["durable"] >= said["last"]
+            assert (await told(group, name, producer=1))["next"] == 0
+        # Logged, and not durable yet: what is not confirmed is not told.
+        group.net.block("n2", "n3")
+        group.net.split(["n2"], ["n3"], ["n1", "client"])
+        waits = asyncio.create_task(append(group, 3))
+        log = group.nodes["n1"].opened()
+        await group.until(lambda: log.range.last > places[2]["last"], "it is logged")
+        assert (await told(group, "n1"))["type"] == "no-master"
+        group.net.heal()
+        assert (await waits)[0] == 200
+        assert (await told(group, "n3"))["next"] == 4
+
+    played(story, election_timeout_s=20.0)
+
+
 def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -> None:
     async def story(group: Group) -> None:
         table = group.nodes["n1"].opened().history.producers

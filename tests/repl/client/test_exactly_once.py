@@ -19,6 +19,7 @@ from tests.repl.client.group import GroupNode, ServedNode, scripted, served, ser
 from vlsn import batch
 from vlsn.batch import Batch
 from vlsn.errors import (
+    BadArgument,
     BadBody,
     DuplicateForgotten,
     Halted,
@@ -289,3 +290,54 @@ def test_behind_a_group_that_is_given_up_names_are_new() -> None:
     assert all_[1].identity is all_[0].identity
     assert all_[2].identity is not all_[0].identity
     assert names_of(all_[1:]) == [1, 0]
+
+
+async def test_submissions_with_names_of_their_own_keep_them_whatever_becomes_of_the_connection() -> None:
+    seen: list[list[tuple[int, int, int | None]]] = []
+
+    async def note(channel: Channel, count: int) -> list[int]:
+        taken = [await take(channel) for _ in range(count)]
+        seen.append([(one.producer, one.sequence, asked.born) for asked, one in taken])
+        return [asked.id for asked, _ in taken]
+
+    async def refuse_all(channel: Channel) -> None:
+        first, *later = await note(channel, 3)
+        await channel.send(refused_answer(first, problem.document(QueueFull("full"))))
+        for id in later:
+            await channel.send(refused_answer(id, problem.document(QueueFull("full"), after=first)))
+
+    async def lose_all(channel: Channel) -> None:
+        await note(channel, 3)
+
+    async def answer_all(channel: Channel) -> None:
+        for at, id in enumerate(await note(channel, 3)):
+            await channel.send(done(id, 10 + at, duplicate=not at))
+
+    handler = scripted(script(refuse_all, lose_all, answer_all))
+    async with served(handler) as listener, connect(listener.url, exactly_once=True) as log:
+        told = await asyncio.gather(*(log.submit([b"v"], producer=7, sequence=5 + at, born=3) for at in range(3)))
+    assert told == [(10, 10), (11, 11), (12, 12)]
+    assert seen == [[(7, 5, 3), (7, 6, 3), (7, 7, 3)]] * 3
+
+
+async def test_a_submission_that_is_refused_for_good_leaves_its_name_to_none_behind_it() -> None:
+    def refuse_big(values: list[bytes]) -> VlsnLogError | None:
+        return TooLarge("over this node's limit") if values == [b"big"] else None
+
+    node = GroupNode(refusals=refuse_big)
+    async with serving(node) as url, connect(url, exactly_once=True) as log:
+        values = [b"a", b"big", b"c"]
+        told = await asyncio.gather(
+            *(log.submit([value], producer=7, sequence=at, born=1) for at, value in enumerate(values)),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in told] == [tuple, TooLarge, tuple]
+        # This node takes any sequence; the product's own refuses one that is not due.
+        assert [(producer, sequence) for producer, sequence, _ in node.named] == [(7, 0), (7, 2)]
+        assert (await log.producer_at(7)).place.next == 3
+        assert (await log.producer_at(8)).place.next == 0
+        with pytest.raises(BadArgument, match="sequence -1"):
+            await log.submit([b"v"], producer=7, sequence=-1, born=1)
+    async with serving(node) as url, connect(url) as log:
+        with pytest.raises(BadArgument, match="exactly_once"):
+            await log.submit([b"v"], producer=7, sequence=3, born=1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello
+from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello, ProducerAt
 from vlsn.batch import Batch, decode_entries
 from vlsn.block import Entry, EntryKind
 from vlsn.errors import (
@@ -29,6 +29,7 @@ from vlsn.errors import (
     WrongGroup,
 )
 from vlsn.ids import Term, Vlsn
+from vlsn.producers import ProducerPlace
 from vlsn.seal import Submission, seal
 from vlsn.seams import Channel
 
@@ -81,6 +82,7 @@ class MemoryNode:
     duplicate: bool = False
     named: list[tuple[int, int, int | None]] = field(default_factory=list)
     """Producer, sequence and birth of each submission."""
+    producers: dict[int, ProducerPlace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
@@ -95,6 +97,10 @@ class MemoryNode:
 
     def readiness(self) -> list[str]:
         return self.reasons
+
+    async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
+        await self.confirm(timeout_s)
+        return ProducerAt(self.producers.get(producer, ProducerPlace()), self.durable, 0)
 
     def is_master(self) -> bool:
         return self.leads
@@ -121,6 +127,8 @@ class MemoryNode:
         durable = acks is not Acks.NONE
         appended = Appended(Vlsn(first), last, TERM, durable, 2 if durable else 1, acks, self.duplicate)
         self.named.append((submission.producer, submission.sequence, born))
+        if submission.producer:
+            self.producers[submission.producer] = ProducerPlace(submission.sequence + 1, first, last, TERM)
         one = MemoryPending(self, appended, done)
         self.unanswered += 1
         self.changed.set()

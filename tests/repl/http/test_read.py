@@ -16,6 +16,7 @@ from tests.repl.http.memory_node import MemoryNode
 from vlsn import block
 from vlsn.errors import Damaged, Lagging, NotMaster
 from vlsn.limits import MIB
+from vlsn.producers import ProducerPlace
 
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
 
@@ -260,3 +261,28 @@ async def test_read_is_checked_again_with_what_came_while_it_waited() -> None:
     await node.until_waits()
     node.append(b"b", b"c")  # of term 7, where the reader has read one of term 8
     refused(await waiting, 409, "not-in-log")
+
+
+async def test_where_a_producer_goes_on_is_told_once_that_is_confirmed() -> None:
+    node = node_with(b"a")
+    node.producers[0xAB] = ProducerPlace(3, 4, 5, 7)
+    answer = await call(node, "GET", "/v1/producers/00000000000000ab?timeout=0.5")
+    assert node.calls == ["confirm in 0.5 s"]
+    assert stdlib_json.loads(bytes(answer.body)) == {
+        "producer": "00000000000000ab",
+        "next": 3,
+        "first": 4,
+        "last": 5,
+        "term": 7,
+        "durable": 2,
+        "forgotten_to": 0,
+    }
+    unknown = stdlib_json.loads(bytes((await call(node, "GET", "/v1/producers/00000000000000ac")).body))
+    assert (unknown["next"], unknown["first"], unknown["last"]) == (0, 0, 0)
+    for wrong in ("ab", "0" * 16, "00000000000000AB", "00000000000000ab?timeout=0", "00000000000000ab?x=1"):
+        refused(await call(node, "GET", f"/v1/producers/{wrong}"), 400, "bad-argument")
+    refused(await call(node, "GET", "/v1/producers/"), 404, "not-found")
+    refused(await call(node, "GET", "/v1/producers"), 404, "not-found")
+    refused(await call(node, "POST", "/v1/producers/00000000000000ab"), 405, "not-allowed")
+    node.unconfirmed = NotMaster("nobody leads")
+    refused(await call(node, "GET", "/v1/producers/00000000000000ab"), 503, "no-master")

@@ -1,0 +1,80 @@
+"""Going on with a file under a producer's name: what of it is in the log already, by the log's own word.
+
+A file's lines are cut into bodies in one way only, and body N goes out as submission N of the producer that
+``--producer NAME`` stands for.  Run again, after whatever ended it, the command asks the log which submission is due,
+compares the last one that is there with the file, and goes on behind it.  What was on its way when it ended goes out
+again under its old name, and the log takes it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vlsn.errors import OutOfSequence, Trimmed
+
+if TYPE_CHECKING:
+    from repl.client.connect import Client
+
+
+@dataclass
+class Named:
+    """The rest of a file's bodies, as one producer's submissions: ``sequence`` is the next one's."""
+
+    log: Client
+    name: str
+    producer: int
+    sequence: int
+    born: int
+    lines: int
+    """Of the file, that are in the log already."""
+    last: int
+    """The VLSN of the last of these; 0 for none."""
+
+    async def append_many(self, values: list[bytes], *, keys: list[bytes] | None) -> tuple[int, int]:
+        sequence, self.sequence = self.sequence, self.sequence + 1
+        return await self.log.submit(values, keys=keys, producer=self.producer, sequence=sequence, born=self.born)
+
+
+def producer_of(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "little") or 1
+
+
+async def resume(log: Client, name: str, key: bytes | None, bodies: Iterator[list[bytes]]) -> Named:
+    """Takes from ``bodies`` what is in the log already.  Raises ``OutOfSequence`` where that is something else."""
+    producer = producer_of(name)
+    at = await log.producer_at(producer)
+    body, lines = await asyncio.to_thread(_skip, bodies, at.place.next)
+    if at.place.next and not await _is_there(log, at.place.first, at.place.last, body, key):
+        where = f"from line {lines - len(body) + 1} on" if body is not None else "behind its end"
+        raise OutOfSequence(
+            f"VLSN {at.place.first} to {at.place.last}, the last that producer {name} has appended, are not what this "
+            f"file has {where}: it is another file, has changed, or --key differs; give another --producer"
+        )
+    return Named(log, name, producer, at.place.next, at.durable, lines, at.place.last)
+
+
+def _skip(bodies: Iterator[list[bytes]], count: int) -> tuple[list[bytes] | None, int]:
+    """The last of the first ``count`` bodies, None where there are not so many; and how many lines they have."""
+    body: list[bytes] | None = None
+    lines = 0
+    for _ in range(count):
+        body = next(bodies, None)
+        if body is None:
+            break
+        lines += len(body)
+    return body, lines
+
+
+async def _is_there(log: Client, first: int, last: int, body: list[bytes] | None, key: bytes | None) -> bool:
+    """Whether the log holds ``body`` at these VLSNs; by their number alone where they were cleaned away."""
+    if body is None or len(body) != last - first + 1:
+        return False
+    try:
+        found = [(entry.key, entry.value) async for entry in log.read(first, last)]
+    except Trimmed:
+        return True
+    return found == [(key, line) for line in body]
