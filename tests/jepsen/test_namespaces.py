@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from harness.group.namespaces import Namespaces, Refused
 from harness.group.nodes import make_group
 from harness.group.partitions import Pair
@@ -132,6 +133,19 @@ async def test_a_cut_pair_is_reset_and_refused_at_once_and_calls_again_when_heal
         assert await caller.say("try", "n3", "two") == "two"
         await made.heal()
         assert await caller.say("call", "n2", "three") == "three"
+
+
+@pytest.mark.real
+def test_networks_come_and_go_on_the_loop_that_runs_use() -> None:
+    async def main() -> None:
+        for _ in range(3):
+            async with spaces() as (made, caller):
+                await made.block([("n1", "n2"), ("n2", "n3"), ("n3", "n1")], "hold")
+                await made.heal()
+                assert await caller.say("call", "n2", "one") == "one"
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 @pytest.mark.real

@@ -24,6 +24,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import Final
 
 from harness.group.partitions import How, Pair
@@ -171,16 +172,16 @@ class Namespaces:
 
 async def _run(*command: str, said: str = "") -> str:
     """Its output; ``said`` is its input.  Raises ``Refused``."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:
-        raise Refused(f"{command[0]}: {error.strerror}") from None
-    out, errors = await process.communicate(said.encode())
+    with TemporaryFile() as given:  # a pipe may be closed before it is written to
+        given.write(said.encode())
+        given.seek(0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=given, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+        except OSError as error:
+            raise Refused(f"{command[0]}: {error.strerror}") from None
+        out, errors = await process.communicate()
     if process.returncode != 0:
         raise Refused(f"{' '.join(command)}: {errors.decode(errors='replace').strip()}")
     return out.decode(errors="replace")
