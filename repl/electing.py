@@ -77,7 +77,8 @@ class Electing:
                 await asyncio.sleep(TICK_S)
                 self._count()
                 if not self._door.locked():
-                    await self._through(self._tick)
+                    async with self._door:  # at once; where this task ends, all that comes through the door does
+                        await self._tick()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -116,7 +117,7 @@ class Electing:
         """A message came on the feed of ``master`` in ``term``, the stored one."""
         core = self.core
         if term == core.term and core.role is not Role.MASTER:
-            actions = core.heard(master, term, self._now, self._standing())
+            actions = core.heard(master, term, self._now, self._electors())
             assert not actions
 
     def heard_from(self, replica: str) -> None:
@@ -134,7 +135,7 @@ class Electing:
             core = self.core
             if term < core.term or self.leads is not None:
                 raise StaleTerm(f"a feed of term {term}; this node has stored term {core.term}")
-            for action in core.heard(master, term, self._now, self._standing()):
+            for action in core.heard(master, term, self._now, self._electors()):
                 assert isinstance(action, Store), action
                 await self._store(action)
 

@@ -124,6 +124,8 @@ class Election:
         """When a master was heard last; before the start nobody was."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
+        self._delayed_for: tuple[Sequence[Elector], float] = (), 0.0
+        """The electors by whose priorities this node waits longer, and for how long."""
         self._deadline = now + uniform(timeout_s[0] * FIRST_FRACTION, timeout_s[0])
 
     # Events.
@@ -144,7 +146,7 @@ class Election:
 
     def postpone(self, now: float, standing: Standing) -> None:
         """A feed is being taken: nothing is to be said against its master before that has ended."""
-        self._wait(now, standing)
+        self._wait(now, standing.electors)
 
     def gone(self, master: NodeName, now: float) -> None:
         """Nothing listens any more where ``master`` was: its process has ended, and silence need not be waited out."""
@@ -163,7 +165,7 @@ class Election:
             return []
         self.role = Role.FOLLOWER
         self.master = None
-        self._wait(now, standing)
+        self._wait(now, standing.electors)
         return [StepDown(why)]
 
     def tick(self, now: float, standing: Standing) -> list[Action]:
@@ -174,13 +176,13 @@ class Election:
             return []
         self.failed_rounds += 1
         self.master = None
-        self._wait(now, standing)
+        self._wait(now, standing.electors)
         if not self._may_stand(standing, rounds=self.failed_rounds):
             self.role = Role.FOLLOWER
             return []
         return self._ask(now, standing, pre=True)
 
-    def heard(self, master: NodeName, term: Term, now: float, standing: Standing) -> list[Action]:
+    def heard(self, master: NodeName, term: Term, now: float, electors: Sequence[Elector]) -> list[Action]:
         """A feed of ``master`` in ``term`` was taken, or goes on.  Not of a term below the stored one: such a
         feed is refused."""
         assert term >= self.term, (term, self.term)
@@ -193,7 +195,7 @@ class Election:
         self.master = master
         self.failed_rounds = 0
         self._heard_at = now
-        self._wait(now, standing)
+        self._wait(now, electors)
         return actions
 
     def heard_from(self, member: NodeName, now: float) -> None:
@@ -218,7 +220,7 @@ class Election:
                 )
             self._voted_for = request.sender
             actions.append(Store(self.term, request.sender))
-            self._wait(now, standing)
+            self._wait(now, standing.electors)
         elif not request.pre and request.term > self.term and not self._hears(now) and standing.may_vote:
             actions += self._rise(Term(request.term), f"{request.sender} stands in term {request.term}")
         reply = VoteReply(
@@ -289,7 +291,7 @@ class Election:
     def _stand(self, now: float, standing: Standing) -> list[Action]:
         self.term = Term(self.term + 1)
         self._voted_for = self.name
-        self._wait(now, standing)
+        self._wait(now, standing.electors)
         return [Store(self.term, self.name), *self._ask(now, standing, pre=False)]
 
     def _count(self, now: float, standing: Standing) -> list[Action]:
@@ -362,7 +364,7 @@ class Election:
             return []
         self.role = Role.FOLLOWER
         self.master = None
-        self._wait(now, standing)
+        self._wait(now, standing.electors)
         return [StepDown(f"no majority: {heard} of {len(electable)} members heard")]
 
     def _rise(self, term: Term, why: str, *, store: bool = True) -> list[Action]:
@@ -375,12 +377,13 @@ class Election:
         actions: list[Action] = [StepDown(why)] if led else []
         return [*actions, Store(term, "")] if store else actions
 
-    def _wait(self, now: float, standing: Standing) -> None:
+    def _wait(self, now: float, electors: Sequence[Elector]) -> None:
         """Until another timeout, drawn anew; longer with a lower priority."""
-        highest = max((elector.priority for elector in standing.electors), default=0)
-        own = next((elector.priority for elector in standing.electors if elector.name == self.name), highest)
-        delay = PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
-        self._deadline = now + self._uniform(*self._timeout_s) + delay
+        if electors is not self._delayed_for[0]:
+            highest = max((elector.priority for elector in electors), default=0)
+            own = next((elector.priority for elector in electors if elector.name == self.name), highest)
+            self._delayed_for = electors, PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
+        self._deadline = now + self._uniform(*self._timeout_s) + self._delayed_for[1]
 
 
 def _electable(standing: Standing) -> set[NodeName]:

@@ -38,6 +38,26 @@ class Ways(Protocol):
     def came_late(self) -> None: ...
 
 
+class Signal:
+    """Wakes whoever waits for it just now."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def set(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def given(self) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
 class Connection:
     def __init__(self, ways: Ways, client: str, server: str, *, client_bytes_max: int, server_bytes_max: int) -> None:
         self.hosts = (client, server)
@@ -108,8 +128,8 @@ class Wire:
         self.over = False
         self.ignored = False
         """The receiver has closed its end."""
-        self.readable = asyncio.Event()
-        self.writable = asyncio.Event()
+        self.readable = Signal(ways.loop)
+        self.writable = Signal(ways.loop)
 
     def put(self, message: bytes | None) -> None:
         if self.over:
@@ -128,15 +148,16 @@ class Wire:
 
     def move(self) -> None:
         """Everything that can move now does."""
-        now = self._ways.loop.time() + SAME_TIME_S
-        forward = not self._ways.blocked(self._source, self._target)
-        if self._untold and not self._ways.blocked(self._target, self._source):
+        ways, under_way = self._ways, self._under_way
+        now = ways.loop.time() + SAME_TIME_S
+        if self._untold and not ways.blocked(self._target, self._source):
             self.held -= self._untold
             self._untold = 0
             self.writable.set()
-        while forward and not self.over and self._under_way and self._under_way[0][0] <= now:
-            self._arrive(self._under_way.popleft()[1])
-        stuck = not self.over and (bool(self._under_way and self._under_way[0][0] <= now) or self._untold > 0)
+        if under_way and under_way[0][0] <= now and not ways.blocked(self._source, self._target):
+            while not self.over and under_way and under_way[0][0] <= now:
+                self._arrive(under_way.popleft()[1])
+        stuck = not self.over and (bool(under_way and under_way[0][0] <= now) or self._untold > 0)
         if not stuck:
             self._stuck_since = None
         elif self._stuck_since is None:
@@ -192,8 +213,7 @@ class FakeChannel:
             self._out._connection.cut("drawn from the seed")
         while self._out.held and self._out.held + len(data) > self._ways.window_bytes:
             self._check()
-            self._out.writable.clear()
-            await self._out.writable.wait()
+            await self._out.writable.given()
         self._check()
         self._out.put(data)
 
@@ -208,8 +228,7 @@ class FakeChannel:
 
     async def receive(self) -> bytes:
         while not (self._come.arrived or self._closed or self._come.over):
-            self._come.readable.clear()
-            await self._come.readable.wait()
+            await self._come.readable.given()
         if self._closed or not self._come.arrived:
             raise self._gone()
         return self._come.take()

@@ -64,6 +64,18 @@ class Tasks:
         return self._tasks
 
 
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Once it is done, however it ended; a cancel of whoever waits does not go on to it."""
+    waiter: asyncio.Future[None] = task.get_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    await waiter
+
+
 class Owner:
     """The tasks of one simulated process: what it starts, what these start, and what its timers start."""
 
@@ -215,6 +227,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self._break()
             if self._stopping:
                 return
+
+    def get_debug(self) -> bool:
+        """Asked by every future."""
+        return False
 
     def _throw_out(self) -> None:
         timers = self._timers

@@ -23,6 +23,7 @@ import itertools
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from contextvars import Context
+from functools import cache
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +32,7 @@ from repl.http import problem
 from repl.http.types import BytesBody, Handler, Headers, Quick, Request, Response, Upgrade
 from tests.fakes.channel import Connection, FakeChannel
 from tests.fakes.disk import StopHere
-from tests.fakes.loop import Owner
+from tests.fakes.loop import Owner, Tasks, ended
 from vlsn.errors import ChannelClosed, Unreachable
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
@@ -136,9 +137,12 @@ class FakeNet:
     # What a connection asks.
 
     def delay_s(self, source: str, target: str) -> float:
-        return self.rng.uniform(*self.delays_s.get((source, target), self.default_delay_s))
+        low, high = self.delays_s.get((source, target), self.default_delay_s) if self.delays_s else self.default_delay_s
+        return low + (high - low) * self.rng.random()
 
     def blocked(self, source: str, target: str) -> bool:
+        if not self._blocked and not self._dark:
+            return False
         if source == target:
             return source in self._dark
         return (source, target) in self._blocked or source in self._dark or target in self._dark
@@ -249,11 +253,11 @@ class FakeHost:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, message_bytes_max: int = 0
     ) -> tuple[Response | Upgrade, Connection | None]:
         self._check()
-        parts = urlsplit(url)
-        address = (parts.hostname or "", parts.port or 80)
-        target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        base, _, query = url.partition("?")
+        address, host, path = _place(base)
+        target = f"{path}?{query}" if query else path
         server = self._net.owners.get(address, address[0])  # one that is cut off cannot refuse either
-        request = Request(method, target, Headers({"Host": parts.netloc, **headers}), BytesBody(body), self.name)
+        request = Request(method, target, Headers({"Host": host, **headers}), BytesBody(body), self.name)
         there = self._net.listeners.get(address)
         try:
             await self._net.passage(self.name, server)
@@ -282,9 +286,8 @@ class FakeHost:
     ) -> tuple[Response | Upgrade, Connection | None]:
         task = listener.host.start(listener.answer(request, self.name, message_bytes_max))
         listener.serving.add(task)
-        task.add_done_callback(listener.serving.discard)
         try:
-            await asyncio.wait([task])
+            await ended(task)
         except asyncio.CancelledError:
             if not self._net.blocked(self.name, listener.host.name) and not self._net.draws_late():
                 task.cancel()  # a handler is cancelled when its client leaves
@@ -303,8 +306,7 @@ class FakeHost:
         self._net.came_late()
         task = listener.host.start(listener.answer(request, self.name, message_bytes_max))
         listener.serving.add(task)
-        task.add_done_callback(listener.serving.discard)
-        await asyncio.wait([task])
+        await ended(task)
         if not task.cancelled() and task.exception() is None and task.result()[1] is not None:
             task.result()[1].cut("the client is gone")
 
@@ -320,7 +322,7 @@ class FakeListener:
         self._address = address
         self._channels: set[asyncio.Task[Any]] = set()
         self.host = host
-        self.serving: set[asyncio.Task[Any]] = set()
+        self.serving = Tasks()
         self.url = f"http://{address[0]}:{address[1]}"
 
     async def close(self) -> None:
@@ -328,9 +330,9 @@ class FakeListener:
             del self._net.listeners[self._address]
         for task in sorted(self._channels, key=hash):
             task.cancel()
-        if self.serving:
-            _, late = await asyncio.wait(self.serving, timeout=CLOSE_S)
-            for task in late:
+        if serving := self.serving.alive:
+            _, late = await asyncio.wait(serving, timeout=CLOSE_S)
+            for task in sorted(late, key=hash):
                 task.cancel()
         if self._channels:
             await asyncio.wait(self._channels)
@@ -370,3 +372,10 @@ class FakeListener:
             self._net.loop.call_exception_handler(context)
         finally:
             await channel.close()
+
+
+@cache
+def _place(base: str) -> tuple[tuple[str, int], str, str]:
+    """Address, Host header and path of a URL without its query."""
+    parts = urlsplit(base)
+    return (parts.hostname or "", parts.port or 80), parts.netloc, parts.path or "/"

@@ -61,7 +61,10 @@ class FakeWorker:
         self._jobs: deque[Job] = deque()
         self._finished: deque[Completion] = deque()
         self._pending = 0
-        self._busy = False
+        self._begun = False
+        """The next job has a time."""
+        self._free_s = 0.0
+        """When the job before it ends."""
         self._closed = False
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
@@ -69,7 +72,7 @@ class FakeWorker:
             raise LogClosed(f"worker {self._name} is closed")
         self._pending += 1
         self._jobs.append((job, done, failed))
-        if not self._busy:
+        if not self._begun:
             self._begin()
 
     def pending(self) -> int:
@@ -84,27 +87,27 @@ class FakeWorker:
             self._tell()
 
     def _begin(self) -> None:
-        threads = self._threads
-        self._busy = True
-        takes_s = threads.rng.uniform(*threads.latency_s)
-        before_s = threads.rng.uniform(0.0, takes_s)
-        threads.loop.call_later(before_s, self._run, takes_s - before_s)
+        threads, random = self._threads, self._threads.rng.random
+        self._begun = True
+        low, high = threads.latency_s
+        takes_s = low + (high - low) * random()
+        before_s = takes_s * random()
+        threads.loop.call_at(max(threads.loop.time(), self._free_s) + before_s, self._run, takes_s - before_s)
 
     def _run(self, after_s: float) -> None:
-        threads = self._threads
+        threads, random = self._threads, self._threads.rng.random
         if threads.disk is not None:
             threads.disk.take_latency()  # what others did on this disk since is not this job's time
         if self._jobs and not threads.killed:
             self._run_next()
         if threads.disk is not None:
             after_s += threads.disk.take_latency()
-        threads.loop.call_later(after_s, self._free)
-        way_s = threads.rng.choice((0.0, threads.rng.uniform(*threads.latency_s)))
-        threads.loop.call_later(after_s + way_s, self._tell)  # the oldest one, whichever timer is first
-
-    def _free(self) -> None:
-        self._busy = False
-        if self._jobs and not self._threads.killed:
+        low, high = threads.latency_s
+        way_s = low + (high - low) * random() if random() < 0.5 else 0.0
+        self._free_s = threads.loop.time() + after_s
+        threads.loop.call_at(self._free_s + way_s, self._tell)  # the oldest one, whichever timer is first
+        self._begun = False
+        if self._jobs and not threads.killed:
             self._begin()
 
     def _run_next(self) -> None:

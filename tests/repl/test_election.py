@@ -151,12 +151,12 @@ def test_a_refusal_for_another_reason_than_a_floor_keeps_the_highest_from_standi
 
 def test_whoever_hears_a_master_refuses_but_not_a_planned_transfer() -> None:
     one, at = election("n3"), standing()
-    assert one.heard(NAMES[0], Term(4), 10.0, at) == [Store(Term(4), "")]
+    assert one.heard(NAMES[0], Term(4), 10.0, at.electors) == [Store(Term(4), "")]
     actions, said = one.asked(request("n2", 5), 10.5, at)
     assert (actions, said.granted, said.reason, said.master, one.term) == ([], False, "hears-master", "n1", 4)
     assert one.asked(request("n2", 5, transfer=True), 10.5, at)[1].granted
     late = election("n3", term=4)
-    late.heard(NAMES[0], Term(4), 10.0, at)
+    late.heard(NAMES[0], Term(4), 10.0, at.electors)
     assert late.asked(request("n2", 5), 11.1, at)[1].granted
 
 
@@ -232,7 +232,7 @@ def test_a_master_that_hears_no_majority_steps_down() -> None:
 def test_priority_delays_and_nothing_else() -> None:
     members = electors(n1=1, n2=3)
     one, at = election(), standing(members=members)
-    one.heard(NAMES[1], Term(0), 0.0, at)
+    one.heard(NAMES[1], Term(0), 0.0, at.electors)
     assert one.tick(1.5 + 1.9 * PRIORITY_DELAY_S, at) == []
     assert kinds(one.tick(1.5 + 2.1 * PRIORITY_DELAY_S, at)) == [Ask]
 
@@ -262,7 +262,7 @@ def test_a_group_of_one_elects_itself() -> None:
 
 def test_a_transfer_needs_no_silence() -> None:
     one, at = election("n2"), standing()
-    one.heard(NAMES[0], Term(4), 10.0, at)
+    one.heard(NAMES[0], Term(4), 10.0, at.electors)
     store, ask = one.transfer(10.1, at)
     assert store == Store(Term(5), "n2")
     assert isinstance(ask, Ask)
@@ -366,7 +366,7 @@ class World:
         if term < one.term:
             return
         if kind == "log":
-            self.act(member, one.heard(sender, term, self.now, self.standing(member)))
+            self.act(member, one.heard(sender, term, self.now, self.standing(member).electors))
             assert isinstance(value, list)
             common = next((at for at, (a, b) in enumerate(zip(member.log, value, strict=False)) if a != b), None)
             if common is not None or len(value) >= len(member.log):
