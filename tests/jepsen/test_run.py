@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from harness.checks import Anomaly
+from harness.nemesis.targets import apart
 from harness.ops import Op, numbered, read_history
 from harness.report.progress import Progress
 from harness.report.results import command, document, new_directory, table, verdict, write_results
-from harness.report.series import series_of
+from harness.report.series import Fault, Stretch, series_of, without_majority
 from harness.report.timeline import page, write_timeline
 from harness.run import Options, Outcome, run
 
@@ -105,3 +106,19 @@ def test_the_timeline_places_appends_states_and_faults_in_time() -> None:
     text = page(outcome, history)
     assert "&lt;gone&gt;" in text and "<gone>" not in text
     assert text.count('class="mark pause"') == 1
+
+
+def test_the_timeline_shows_when_no_majority_could_be_reached() -> None:
+    names = ["n1", "n2", "n3", "n4", "n5"]
+    stretches = [Stretch(name, 0.0, 10.0, "REPLICA") for name in names[:-1]]
+    stretches += [Stretch("n5", 0.0, 7.0, "REPLICA"), Stretch("n5", 7.0, 10.0, "UNREACHABLE")]
+    faults = [
+        Fault(1, "kill", "minority", ["n1", "n2"], 1.0, 3.0),
+        Fault(2, "pause", "one", ["n3"], 2.0, 4.0),
+        Fault(3, "partition", "halves", ["n1", "n2"], 5.0, 8.0, pairs=apart(["n1", "n2"], names)),
+        Fault(4, "partition", "one-way", ["n3", "n4"], 8.5, 9.0, pairs=[("n3", "n4")]),
+        Fault(5, "disk", "flip", names, 9.0, 10.0),
+    ]
+    assert without_majority(stretches, faults, 10.0) == [(2.0, 3.0), (7.0, 8.0)]
+    assert without_majority(stretches[:3], [Fault(6, "kill", "all", names[:3], 0.0, 5.0)], 10.0) == [(0.0, 5.0)]
+    assert without_majority([], [], 0.0) == []

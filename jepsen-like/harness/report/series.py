@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from harness.ops import Op
 
 BUCKETS_MAX = 200
 BUCKET_S_MIN = 0.25
 END_STATES = ("ok", "fail", "info")
+GONE = "UNREACHABLE"
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class Fault:
     end_s: float
     struck: bool = False
     detail: str = ""
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    """That nothing passed, of a partition."""
 
 
 @dataclass(slots=True)
@@ -62,18 +66,48 @@ class Series:
     stretches: list[Stretch]
     faults: list[Fault]
     ended: list[Op]
+    without_majority: list[tuple[float, float]] = field(default_factory=list)
+    """Stretches in which no node could reach a majority that answered: nothing could be acknowledged."""
 
 
 def series_of(history: Sequence[Op]) -> Series:
     last = max((op.seconds for op in history if op.f != "final"), default=0.0)
     bucket_s = max(BUCKET_S_MIN, last / BUCKETS_MAX)
+    stretches, faults = _stretches(history, last), _faults(history, last)
     return Series(
         seconds=last,
         bucket_s=bucket_s,
         buckets=_buckets(history, last, bucket_s),
-        stretches=_stretches(history, last),
-        faults=_faults(history, last),
+        stretches=stretches,
+        faults=faults,
         ended=[op for op in history if op.f == "ended"],
+        without_majority=without_majority(stretches, faults, last),
+    )
+
+
+def without_majority(stretches: Sequence[Stretch], faults: Sequence[Fault], last: float) -> list[tuple[float, float]]:
+    """From what is seen: who answers nobody, is killed or paused, and which pairs are parted."""
+    names = sorted({stretch.node for stretch in stretches})
+    spans = [(each.start_s, each.end_s) for each in stretches] + [(each.start_s, each.end_s) for each in faults]
+    found: list[tuple[float, float]] = []
+    for start, end in pairwise(sorted({0.0, last, *(at for span in spans for at in span)})):
+        middle = (start + end) / 2
+        struck = [fault for fault in faults if fault.start_s <= middle < fault.end_s]
+        down = {name for fault in struck if fault.kind in ("kill", "pause") for name in fault.nodes}
+        down |= {each.node for each in stretches if each.start_s <= middle < each.end_s and each.state == GONE}
+        parted = {pair for fault in struck for pair in fault.pairs}
+        if names and not _majority_stands(names, down, parted):
+            if found and found[-1][1] == start:
+                start = found.pop()[0]
+            found.append((start, end))
+    return found
+
+
+def _majority_stands(names: Sequence[str], down: set[str], parted: set[tuple[str, str]]) -> bool:
+    """Whether some node that is up has a majority, itself included, that it reaches and that reaches it."""
+    up = [name for name in names if name not in down]
+    return any(
+        sum(one == other or not {(one, other), (other, one)} & parted for other in up) > len(names) // 2 for one in up
     )
 
 
@@ -119,14 +153,15 @@ def _faults(history: Iterable[Op], last: float) -> list[Fault]:
             continue
         number = op.value["id"]
         if op.value["phase"] == "begin":
-            detail = ""
+            detail, pairs = "", [(source, target) for source, target in op.value.get("pairs", [])]
             if op.f == "partition":
                 detail = f"{op.value['how']}s " + ", ".join(
                     f"{source}→{target}" for source, target in op.value["pairs"]
                 )
             elif op.f == "clock":
                 detail = ", ".join(f"{name} {offset:+g} s" for name, offset in op.value["offsets"].items())
-            found[number] = Fault(number, op.f, op.value["way"], op.value["nodes"], op.seconds, last, detail=detail)
+            found[number] = Fault(number, op.f, op.value["way"], op.value["nodes"], op.seconds, last)
+            found[number].detail, found[number].pairs = detail, pairs
         elif number in found:
             fault = found[number]
             fault.end_s, fault.struck = op.seconds, op.value["struck"]

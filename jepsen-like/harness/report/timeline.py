@@ -17,6 +17,8 @@ from harness.report.series import END_STATES, Fault, Series, Stretch, series_of
 from harness.run import Outcome
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
+DIGIT = 6.5
+"""Pixels that a digit of a term takes."""
 KINDS_SHOWN = ("kill", "pause", "disk", "clock", "transfer", "partition")
 
 
@@ -52,6 +54,7 @@ def chart(series: Series, nodes: int, anomalies: Iterable[Anomaly]) -> str:
     names = [f"n{number}" for number in range(1, nodes + 1)]
     frame = Frame(series.seconds, names)
     parts = [
+        *_no_majority(series, frame),
         *frame.axis(),
         *_appends(series, frame),
         *_waits(series, frame),
@@ -67,6 +70,20 @@ def chart(series: Series, nodes: int, anomalies: Iterable[Anomaly]) -> str:
     height = frame.bottom + 24
     label = "appends, waits, nodes and faults over time"
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+def _no_majority(series: Series, frame: Frame) -> Iterable[str]:
+    """Behind appends and waits: gaps there are the faults' doing."""
+    yield (
+        '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="6" height="6" class="hatch"/><line class="hatch" y2="6"/></pattern></defs>'
+    )
+    for start, end in series.without_majority:
+        x, wide = frame.x(start), frame.wide(end - start)
+        title = f"<title>no majority can be reached, {start:.1f}–{end:.1f} s</title>"
+        for row in ("appends", "waits"):
+            box = f'x="{x:.1f}" y="{frame.top(row)}" width="{wide:.1f}" height="{HEIGHTS[row]}"'
+            yield f'<rect fill="url(#hatch)" {box}>{title}</rect>'
 
 
 def _appends(series: Series, frame: Frame) -> Iterable[str]:
@@ -91,19 +108,24 @@ def _waits(series: Series, frame: Frame) -> Iterable[str]:
     """Logarithmic, from 1 ms on."""
     yield from frame.title("waits", "how long an acknowledged append took")
     yield from frame.scale("waits", [(frame.wait_share(wait), label) for wait, label in frame.WAITS])
-    points: list[str] = []
+    line: list[str] = []
     for bucket in series.buckets:
         middle, longest = bucket.wait_s(0.5), bucket.wait_s(1.0)
         x = frame.x(bucket.start_s + series.bucket_s / 2)
         if middle is None or longest is None:
-            if points:
-                yield f'<polyline class="p50" points="{" ".join(points)}"/>'
-            points = []
+            yield from _line(line)
+            line = []
             continue
-        points.append(f"{x:.1f},{frame.wait_y(middle):.1f}")
+        y = frame.wait_y(middle)
+        line.append(f"M{x - 1:.1f},{y:.1f}h2" if not line else f"L{x:.1f},{y:.1f}")
         yield f'<circle class="max" cx="{x:.1f}" cy="{frame.wait_y(longest):.1f}" r="2"/>'
-    if points:
-        yield f'<polyline class="p50" points="{" ".join(points)}"/>'
+    yield from _line(line)
+
+
+def _line(parts: list[str]) -> Iterable[str]:
+    """One moment alone is a short stroke."""
+    if parts:
+        yield f'<path class="p50" d="{"".join(parts)}"/>'
 
 
 def _state(stretch: Stretch, frame: Frame) -> Iterable[str]:
@@ -113,7 +135,7 @@ def _state(stretch: Stretch, frame: Frame) -> Iterable[str]:
     title = f"<title>{escape(f'{words} {stretch.reason}'.strip())}</title>"
     rect = f'<rect class="{escape(stretch.state)}" x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{tall}" rx="2">'
     yield f"{rect}{title}</rect>"
-    if stretch.state == "MASTER" and wide > 16:
+    if stretch.state == "MASTER" and wide > 8 + DIGIT * len(str(stretch.term)):
         yield f'<text class="term" x="{x + 4:.1f}" y="{y + tall - 5}">{stretch.term}</text>'
 
 
@@ -146,6 +168,7 @@ def _tiles(outcome: Outcome) -> str:
         (f"{max(0, len(outcome.masters) - 1)}", "changes of master"),
         (f"{sum(outcome.faults.values())}", "faults struck"),
         (f"{outcome.entries:,}", "entries read at the end"),
+        *([(f"{outcome.audited:,}", "found in all copies by Spark")] if outcome.audited else []),
         (f"{sum(outcome.found.counts.values()):,}", "anomalies"),
     ]
     return "".join(f'<div class="tile"><b>{figure}</b><span>{label}</span></div>' for figure, label in figures)
@@ -159,11 +182,18 @@ def _anomalies(outcome: Outcome) -> str:
 
 def _legend(series: Series) -> str:
     shown = [("ok", "acknowledged"), ("fail", "failed"), ("info", "unknown"), ("master", "master (its term)")]
-    shown += [("replica", "replica"), ("unknown", "neither")]
+    shown += [("replica", "replica"), ("unknown", "neither"), ("none", "no answer")]
+    shown += (
+        [("bad", "damaged or halted")] if any(each.state in ("DAMAGED", "HALTED") for each in series.stretches) else []
+    )
     struck = {fault.kind for fault in series.faults}
     shown += [(kind, kind) for kind in KINDS_SHOWN if kind in struck]
-    items = "".join(f'<span><i style="background: var(--{name})"></i>{label}</span>' for name, label in shown)
-    return f'<div class="legend">{items}<span>line: p50, dots: longest</span></div>'
+    items = "".join(
+        f'<span><i class="{name}" style="background: var(--{name})"></i>{label}</span>' for name, label in shown
+    )
+    items += '<span><i class="hatched"></i>no majority can be reached</span>' if series.without_majority else ""
+    items += "<span>pale: a fault that met nothing</span><span>line: p50, dots: longest</span>"
+    return f'<div class="legend">{items}</div>'
 
 
 def _fault_table(faults: Sequence[Fault]) -> str:
