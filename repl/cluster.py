@@ -48,7 +48,7 @@ class NodeEnded(VlsnLogError):
 
 class Node:
     """One child process.  ``environment``: what it gets beside this process's own; ``launcher``: words before its
-    command, of a program that becomes it (``ip netns exec n1``)."""
+    command, of a program that becomes it (``nsenter --net=…``)."""
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ async def test_a_cut_pair_is_reset_and_refused_at_once_and_calls_again_when_heal
 @pytest.mark.real
 def test_networks_come_and_go_on_the_loop_that_runs_use() -> None:
     async def main() -> None:
-        for _ in range(3):
+        for _ in range(2):
             async with spaces() as (made, caller):
                 await made.block([("n1", "n2"), ("n2", "n3"), ("n3", "n1")], "hold")
                 await made.heal()

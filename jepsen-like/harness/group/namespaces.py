@@ -10,9 +10,9 @@ Nodes' URLs are these addresses, the same for members and clients.  A directed p
     cuts    the source has no route to the target, so that calls fail at once, and what is connected is destroyed on
             both sides
 
-Rules for addresses need no packet filter, so ``ip`` and ``ss`` are all that this takes.  A node's rules come before
-its local addresses; what they kept back is counted by its kernel (``Ip: InAddrErrors OutNoRoutes``).  Delay and loss
-of a share of the packets (netem) are not used.
+Rules for addresses need no packet filter, so ``ip``, ``ss`` and ``nsenter`` are all that this takes.  A node's rules
+come before its local addresses; what they kept back is counted by its kernel (``Ip: InAddrErrors OutNoRoutes``).  Delay
+and loss of a share of the packets (netem) are not used.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from harness.group.partitions import How, Pair
 
 SUBNETS: Final = range(256)
 """Of 198.18.0.0/16, which RFC 2544 keeps for tests of networks."""
+PROGRAMS: Final = ("ip", "ss", "nsenter")
 _OURS: Final = re.compile(r"vl(\d+)(-n\d+|v\d+|b)(@.*)?$")
 _BEFORE_LOCAL: Final = 100
 _LOCAL: Final = 1000
@@ -58,8 +59,10 @@ class Namespaces:
         """Raises ``Refused``; nothing is left then."""
         if os.geteuid() != 0:
             raise Refused("network namespaces need root")
-        if missing := [program for program in ("ip", "ss") if shutil.which(program) is None]:
-            raise Refused(f"network namespaces need {' and '.join(missing)} (Debian, Ubuntu: apt-get install iproute2)")
+        if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
+            raise Refused(
+                f"network namespaces need {' and '.join(missing)} (Debian, Ubuntu: apt-get install iproute2 util-linux)"
+            )
         await _sweep()
         made = cls(names, await _free_subnet())
         try:
@@ -74,27 +77,25 @@ class Namespaces:
 
     def launcher(self, name: str) -> tuple[str, ...]:
         """Words before a command that is to run in the node's namespace; the process is the command's."""
-        return ("ip", "netns", "exec", self._space(name))
+        return ("nsenter", f"--net=/run/netns/{self._space(name)}")
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
         pairs = list(pairs)
         async with self._one:
             await self._unblock([pair for pair in pairs if pair in self._blocked])
+            blocked = dict.fromkeys(pairs, how)
+            self._before |= await self._counted(blocked)
+            self._blocked |= blocked
             for pair in pairs:
-                self._before[pair] = await self._counted(pair, how)
-                self._blocked[pair] = how
                 self._cut[pair] = 0
-            await self._rules("add", dict.fromkeys(pairs, how))
+            await self._rules("add", blocked)
             if how == "cut":
                 await self._destroy(pairs)
 
     async def met(self, pairs: Iterable[Pair]) -> int:
         """Where two blocked pairs share the node that counts, both count what either met."""
-        met = 0
-        for pair in pairs:
-            if (how := self._blocked.get(pair)) is not None:
-                met += self._cut[pair] + await self._counted(pair, how) - self._before[pair]
-        return met
+        counted = await self._counted({pair: self._blocked[pair] for pair in pairs if pair in self._blocked})
+        return sum(self._cut[pair] + count - self._before[pair] for pair, count in counted.items())
 
     async def heal(self, pairs: Iterable[Pair] | None = None, *, cut: bool = False) -> None:
         async with self._one:
@@ -145,18 +146,25 @@ class Namespaces:
 
     async def _destroy(self, pairs: Iterable[Pair]) -> None:
         """The TCP connections of these, on both sides: an end that was told of it would not hear it."""
+        others: dict[str, dict[str, Pair]] = defaultdict(dict)
         for source, target in pairs:
-            for here, there in ((source, target), (target, source)):
-                gone = await _run(*self.launcher(here), "ss", "-HK", "-t", "dst", self.address(there))
-                self._cut[source, target] += len(gone.splitlines())
+            others[source][target] = others[target][source] = source, target
+        for name, by_other in others.items():
+            of_any = " or ".join(f"dst {self.address(other)}" for other in by_other)
+            gone = await _run(*self.launcher(name), "ss", "-HK", "-t", f"( {of_any} )")
+            for other, pair in by_other.items():
+                self._cut[pair] += gone.count(f"{self.address(other)}:")
 
-    async def _counted(self, pair: Pair, how: How) -> int:
-        """What the kernel of the node that blocks has dropped or refused since it was made."""
-        source, target = pair
-        name, counter = (target, "InAddrErrors") if how == "hold" else (source, "OutNoRoutes")
-        table = await _run(*self.launcher(name), "cat", "/proc/net/snmp")
-        words, figures = (line.split() for line in table.splitlines() if line.startswith("Ip:"))
-        return int(figures[words.index(counter)])
+    async def _counted(self, pairs: Mapping[Pair, How]) -> dict[Pair, int]:
+        """What the kernels of the nodes that block have dropped or refused since they were made."""
+        counters = {
+            pair: (pair[1], "InAddrErrors") if how == "hold" else (pair[0], "OutNoRoutes")
+            for pair, how in pairs.items()
+        }
+        names = sorted({name for name, _ in counters.values()})
+        tables = await asyncio.gather(*(_run(*self.launcher(name), "cat", "/proc/net/snmp") for name in names))
+        counts = {name: _ip_counters(table) for name, table in zip(names, tables, strict=True)}
+        return {pair: counts[name][counter] for pair, (name, counter) in counters.items()}
 
     def _space(self, name: str) -> str:
         return f"{self._mark}-{name}"
@@ -185,6 +193,12 @@ async def _run(*command: str, said: str = "") -> str:
     if process.returncode != 0:
         raise Refused(f"{' '.join(command)}: {errors.decode(errors='replace').strip()}")
     return out.decode(errors="replace")
+
+
+def _ip_counters(table: str) -> dict[str, int]:
+    """Of ``/proc/net/snmp``."""
+    words, figures = (line.split()[1:] for line in table.splitlines() if line.startswith("Ip:"))
+    return {word: int(figure) for word, figure in zip(words, figures, strict=True)}
 
 
 async def _free_subnet() -> int:
