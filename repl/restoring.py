@@ -43,6 +43,8 @@ T = TypeVar("T")
 RANGE_TIMEOUT_S = 30.0
 AGAIN_S = 1.0
 """Between two looks at all members, when none of them could be restored from."""
+LOOK_REST_S = 0.5
+"""How long the other members are waited for behind the first that can be restored from."""
 TICK_S = 0.1
 AGAIN_VLSNS = 10_000
 """A restore that ends further behind its provider goes on with another session …"""
@@ -68,6 +70,8 @@ class Restoration:
         self.members: dict[NodeName, str] = dict(node.config.members)
         """Whom to ask: as the group listed them when there was a log."""
         self._node = node
+        self._rotten: set[str] = set()
+        """Who has given wrong bytes, of this restore."""
         self._wanted: asyncio.Future[str] | None = None
         self._avoid: frozenset[NodeName] = frozenset()
         self._notes: list[str] = []
@@ -126,6 +130,7 @@ class Restoration:
         self.progress = Progress(began_s=node.seams.clock.monotonic_s())
         node.set_state("RESTORING", why)
         node.event("restore.begin", why=why)
+        self._rotten.clear()
         restart = self._restart()
         marker = await self._on_keeper(restart.begun)
         while True:
@@ -138,6 +143,7 @@ class Restoration:
                 self._failed("", error)
                 node.event("restore.again", why=str(error))
                 await self.close_log()
+                await asyncio.sleep(AGAIN_S)
                 marker = None
         await self.close_log()
         await self._on_keeper(lambda: restart.finish(record))
@@ -198,6 +204,8 @@ class Restoration:
         except (Disagrees, LogFailed):
             raise
         except _Faults as error:
+            if isinstance(error, BadBody | Damaged):
+                self._rotten.add(offer.name)
             self._failed(offer.name, error)
             return None
 
@@ -208,18 +216,33 @@ class Restoration:
             return 0
 
     async def _look(self, have: Vlsn, durable: Vlsn) -> list[Offer]:
-        node = self._node
+        """Whom to restore from, best first.  Behind the first that is of use nobody is waited for long: whoever is gone
+        without a word would let the others clean away what is to come next."""
+        others = [name for name in self.members if name != self._node.name and name not in self._avoid]
+        asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
-        async def one(name: NodeName) -> Offer | None:
-            try:
-                return await self._peer(name).ask(LOOK)
-            except _Faults as error:
-                self._failed(name, error)
-                return None
+        def chosen() -> list[Offer]:
+            offers = [task.result() for task in asked if task.done()]
+            useful = [offer for offer in offers if offer is not None]
+            return choose(useful, have=have, durable=durable, rotten=self._rotten)
 
-        others = [name for name in self.members if name != node.name and name not in self._avoid]
-        answers = await asyncio.gather(*(one(name) for name in others))
-        return choose([offer for offer in answers if offer is not None], have=have, durable=durable)
+        waiting = set(asked)
+        try:
+            while waiting and not chosen():
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if waiting:
+                await asyncio.wait(waiting, timeout=LOOK_REST_S)
+            return chosen()
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _ask(self, name: NodeName) -> Offer | None:
+        try:
+            return await self._peer(name).ask(LOOK)
+        except _Faults as error:
+            self._failed(name, error)
+            return None
 
     def _peer(self, name: str) -> Peer:
         return Peer(self._node, NodeName(name), self.members[NodeName(name)])

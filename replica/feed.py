@@ -22,12 +22,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from replica.syncup import compare, describe
-from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
-from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.errors import BadBody, ChannelClosed, Damaged, StaleTerm, VlsnLogError
+from vlsn.ids import NULL_VLSN, Term, Vlsn, lsn_file, lsn_offset
 from vlsn.limits import UNSYNCED_BYTES_MAX
 from vlsn.local import LocalLog
 from vlsn.reader import ReadRun
 from vlsn.seams import Channel
+from vlsn.segment import segment_name
 from vlsn.stream import (
     Ack,
     Matchpoint,
@@ -172,15 +173,19 @@ class ReplicaFeed:
             return
         mapping = self._log.index.at_or_before(Vlsn(theirs.vlsn))
         assert mapping is not None
-        reader = self._log.reader()
+        reader, start = self._log.reader(), mapping[1]
+
+        def read() -> ReadRun:
+            run = reader.blocks(theirs.vlsn, start=start, upto_vlsn=span.last, bytes_max=1)
+            if not run.data:
+                said = f"this node's block at VLSN {theirs.vlsn} cannot be read"
+                raise Damaged(said, file=segment_name(lsn_file(start)), offset=lsn_offset(start), vlsn=theirs.vlsn)
+            return run
+
         try:
-            run = await self._offload(
-                lambda: reader.blocks(theirs.vlsn, start=mapping[1], upto_vlsn=span.last, bytes_max=1)
-            )
+            run = await self._offload(read)
         finally:
             reader.close()
-        if not run.data:
-            raise IntegrityFault(f"this node's block at VLSN {theirs.vlsn} cannot be read")
         compare(theirs, run.data[0])
 
     # Streaming.

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,16 +49,18 @@ class Provider(Protocol):
     async def close(self, session: str) -> None: ...
 
 
-def choose(offers: Sequence[Offer], *, have: Vlsn, durable: Vlsn) -> list[Offer]:
+def choose(offers: Sequence[Offer], *, have: Vlsn, durable: Vlsn, rotten: Collection[str] = frozenset()) -> list[Offer]:
     """Those to restore from, best first: none that knows less durable than ``durable``, which this node knew, none
     that is far behind the best.  ``have``: what is restored already; who begins at or before what follows comes
-    first, so that it need not be thrown away."""
+    first, so that it need not be thrown away.  Behind all others come the ``rotten``, who gave wrong bytes before: it
+    may be that nobody can mend them."""
     useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= max(have, durable)]
     best = max((offer.dtvlsn for offer in useful), default=0)
     fresh = [offer for offer in useful if offer.dtvlsn >= best - RESTORE_LAG_VLSNS_MAX]
     return sorted(
         fresh,
         key=lambda offer: (
+            offer.name in rotten,
             bool(have) and offer.first > have + 1,
             offer.restores,
             offer.feeders,

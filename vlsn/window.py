@@ -67,10 +67,12 @@ class Taking:
         lasts = firsts + heads["count"] - 1
         good = self._follows_on(visible, heads, firsts, lasts)
         low = int(np.searchsorted(lasts[:good], self.want))
-        high = int(np.searchsorted(lasts[:good], self.upto, side="right"))
-        high = low + self._fitting(visible, low, high)
+        ends = int(np.searchsorted(lasts[:good], self.upto, side="right"))
+        high = low + self._fitting(visible, low, ends)
         if high < good:
             self.stopped = Stopped.LIMIT
+        if low >= ends and low < good and not self.first and not self._verified(buf, base, visible, low, low + 1):
+            self.stopped = Stopped.DAMAGED  # that it ends past what may be read is not to be believed
         verified = low + self._verified(buf, base, visible, low, high)
         if verified < high or (high == good and good < len(visible)):
             self.stopped = Stopped.DAMAGED

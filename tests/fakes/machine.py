@@ -74,7 +74,7 @@ class Machine:
         assert self.process is None, f"{self.name} is up"
         self.disk = image.disk.clone()
         self.disk.on_stop = self.kill
-        self.stores = FakeStores()
+        self.stores = FakeStores(self.disk)
         self.stores.contents = {path: contents.copy() for path, contents in image.stores.items()}
 
     def power_cut(self, *, tear: bool = False) -> None:

@@ -67,7 +67,9 @@ async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 
     await group.until(lambda: group.nodes[name].dtvlsn() >= max(told), f"{name} is back")
 
 
-BYTES = [0, 3, 5, 9, 13, 17, 22, FRAME_BYTES + 1, FRAME_BYTES + 20, FRAME_BYTES + 62, FRAME_BYTES + 300]
+COUNT = FRAME_BYTES + 5
+"""Flipped, it lets the block end 256 VLSNs later."""
+BYTES = [0, 3, 5, 9, 13, 17, 22, FRAME_BYTES + 1, COUNT, FRAME_BYTES + 20, FRAME_BYTES + 62, FRAME_BYTES + 300]
 """Magic, flag, length, prev, synced, salt, crc; the block's header, its crc, its body."""
 
 
@@ -88,6 +90,47 @@ def test_a_flipped_bit_that_a_reader_meets_is_mended_from_a_peer(byte: int) -> N
         await mended(group, "n3", told)
         disk = group.machines["n3"].disk
         assert any(".damaged-" in name for name in disk.list("/n3"))
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_follows() -> None:
+    """Its count says that it ends later: it is neither another block, nor not there."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(60, told)
+        name = next(each for each in group.names if each != group.master)
+        flip(group, name, group.nodes[name].opened().range.last, COUNT)
+        group.net.cut(name, group.master)
+        await append(group, 2, told)
+        await mended(group, name, told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_logs_that_do_not_open_mend_one_another() -> None:
+    """Each node has lost another block of what an open reads, and no log is open that could give it."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(61, told)
+        for number, name in enumerate(group.names):
+            flip(group, name, 30 + 5 * number, FRAME_BYTES + 100)
+        group.kill(*group.names, power=True)
+        await group.start()
+        await group.until(lambda: all(node.log is None for node in group.nodes.values()), "none is open")
+        await group.until(lambda: all(node.state == "DAMAGED" for node in group.nodes.values()), "none opens")
+        await group.serving()
+        for name in group.names:
+            await group.until(lambda name=name: group.nodes[name].dtvlsn() >= max(told), f"{name} has all")  # type: ignore[misc]
+            assert await group.read(name) == told
+            assert group.nodes[name].events.counts["mended"] == 1
+            assert not group.nodes[name].restoration.history
         await group.stop()
         assert not group.fatal
 

@@ -15,6 +15,7 @@ from tests.fakes.loop import run
 from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
+from tests.sim.logs import places
 from vlsn.limits import KIB
 
 SETTINGS: dict[str, Any] = {**CLEANS, "retention_bytes": 8 * SEGMENT, "hold_bytes_max": 4 * SEGMENT}
@@ -125,6 +126,60 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
         await group.start("n2")
         await group.serving()
         await caught_up(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() -> None:
+    """It serves no feed and begins earlier than the master, so it is asked first; the master has cleaned away what is
+    rotten there."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(34, told)
+        master = group.master
+        other = next(name for name in ("n1", "n2") if name != master)
+        group.settings["retention_bytes"] = 3 * SEGMENT
+        group.kill(master)
+        await group.start(master)
+        await group.serving()
+        if group.master != master:
+            await group.client.request(
+                "POST", f"{group.url(group.master)}/v1/admin/transfer?to={master}", timeout_s=5.0
+            )
+        await group.until(lambda: group.master == master, "it leads again")
+        begins = [group.nodes[name].opened() for name in (other, master)]
+        await group.until(lambda: begins[0].range.first + 20 < begins[1].range.first, "it has cleaned more")
+        path, start, end = places(group.machines[other].disk, f"/{other}")[begins[0].range.first]
+        group.machines[other].disk.flip_bit(path, (start + end) // 2)
+        await group.start("n3")
+
+        def restored() -> bool:
+            return bool(group.nodes["n3"].restoration.history)
+
+        await group.until(restored, "n3 is restored", limit_s=20)
+        assert group.nodes["n3"].restoration.history[-1]["from"] == master
+        assert group.nodes["n3"].events.counts["restore.again"] == 1
+        await caught_up(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(35, told)
+        group.kill(next(name for name in ("n1", "n2") if name != group.master), power=True)
+        await group.start("n3")
+
+        def restored() -> bool:
+            return bool(group.nodes["n3"].restoration.history)
+
+        await group.until(restored, "n3 is restored", limit_s=4.0)
         await group.stop()
         assert not group.fatal
 

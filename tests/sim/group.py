@@ -8,6 +8,7 @@ from typing import Any
 
 from repl.node import Node
 from repl.service import NodeService
+from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
 from tests.sim.watch import Violation, Watch
 from vlsn.ids import Vlsn
@@ -74,8 +75,36 @@ class SimGroup(Group):
             group_of = self
 
         self.node_class = Watched
-        for name, machine in self.machines.items():
-            machine.disk.on_synced = partial(self._synced, name)
+        self.on_stop: Callable[[str], None] = lambda name: self.kill(name)
+        for name in self.names:
+            self.wire(name)
+
+    def wire(self, name: str) -> None:
+        """There is a machine of that name, or another disk in it: it is looked at."""
+        disk = self.machines[name].disk
+        disk.on_synced = partial(self._synced, name)
+        disk.on_stop = lambda: self.on_stop(name)
+        self.watch.look_at(name)
+
+    def put_back(self, name: str, image: Image) -> None:
+        """The disk of that machine, where no process is, becomes what it was."""
+        self.machines[name].put_back(image)
+        self.wire(name)
+        self.watch.replaced(name)
+
+    def joins(self, name: str, machine: Machine | None) -> None:
+        """One more machine: ``machine``, or a new one."""
+        if machine is None:
+            self.machine(name)
+        else:
+            self.machines[name] = machine
+        self.names.append(name)
+        self.wire(name)
+
+    def leaves(self, name: str) -> Machine:
+        """Its machine, which is none of the group's any more; no process is on it."""
+        self.names.remove(name)
+        return self.machines.pop(name)
 
     def _synced(self, name: str, path: str) -> None:
         if path.endswith("/node.id"):

@@ -7,7 +7,7 @@ of ``docs/format.md``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
@@ -15,9 +15,10 @@ from tests.fakes.disk import FakeDisk
 from vlsn.checksum import crc
 from vlsn.segment import segment_name
 
-Flips = Mapping[str, Collection[tuple[int, int]]]
-"""By path: offset and bit of each bit that was flipped."""
+Flips = Mapping[str, Mapping[int, int]]
+"""By path and offset: what each byte was before rot struck it."""
 FIRST_FRAME = 4096
+MAGIC = b"\x4c\x56"
 FRAME_BYTES = 24
 TAKEN = 2
 _STATE = struct.Struct("<H")
@@ -43,18 +44,18 @@ def block_of(data: bytes) -> Block:
 
 def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[tuple[Block, int]]:
     """Every visible block of a log, as its disk reads, with its LSN, in the order of the log.  What is torn at its end
-    ends it; ``flips``, the bits that were flipped here, are put right where a frame does not match its checksum."""
+    ends it; ``flips``, what was flipped here, is put right where a frame does not match its checksum."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     found: list[tuple[Block, int]] = []
     segments = list(taken(files))
     for number, data, end in segments:
         path = f"{directory}/{segment_name(number)}"
         blocks, bad = _blocks(number, data, end)
-        for offset, bit in sorted((flips or {}).get(path, ())):
+        for offset, byte in sorted((flips or {}).get(path, {}).items()):
             if not bad:
                 break
-            if offset >= bad:
-                data = _flipped(data, offset, bit)
+            if offset >= bad and data[offset] != byte:
+                data = _put(data, offset, byte)
                 blocks, bad = _blocks(number, data, end)
         assert not bad or number == segments[-1][0], f"{path}: nothing that can be read at {bad}"
         found += blocks
@@ -70,10 +71,10 @@ def said_synced(disk: FakeDisk, directory: str, lsn: int, flips: Flips) -> bool:
     if max(segments) > number:
         return True
     now = right = segments[number]
-    for offset, bit in flips.get(f"{directory}/{segment_name(number)}", ()):
-        right = _flipped(right, offset, bit)
+    for offset, byte in flips.get(f"{directory}/{segment_name(number)}", {}).items():
+        right = _put(right, offset, byte)
     at = start
-    while right[at : at + 2] == b"\x4c\x56":
+    while right[at : at + 2] == MAGIC:
         _, _, _, length = _FRAME.unpack_from(right, at)
         end = at + FRAME_BYTES + (length + 7) // 8 * 8
         if at > start and now[at:end] == right[at:end] and _SYNCED.unpack_from(now, at + 12)[0] > start:
@@ -82,28 +83,54 @@ def said_synced(disk: FakeDisk, directory: str, lsn: int, flips: Flips) -> bool:
     return False
 
 
-def sound(disk: FakeDisk, directory: str) -> bool:
+def sound(disk: FakeDisk, directory: str, flips: Flips) -> bool:
     """Whether all of a log can be read."""
     try:
-        visible(disk, directory)
+        return visible(disk, directory) == visible(disk, directory, flips)
     except AssertionError:
         return False
-    return True
 
 
-def _flipped(data: bytes, offset: int, bit: int) -> bytes:
-    return data[:offset] + bytes([data[offset] ^ 1 << bit]) + data[offset + 1 :]
+def places(disk: FakeDisk, directory: str) -> dict[int, tuple[str, int, int]]:
+    """Of each visible block that can be read, by its first VLSN: file, start and end of its payload."""
+    found: dict[int, tuple[str, int, int]] = {}
+    files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
+    for number, data, end in taken(files):
+        for first, start, stop in _payloads(data, end):
+            found[first] = (f"{directory}/{segment_name(number)}", start, stop)
+    return found
+
+
+def _payloads(data: bytes, end: int) -> Iterator[tuple[int, int, int]]:
+    """Of visible blocks, whatever lies between them: first VLSN, start and end."""
+    at = FIRST_FRAME
+    while at < end and data[at : at + 2] == MAGIC:
+        _, kind, flag, length = _FRAME.unpack_from(data, at)
+        payload = at + FRAME_BYTES
+        if kind == 1 and flag == 0 and _matches(data, at, length):
+            _, _, first = _BLOCK.unpack_from(data, payload)
+            yield first, payload, payload + length
+        at = payload + (length + 7) // 8 * 8
+
+
+def _matches(data: bytes, at: int, length: int) -> bool:
+    payload = at + FRAME_BYTES
+    summed = crc(data[at : at + 3] + data[at + 4 : at + 20] + data[payload : payload + length])
+    return summed == int.from_bytes(data[at + 20 : payload], "little")
+
+
+def _put(data: bytes, offset: int, byte: int) -> bytes:
+    return data[:offset] + bytes([byte]) + data[offset + 1 :]
 
 
 def _blocks(number: int, data: bytes, end: int) -> tuple[list[tuple[Block, int]], int]:
     """The visible blocks of one segment up to the first bad frame, and where that is; 0 where there is none."""
     found: list[tuple[Block, int]] = []
     at = FIRST_FRAME
-    while at < end and data[at : at + 2] == b"\x4c\x56":
+    while at < end and data[at : at + 2] == MAGIC:
         _, kind, flag, length = _FRAME.unpack_from(data, at)
         payload = at + FRAME_BYTES
-        summed = crc(data[at : at + 3] + data[at + 4 : at + 20] + data[payload : payload + length])
-        if summed != int.from_bytes(data[at + 20 : payload], "little"):
+        if not _matches(data, at, length):
             return found, at
         if kind == 1 and flag == 0:
             found.append((block_of(data[payload : payload + length]), number << 32 | at))

@@ -48,6 +48,9 @@ class Report:
     linearizable: int = 0
     last: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    """By kind, those that struck something."""
+    met: Counter[str] = field(default_factory=Counter)
+    """What faults came to: in what a process was when it ended, what a restore lived through."""
     virtual_s: float = 0.0
     replaced: int = 0
     cleaned: int = 0
@@ -85,8 +88,10 @@ def shortfalls(reports: Sequence[Report]) -> list[str]:
 
 def sums(reports: Sequence[Report], core_s: float) -> Table:
     faults: Counter[str] = Counter()
+    met: Counter[str] = Counter()
     for report in reports:
         faults.update(report.faults)
+        met.update(report.met)
     virtual_s = sum(report.virtual_s for report in reports)
     table = Table(show_header=False, box=None)
     table.add_column(justify="right")
@@ -99,6 +104,8 @@ def sums(reports: Sequence[Report], core_s: float) -> Table:
     table.add_row(f"{faults.total():,}", "faults")
     for what, count in faults.most_common():
         table.add_row(f"{count:,}", f"  {what}")
+    for what, count in met.most_common():
+        table.add_row(f"{count:,}", what)
     table.add_row(f"{virtual_s / 3600:,.2f}", "virtual hours")
     table.add_row(f"{virtual_s / max(core_s, 0.001):,.0f}", "virtual hours for each core-hour")
     return table

@@ -9,7 +9,9 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     one content for each (term, first VLSN)              at each block handed to a writer
     VLSNs contiguous                                     the same
     what a node says is synced is on its medium          at each sync
-    what is durable is on the media of a majority        whenever a DTVLSN rises
+    what is durable is on the media of a majority of     whenever a DTVLSN rises
+        the incarnations that the log lists, and of
+        both lists while a name passes to another
     equal prefixes up to the common DTVLSN               the same: there is one list of what is durable
     a DTVLSN never falls within a process                the same
     nothing durable is rolled back, or gone after        at each rollback, at each open
@@ -34,11 +36,13 @@ from vlsn.block import EntryKind, decode_header, entries
 from vlsn.errors import BadBody
 from vlsn.ids import Vlsn
 from vlsn.nodefile import SLOT_BYTES, NodeRecord
+from vlsn.records import GroupEntry
 
 if TYPE_CHECKING:
     from tests.sim.group import SimGroup, SimNode
 
 DATA = frozenset((int(EntryKind.DATA),))
+GROUPS = frozenset((int(EntryKind.GROUP),))
 UNFIT = "the VLSN index"
 """How a note of an open begins that finds the index unfit; one on a sound disk always fits its log."""
 SAMPLE = 7
@@ -57,6 +61,8 @@ class Copy:
     unsynced: list[tuple[Block, bytes]] = field(default_factory=list)
     synced: int = 0
     """The last VLSN that was found on the medium."""
+    groups: list[tuple[int, GroupEntry]] = field(default_factory=list)
+    """Who is a member, by the VLSN from which on."""
     checked: int = 0
     """Up to where it was compared with what is durable."""
     process: int = 0
@@ -86,10 +92,12 @@ class Watch:
         self.values: dict[int, bytes] = {}
         """By VLSN: the DATA entries of it."""
         self.places: dict[bytes, int] = {}
-        self._media = {name: Medium(group.machines[name].disk, f"/{name}") for name in group.names}
-        self.copies = {name: Copy() for name in group.names}
-        self.flips: dict[str, set[tuple[int, int]]] = {}
-        """By path: the bits that rot has flipped."""
+        self.groups: list[tuple[int, GroupEntry]] = []
+        """Durable, by VLSN."""
+        self._media: dict[str, Medium] = {}
+        self.copies: dict[str, Copy] = {}
+        self.flips: dict[str, dict[int, int]] = {}
+        """By path and offset: what each byte was before rot struck it."""
         self.rotten: set[str] = set()
         """Whose disks may rot."""
         self.rolled_back = 0
@@ -101,9 +109,19 @@ class Watch:
         """Who called a block durable as the first, in its present lead."""
         self._contents: dict[tuple[int, int], int] = {}
         self._bytes: dict[tuple[int, int], bytes] = {}
-        self._holders: dict[tuple[int, int], set[str]] = {}
+        self._groups_in: dict[tuple[int, int], list[tuple[int, GroupEntry]]] = {}
+        """By term and first VLSN of a block: the GROUP entries in it."""
+        self._holders: dict[tuple[int, int], set[tuple[str, int]]] = {}
+        """Name and incarnation of who has synced it."""
         self._votes: dict[tuple[int, int], str] = {}
         self._terms: dict[int, int] = {}
+        self._forgetful: dict[str, int] = {}
+        """Who came back older, as which incarnation: it may not promise anything as that one any more."""
+
+    def look_at(self, name: str) -> None:
+        """There is a machine of that name, or another disk in it."""
+        self._media[name] = Medium(self.group.machines[name].disk, f"/{name}")
+        self.copies.setdefault(name, Copy())
 
     def hold(self, holds: bool, said: str) -> None:
         """Keeps the violation, and ends what was about to be done."""
@@ -139,8 +157,9 @@ class Watch:
         if record is None:
             return
         before = self._terms.get(record.incarnation, 0)
-        self.hold(record.term >= before, f"{name}: its stored term fell from {before} to {record.term}")
-        self._terms[record.incarnation] = record.term
+        fell = record.term < before and record.incarnation != self._forgetful.get(name)
+        self.hold(not fell, f"{name}: its stored term fell from {before} to {record.term}")
+        self._terms[record.incarnation] = max(before, record.term)
         if record.voted_for:
             self._vote(name, record.incarnation, record.vote_term, record.voted_for)
 
@@ -180,13 +199,22 @@ class Watch:
             if other.first != one.last + 1:
                 raise self.violated(f"{name}: {other} follows on {one} after an open")
         self._index(node, found)
+        copy.groups = [(vlsn, group) for vlsn, group in self.groups if vlsn < log.range.first]
+        for block in blocks:
+            copy.groups += self._groups_in.get((block.term, block.first), [])
+        self._has_synced(node)
         for block in blocks[copy.at(self.durable_last + 1) :]:
-            self._holders.setdefault((block.term, block.first), set()).add(name)
             if (block.term, block.first) in self._contents:
                 self._one_content(name, block)
         if not before.replaced:
             self._kept(name, before, copy, log.range.first)
         self.durable_rose(node)
+
+    def _has_synced(self, node: SimNode) -> None:
+        """All of its log that is not durable yet, as the incarnation that it is."""
+        copy = self.copies[node.name]
+        for block in copy.blocks[copy.at(self.durable_last + 1) : copy.at(copy.synced + 1)]:
+            self._holders.setdefault((block.term, block.first), set()).add((node.name, node.incarnation))
 
     def _not_cut(self, name: str, found: list[tuple[Block, int]], last: int) -> list[tuple[Block, int]]:
         """What rot has made unreadable at the end of a log may be cut, with a vote floor, but only where nothing says
@@ -240,9 +268,17 @@ class Watch:
             if copy.blocks and block.first != copy.last + 1:
                 raise self.violated(f"{name}: {block} follows on {copy.last}")
             self._one_content(name, block)
-            self._bytes.setdefault((block.term, block.first), content)
+            self._note_groups(block, content)
+            copy.groups += self._groups_in.get((block.term, block.first), [])
             copy.blocks.append(block)
             copy.unsynced.append((block, content))
+
+    def _note_groups(self, block: Block, content: bytes) -> None:
+        key = (block.term, block.first)
+        if self._bytes.setdefault(key, content) is content and key not in self._groups_in:
+            found = entries(content, decode_header(content), kinds=GROUPS)
+            if groups := [(int(entry.vlsn), GroupEntry.decode(entry.value)) for entry in found]:
+                self._groups_in[key] = groups
 
     def _one_content(self, name: str, block: Block) -> None:
         if self._contents.setdefault((block.term, block.first), block.check) != block.check:
@@ -252,9 +288,11 @@ class Watch:
         index = copy.at(last + 1)
         for block in copy.blocks[index:]:
             self.hold(self.durable.get(block.first) != block, f"{name}: {block} was durable, and is rolled back")
-            self._holders.get((block.term, block.first), set()).discard(name)
+            holders = self._holders.get((block.term, block.first), set())
+            holders.difference_update([who for who in holders if who[0] == name])
         self.rolled_back += 1
         del copy.blocks[index:]
+        copy.groups = [(vlsn, group) for vlsn, group in copy.groups if vlsn <= last]
         copy.unsynced = [(block, data) for block, data in copy.unsynced if block.last <= last]
         copy.synced = min(copy.synced, last)
         self.hold(copy.checked <= last, f"{name}: rolled back to {last}, it had called {copy.checked} durable")
@@ -269,7 +307,7 @@ class Watch:
                 continue
             if not medium.holds(data) and not any(path.startswith(f"/{name}/") for path in self.flips):
                 raise self.violated(f"{name}: {block} is told to be synced, and is not on its medium")
-            self._holders.setdefault((block.term, block.first), set()).add(name)
+            self._holders.setdefault((block.term, block.first), set()).add((name, node.incarnation))
             copy.synced = block.last
         copy.unsynced = left
 
@@ -299,14 +337,17 @@ class Watch:
         if block.first != self.durable_last + 1:
             raise self.violated(f"{name} calls {block} durable; what was durable ends at {self.durable_last}")
         key = (block.term, block.first)
-        holders, size = self._holders.pop(key, set()), len(self.group.names)
-        if len(holders) < size // 2 + 1:
-            raise self.violated(f"{name} calls {block} durable; only {sorted(holders)} of {size} have synced it")
+        who, size = self._who_counts(self.copies[name])
+        holders = self._holders.pop(key, set()) & who
+        if len(holders) <= size // 2:
+            said = f"only {sorted(holders)} of {size}, {sorted(who)}, have synced it"
+            raise self.violated(f"{name} calls {block} durable; {said}")
         self.group.happened_first(name, "durable" if self._first_of == name else "first durable")
         self._first_of = name
         self.durable[block.first] = block
         self._durable_in[self.group.nodes[name].opened().node_file.record.term] = block
         self.durable_last = block.last
+        self.groups += self._groups_in.get(key, [])
         data = self._bytes.pop(key)
         for entry in entries(data, decode_header(data), kinds=DATA):
             self.values[entry.vlsn] = entry.value
@@ -314,14 +355,32 @@ class Watch:
             if before != entry.vlsn:
                 raise self.violated(f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}")
 
+    def _who_counts(self, copy: Copy) -> tuple[set[tuple[str, int]], int]:
+        """Name and incarnation of who may make something durable, and of how many they have to be more than half, as
+        that log says.  A name whose passing to another incarnation is not durable yet counts for neither."""
+        at, newest = copy.groups[-1]
+        listed = {member.name: member.incarnation for member in newest.members if member.electable}
+        who = {(name, int(incarnation, 16)) for name, incarnation in listed.items()}
+        if at > self.durable_last and len(copy.groups) > 1:
+            before = {member.name: member.incarnation for member in copy.groups[-2][1].members}
+            who = {each for each in who if before.get(each[0], listed[each[0]]) == listed[each[0]]}
+        return who, len(listed)
+
     # What happens to a machine.
 
-    def flipped(self, path: str, offset: int, bit: int) -> None:
-        self.flips.setdefault(path, set()).symmetric_difference_update({(offset, bit)})
+    def flips_at(self, path: str, offset: int, byte: int) -> None:
+        """Rot is to strike ``byte``."""
+        self.flips.setdefault(path, {}).setdefault(offset, byte)
 
     def replaced(self, name: str) -> None:
-        """A wipe, or a restore: what its log holds from here on is not to be compared with what it held."""
+        """A wipe, a restore, an old image: what its log holds from here on is not to be compared with what it held."""
         self.copies[name].replaced = True
+        for path in [path for path in self.flips if path.startswith(f"/{name}/")]:
+            del self.flips[path]
+
+    def forgets(self, name: str) -> None:
+        """An older node file is to come back there."""
+        self._forgetful[name] = self.group.nodes[name].incarnation
 
     def shown(self, who: str, vlsn: int, value: bytes) -> None:
         """A client was told of an entry, by a read or an acknowledgement."""
@@ -340,6 +399,8 @@ class Watch:
         elif name == "open":
             note = str(fields["note"])
             self.hold(node.name in self.rotten or not note.startswith(UNFIT), f"{node.name}: {note}")
+        elif name == "old_image":
+            self._has_synced(node)
         elif name in ("restore.begin", "restore.again"):
             self.replaced(node.name)
         elif name == "restore.done":

@@ -18,7 +18,7 @@ import msgspec
 from tests.sim.clients import Clients
 from tests.sim.group import SimGroup
 from tests.sim.logs import sound, visible
-from tests.sim.nemesis import Nemesis
+from tests.sim.nemesis import Nemesis, Rot
 from tests.sim.report import OPERATIONS_MIN, Report
 from vlsn.verify import verify
 
@@ -50,8 +50,9 @@ class Simulation:
             settings["hold_bytes_max"] = rng.choice((1, 3)) * SEGMENT_BYTES
         self.group = SimGroup(seed, self.report.size, self.say, **settings)
         self.watch = self.group.watch
-        self.nemesis = Nemesis(self.group, self.report, self.say, rotten=rng.random() < 0.3)
-        self.watch.rotten.update(self.nemesis.victims)
+        rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
+        self.nemesis = Nemesis(self.group, self.report, self.say, rot=rot)
+        self.watch.rotten.update(self.nemesis.rotten)
 
     # The run.
 
@@ -96,6 +97,8 @@ class Simulation:
     # The end.
 
     def _all_up(self) -> bool:
+        """Of those that are members; whoever is none is switched off."""
+        self.nemesis.people.settle()
         return len(self.group.nodes) == len(self.group.names)
 
     async def _settled(self) -> None:
@@ -113,7 +116,7 @@ class Simulation:
                     asked.add(name)
                     self.say(f"--- a person has {name} restored")
                     asyncio.ensure_future(self.nemesis.ask_for_restore(name))
-            if self.nemesis.wiped and group.loop.time() > began_s + ASKED_S:
+            if self.nemesis.lost and group.loop.time() > began_s + ASKED_S:
                 for name in [name for name, node in nodes.items() if "below-floor" in node.reason]:
                     if name not in self.nemesis.victims and name not in asked:
                         asked.add(name)
@@ -137,7 +140,7 @@ class Simulation:
             "every node is at the master's end",
             HEALS_S,
         )
-        for name in self.nemesis.victims:
+        for name in self.nemesis.rotten:
             await self._mended(name)
         first = await self._last_word()
         await group.until(
@@ -155,11 +158,13 @@ class Simulation:
                 await asyncio.sleep(1.0)
                 continue
             whole = node.mending is not None and not node.mending.damages and node.state == "REPLICA"
-            if (whole or node.state == "MASTER") and sound(disk, f"/{name}"):
+            if (whole or node.state == "MASTER") and sound(disk, f"/{name}", self.watch.flips):
                 return
-            if second == ASKED_S:
+            if second == ASKED_S and name in self.nemesis.victims:
                 self.say(f"--- a person has {name} restored")
                 await self.nemesis.ask_for_restore(name)
+            if second % 10 == 0:  # the scrub looks at what is not written to any more
+                await self.nemesis.people.post(name, "/v1/admin/rotate")
             await asyncio.sleep(1.0)
         self.watch.hold(False, f"{name} is not mended within {HEALS_S} s")
 
@@ -176,6 +181,12 @@ class Simulation:
 
     async def _check(self) -> None:
         group, report, watch = self.group, self.report, self.watch
+
+        def ends() -> set[int]:
+            return {group.nodes[name].opened().range.last for name in group.names}
+
+        # What had been under way for long may have arrived until now.
+        await group.until(lambda: self._all_up() and len(ends()) == 1, "all logs end at one VLSN", HEALS_S)
         self.nemesis.remember_all()
         states = {name: (node.state, node.reason) for name, node in group.nodes.items()}
         watch.hold(all(states[name][0] in ("MASTER", "REPLICA") for name in group.names), f"in the end: {states}")

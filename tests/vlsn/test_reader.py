@@ -10,7 +10,7 @@ from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder, Placed
 from vlsn.block import EntryKind
 from vlsn.errors import Damaged
-from vlsn.frame import FrameKind
+from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import Lsn, Vlsn, lsn, lsn_file
 from vlsn.reader import LogReader, ReadRun
 from vlsn.segment import FIRST_FRAME
@@ -51,6 +51,18 @@ def test_blocks_come_in_order_through_windows_segments_and_burnt_numbers() -> No
     assert len(built.pieces) == 4
     for bytes_max in (1, 500, 10_000, 1 << 20):
         assert all_of(built, bytes_max=bytes_max) == payloads(built.visible())
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_block_whose_count_is_rotten_is_damaged_not_to_be_read_later(bit: int) -> None:
+    built = log().block(b"1", b"2").block(b"3", b"4").block(b"5", b"6").write()
+    place = built.frames[1]
+    assert isinstance(built.disk, FakeDisk)
+    built.disk.flip_bit("/d/00000001.vlog", place.lsn % (1 << 32) + FRAME_BYTES + 4 + bit // 8, bit % 8)
+    reader = reader_of(built)
+    with pytest.raises(Damaged):
+        reader.blocks(3, start=START, upto_vlsn=6, bytes_max=1)
+    reader.close()
 
 
 def test_a_run_begins_with_the_block_that_holds_the_vlsn() -> None:

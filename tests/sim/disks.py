@@ -1,0 +1,184 @@
+"""Faults of simulated disks: they stop a process at a call, fail, fill, stall; and rot, of a minority or everywhere.
+
+*Rot everywhere*: bits flip on every node in turn, but only in durable blocks that enough others can still read: of each
+block less than half of the copies are bad at any time, and one at least is good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tests.fakes.disk import Call
+from tests.sim.logs import FIRST_FRAME, places
+
+if TYPE_CHECKING:
+    from repl.node import Node
+    from tests.sim.nemesis import Nemesis, Table
+
+SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))
+QUICK_DISK_S = (0.0, 0.000_5)
+NEAR_BYTES = 12_000
+"""So near the end of a log, most of what lies there is read again by the next open."""
+Copies = Mapping[str, Mapping[int, tuple[str, int, int]]]
+"""Of each node, where the blocks lie that can be read."""
+
+
+class Disks:
+    def __init__(self, nemesis: Nemesis) -> None:
+        self.nemesis = nemesis
+        self.group, self.rng = nemesis.group, nemesis.rng
+
+    def table(self) -> Table:
+        return {
+            "stop at a disk call": (1.0, self._stop_soon),
+            "stop inside a rollback": (0.5, lambda name: self._stop_while(name, _rolls_back)),
+            "failed write": (0.7, lambda name: self._fail_once(name, "write")),
+            "failed sync": (0.7, lambda name: self._fail_once(name, "sync")),
+            "full disk": (0.5, self._fill),
+            "slow disk": (0.7, self.slow),
+        }
+
+    def rots(self) -> Table:
+        """Of a minority."""
+        return {
+            "flipped bit": (2.0, self._flip),
+            "stop inside a mending": (1.0, lambda name: self._stop_while(name, _mends)),
+            "wiped": (0.7, self.wipe),
+        }
+
+    def rots_everywhere(self) -> Table:
+        return {
+            "flipped bit, of each block on a minority": (6.0, self._flip_somewhere),
+            "stop inside a mending": (1.0, lambda name: self._stop_while(name, _mends)),
+        }
+
+    def mend(self, name: str) -> None:
+        disk = self.group.machines[name].disk
+        disk.mend()
+        disk.capacity_bytes = None
+        self._takes(name, QUICK_DISK_S)
+
+    # Calls.
+
+    def _stop_soon(self, name: str) -> object:
+        disk = self.group.machines[name].disk
+        if name not in self.group.nodes:
+            return False
+        disk.stop_at(len(disk.calls) + self.rng.randrange(1, 120))
+        return True
+
+    def _stop_while(self, name: str, holds: Callable[[Node], bool]) -> object:
+        """At one of the changes that it makes while ``holds``: what it writes first, the last, the index."""
+        left = self.rng.randrange(1, 12)
+        if name not in self.group.nodes:
+            return False
+
+        def strikes(call: Call) -> bool:
+            nonlocal left
+            node = self.group.nodes.get(name)
+            if call.changes and node is not None and holds(node):
+                left -= 1
+                return left == 0
+            return False
+
+        self.group.machines[name].disk.stop_at(strikes, moment=self.rng.choice(("before", "after")))
+        return True
+
+    def _fail_once(self, name: str, kind: str) -> None:
+        def strikes(call: Call) -> bool:
+            return call.name == kind and call.path.endswith(".vlog")
+
+        self.group.machines[name].disk.fail_at(strikes)
+
+    def _fill(self, name: str) -> None:
+        disk = self.group.machines[name].disk
+        disk.capacity_bytes = 1
+        self.nemesis.later(self.rng.uniform(0.5, 5.0), lambda: setattr(disk, "capacity_bytes", None))
+
+    def slow(self, name: str) -> None:
+        self._takes(name, self.rng.choice(SLOW_DISKS_S))
+        self.nemesis.later(self.rng.uniform(1.0, 10.0), lambda: self._takes(name, QUICK_DISK_S))
+
+    def _takes(self, name: str, latency_s: tuple[float, float]) -> None:
+        machine = self.group.machines.get(name)
+        if machine is None:
+            return  # it was taken away meanwhile
+        machine.latency_s = latency_s
+        if machine.process is not None:
+            machine.process.threads.latency_s = latency_s
+
+    # Rot.
+
+    def _flip(self, name: str) -> object:
+        """One bit of a segment; half the time near the end of the log, and the process ends, so that it is read."""
+        disk = self.group.machines[name].disk
+        ends = {
+            path: len(disk.content(path).rstrip(b"\0")) for path in disk.files(f"/{name}") if path.endswith(".vlog")
+        }
+        segments = [path for path, end in ends.items() if end > FIRST_FRAME + 512]
+        if not segments:
+            return False
+        path, near = self.rng.choice(segments), self.rng.random() < 0.5
+        if near:
+            self.nemesis.die(name, power=False)
+            path = segments[-1]
+        low = max(FIRST_FRAME, ends[path] - NEAR_BYTES) if near else FIRST_FRAME
+        self._flip_at(name, path, self.rng.randrange(low, ends[path]))
+        return True
+
+    def _flip_at(self, name: str, path: str, offset: int) -> None:
+        disk = self.group.machines[name].disk
+        self.group.watch.flips_at(path, offset, disk.content(path)[offset])
+        disk.flip_bit(path, offset, self.rng.randrange(8))
+
+    def _flip_somewhere(self, name: str) -> object:
+        """In a durable block, of which enough good copies are left; sometimes the process ends, so that it is read."""
+        durable = self.group.watch.durable
+        copies = {each: places(self.group.machines[each].disk, f"/{each}") for each in self.group.names}
+        fit = [
+            place for first, place in copies[name].items() if first in durable and self._is_safe(first, copies, name)
+        ]
+        if not fit:
+            return False
+        path, start, end = self.rng.choice(fit)
+        self._flip_at(name, path, self.rng.randrange(start, end))
+        if self.rng.random() < 0.3:
+            self.nemesis.die(name, power=False)
+        return True
+
+    def _is_safe(self, first: int, copies: Copies, name: str) -> bool:
+        """Whether a good copy is left when that of ``name`` is bad, and most of those that have it are good."""
+        others = [copy for each, copy in copies.items() if each != name]
+        bad = sum(first not in copy for copy in others if copy and min(copy) < first < max(copy))
+        return any(first in copy for copy in others) and bad < (len(copies) - 1) // 2
+
+    def wipe(self, name: str) -> object:
+        """Another disk in its place: it comes back as an incarnation that nobody lists.  Half the time the master dies
+        with it, so that who is left may be short of what was durable."""
+        if not self.group.listed(name):
+            return False  # it is not a member again yet: the others would be a minority of who was
+        self.nemesis.die(name, power=False)
+        self.empty(name)
+        if self.rng.random() < 0.5:
+            self.nemesis.die(self.group.master, power=False)
+        return True
+
+    def empty(self, name: str) -> None:
+        machine = self.group.machines[name]
+        machine.disk.wipe()
+        machine.stores.contents.clear()
+        machine.stores.unreadable.clear()
+        self.nemesis.lost = True
+        self.group.watch.replaced(name)
+
+
+def _rolls_back(node: Node) -> bool:
+    return node.log is not None and node.log.rollbacks % 2 == 1
+
+
+def _mends(node: Node) -> bool:
+    """Damage is known, and is being mended: the log open, or not."""
+    if node.state == "DAMAGED":
+        return True
+    return node.mending is not None and bool(node.mending.damages)

@@ -1,0 +1,228 @@
+"""Disks, node files and stores of a minority that are lost, or come back older, or with a flipped bit.
+
+An old image of a disk, or of a node file, is found out by the members that are up and have heard more of its node
+(docs/crash-safety.md); whoever comes up meanwhile has heard nothing.  So one comes back only while *every* other member
+that is up has heard more, and until the node has asked, nobody else is started.  When all who had heard of it die
+meanwhile, it is put back empty, as a person would.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from repl.images import Told, claim, forgotten
+from tests.fakes.kv import Contents
+from tests.fakes.machine import Image
+from tests.sim.logs import visible
+from vlsn.errors import BadBody
+from vlsn.nodefile import SLOT_BYTES, NodeRecord
+
+if TYPE_CHECKING:
+    from tests.sim.nemesis import Nemesis, Table
+
+IMAGE_RATE = 0.4
+"""How often an image is made, of each strike."""
+LOOK_S = 0.05
+IMAGES_MAX = 3
+"""Of one node: the last ones."""
+
+
+class Kept(NamedTuple):
+    """An image, and what rot had struck in it."""
+
+    image: Image
+    flips: dict[str, dict[int, int]]
+
+
+class Images:
+    def __init__(self, nemesis: Nemesis) -> None:
+        self.nemesis = nemesis
+        self.group, self.rng = nemesis.group, nemesis.rng
+        self.returning = ""
+        """Who comes back older, and has not asked yet who it may be."""
+        self._was = 0
+        """The incarnation that it had."""
+        self._images: dict[str, list[Kept]] = {name: [] for name in nemesis.victims}
+
+    def table(self) -> Table:
+        """Of a minority."""
+        return {
+            "old disk": (1.0, self._old_disk),
+            "node file lost": (0.4, self._lose_node_file),
+            "node file older": (0.6, self._old_node_file),
+            "node file slot flipped": (0.3, lambda name: self._flip_slots(name, 1)),
+            "node file flipped": (0.3, lambda name: self._flip_slots(name, 2)),
+            "index lost": (0.4, lambda name: self._lose_store(name, "index")),
+            "index older": (0.4, lambda name: self._old_store(name, "index")),
+            "index flipped": (0.4, lambda name: self._flip_store(name, "index")),
+            "index unreadable": (0.3, lambda name: self._unreadable(name, "index")),
+            "state lost": (0.4, lambda name: self._lose_store(name, "state")),
+            "state older": (0.4, lambda name: self._old_store(name, "state")),
+            "state flipped": (0.4, lambda name: self._flip_store(name, "state")),
+            "state unreadable": (0.3, lambda name: self._unreadable(name, "state")),
+        }
+
+    # Images.
+
+    def look(self) -> None:
+        """Now and then one is made, of a node that is up: it is a copy of what was synced, and of some of the rest."""
+        for name, images in self._images.items():
+            node = self.group.nodes.get(name)
+            if self.rng.random() < IMAGE_RATE and node is not None and node.log is not None and name != self.returning:
+                image = self.group.machines[name].image()
+                image.disk.power_cut(self.rng)
+                flips = {path: dict(bytes_) for path, bytes_ in self.group.watch.flips.items() if f"/{name}/" in path}
+                images.append(Kept(image, flips))
+                del images[:-IMAGES_MAX]
+
+    def _kept(self, name: str) -> Kept | None:
+        images = self._images.get(name)
+        return self.rng.choice(images) if images else None
+
+    def _old_disk(self, name: str) -> object:
+        kept = self._kept(name)
+        if kept is None or not self.group.listed(name) or not self._is_found_out(name, kept):
+            return False
+        self._goes(name)
+        self.group.put_back(name, kept.image)
+        self.group.watch.flips.update({path: dict(bytes_) for path, bytes_ in kept.flips.items()})
+        return True
+
+    def _old_node_file(self, name: str) -> object:
+        kept = self._kept(name)
+        record = record_in(kept.image, name) if kept is not None else None
+        node = self.group.nodes.get(name)
+        if record is None or node is None or node.log is None or not self.group.listed(name):
+            return False
+        now = node.log.node_file.record
+        if record == now or not self._all_heard_more(record, node.log.history.last_term, node.log.range.last):
+            return False
+        self._goes(name)
+        assert kept is not None
+        disk = self.group.machines[name].disk
+        disk.write_content(f"/{name}/node.id", kept.image.disk.content(f"/{name}/node.id"))
+        return True
+
+    def _goes(self, name: str) -> None:
+        """Its process ends; as soon as it is back it is asked after."""
+        self._was = self.group.nodes[name].incarnation
+        self.nemesis.lost = True
+        self.group.watch.forgets(name)
+        self.nemesis.die(name, power=False, back_s=(0.01, 0.5))
+        self.returning = name
+        self.nemesis.later(LOOK_S, self._look_again)
+
+    def _is_found_out(self, name: str, kept: Kept) -> bool:
+        node, record = self.group.nodes.get(name), record_in(kept.image, name)
+        if node is None or record is None or record.incarnation != node.incarnation:
+            return False
+        blocks = [block for block, _ in visible(kept.image.disk, f"/{name}", kept.flips)]
+        last = blocks[-1] if blocks else None
+        return self._all_heard_more(record, last.term if last else 0, last.last if last else 0)
+
+    def _all_heard_more(self, record: NodeRecord, last_term: int, last_vlsn: int) -> bool:
+        """Whether every other member that is up has heard more than a node with that can show."""
+        shown = claim(record, last_term=last_term, last_vlsn=last_vlsn)
+        others = [node for name, node in self.group.nodes.items() if node.incarnation != record.incarnation]
+        heard = [node.members.heard_of(record.incarnation) if node.log is not None else Told() for node in others]
+        return bool(heard) and not self.returning and all(forgotten(shown, told) for told in heard)
+
+    def _look_again(self) -> None:
+        name = self.returning
+        node = self.group.nodes.get(name)
+        if node is not None and node.log is not None and node.recognised:
+            said = f"{name} has come back older, and nobody has told it: it is incarnation {self._was:016x} still"
+            self.group.watch.hold(node.incarnation != self._was, said)
+            self._is_back()
+        elif not [each for each in self.group.nodes if each != name]:
+            self.nemesis.say(f"--- nobody is left who had heard of {name}: a person puts it back empty")
+            self.nemesis.die(name, power=False)
+            self.nemesis.disks.empty(name)
+            self._is_back()
+        else:
+            self.nemesis.later(LOOK_S, self._look_again)
+
+    def _is_back(self) -> None:
+        self.returning = ""
+        for each in self.group.names:
+            self.nemesis.start(each)
+
+    # Node files and stores.
+
+    def _lose_node_file(self, name: str) -> object:
+        if not self.group.listed(name):
+            return False
+        self.nemesis.die(name, power=False)
+        disk = self.group.machines[name].disk
+        if f"/{name}/node.id" not in disk.files(f"/{name}"):
+            return False
+        disk.remove(f"/{name}/node.id")
+        disk.sync_directory(f"/{name}")
+        self.nemesis.lost = True
+        return True
+
+    def _flip_slots(self, name: str, slots: int) -> object:
+        if slots > 1 and not self.group.listed(name):
+            return False
+        self.nemesis.die(name, power=False)
+        disk = self.group.machines[name].disk
+        path = f"/{name}/node.id"
+        if path not in disk.files(f"/{name}") or len(disk.content(path)) != 2 * SLOT_BYTES:
+            return False
+        for slot in self.rng.sample((0, 1), slots):
+            disk.flip_bit(path, self.rng.randrange(160) + SLOT_BYTES * slot, self.rng.randrange(8))
+        self.nemesis.lost |= slots > 1
+        return True
+
+    def _contents(self, name: str, store: str) -> Contents | None:
+        return self.group.machines[name].stores.contents.get(f"/{name}/{store}")
+
+    def _lose_store(self, name: str, store: str) -> object:
+        self.nemesis.die(name, power=False)
+        stores, path = self.group.machines[name].stores, f"/{name}/{store}"
+        stores.unreadable.discard(path)
+        return stores.contents.pop(path, None) is not None
+
+    def _old_store(self, name: str, store: str) -> object:
+        kept = self._kept(name)
+        old = kept.image.stores.get(f"/{name}/{store}") if kept is not None else None
+        now = self._contents(name, store)
+        if old is None or now is None or old.values == now.values:
+            return False
+        self.nemesis.die(name, power=False)
+        stores, path = self.group.machines[name].stores, f"/{name}/{store}"
+        stores.unreadable.discard(path)
+        stores.restore(path, old)
+        return True
+
+    def _flip_store(self, name: str, store: str) -> object:
+        """Half the time it is read at once, by the next start."""
+        contents = self._contents(name, store)
+        if contents is None or not contents.keys:
+            return False
+        if self.rng.random() < 0.5:
+            self.nemesis.die(name, power=False)
+        key = self.rng.choice(contents.keys)
+        self.group.machines[name].stores.corrupt(f"/{name}/{store}", key, bit=self.rng.randrange(64))
+        return True
+
+    def _unreadable(self, name: str, store: str) -> object:
+        """A flipped bit in the store's own pages."""
+        if self._contents(name, store) is None:
+            return False
+        self.nemesis.die(name, power=False)
+        self.group.machines[name].stores.unreadable.add(f"/{name}/{store}")
+        return True
+
+
+def record_in(image: Image, name: str) -> NodeRecord | None:
+    """The newest that its node file holds."""
+    path = f"/{name}/node.id"
+    data = image.disk.content(path) if path in image.disk.files(f"/{name}") else b""
+    found = []
+    for at in (0, SLOT_BYTES):
+        try:
+            found.append(NodeRecord.decode(data[at : at + SLOT_BYTES]))
+        except BadBody:
+            continue
+    return max(found, key=lambda record: record.sequence, default=None)

@@ -1,0 +1,105 @@
+"""Faults of a simulated network: partitions of every shape, slow links, lost connections, messages that come late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.sim.nemesis import Nemesis, Table
+
+SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
+LATE_LINK_S = (0.3, 3.0)
+
+
+class Ways:
+    def __init__(self, nemesis: Nemesis) -> None:
+        self.nemesis = nemesis
+        self.group, self.rng = nemesis.group, nemesis.rng
+
+    def table(self) -> Table:
+        return {
+            "split": (1.0, self._split),
+            "one way": (0.8, self._one_way),
+            "cut off for long": (0.4, self._cut_off),
+            "mute": (0.6, self._mute),
+            "deaf": (0.4, self._deaf),
+            "slow link": (0.8, self._slow_link),
+            "messages outlive their process": (0.8, self._outlived),
+            "cut connection": (0.6, self._cut),
+            "lossy network": (0.4, self._lossy),
+        }
+
+    def mend(self) -> None:
+        self.group.net.heal()
+        self.group.net.delays_s.clear()
+        self.group.net.cut_rate = self.group.net.late_rate = 0.0
+
+    def _others(self, name: str) -> list[str]:
+        return [each for each in self.group.names if each != name]
+
+    def _split(self, name: str) -> None:
+        """One or two nodes from the others, the clients with either side."""
+        names = list(self.group.names)
+        few = {name, *self.rng.sample(names, self.rng.randrange(0, (len(names) - 1) // 2))}
+        sides = [sorted(few), [each for each in names if each not in few]]
+        self.rng.choice(sides).append("client")
+        self.block([pair for one in sides[0] for other in sides[1] for pair in ((one, other), (other, one))], 6.0)
+
+    def _cut_off(self, name: str) -> None:
+        """Long enough for the others to clean away what it lacks."""
+        self.block([pair for other in self._others(name) for pair in ((name, other), (other, name))], 20.0)
+
+    def _one_way(self, name: str) -> None:
+        one, two = self.rng.sample([name, self.rng.choice([*self._others(name), "client"])], 2)
+        self.block([(one, two)], 8.0)
+
+    def _mute(self, name: str) -> None:
+        """Nobody hears it; half the time its replicas' disks are slow, and what it said before is not synced yet."""
+        if self.rng.random() < 0.5:
+            for other in self._others(name):
+                self.nemesis.disks.slow(other)
+        self.block([(name, other) for other in self._others(name)], 6.0)
+
+    def _deaf(self, name: str) -> None:
+        self.block([(other, name) for other in self._others(name)], 6.0)
+
+    def block(self, ways: list[tuple[str, str]], seconds_max: float) -> None:
+        net = self.group.net
+        for way in ways:
+            net.block(*way)
+        self.nemesis.later(self.rng.uniform(0.1, seconds_max), lambda: net.unblock(ways))
+
+    def _slow_link(self, name: str) -> None:
+        """Messages that come late: behind a restart, a wipe, another election."""
+        other = self.rng.choice([*self._others(name), "client"])
+        self.slow(name, other, self.rng.choice(SLOW_LINKS_S), self.rng.uniform(1.0, 8.0))
+
+    def slow(self, source: str, target: str, delay_s: tuple[float, float], seconds: float) -> None:
+        delays_s = self.group.net.delays_s
+        delays_s[source, target] = delay_s
+        self.nemesis.later(seconds, lambda: delays_s.pop((source, target), None))
+
+    def _outlived(self, name: str) -> object:
+        """What a node sends is on its way for long; meanwhile it, or whoever it is sent to, ends, and is soon back; one
+        whose disk may be lost comes back without it."""
+        if name not in self.group.nodes:
+            return False
+        for other in self._others(name):
+            self.slow(name, other, LATE_LINK_S, 4.0)
+        whom = self.rng.choice([name, name, *self._others(name)])
+
+        def ends() -> None:
+            if not self.nemesis.active or whom not in self.group.nodes:
+                return
+            if whom not in self.nemesis.victims or self.rng.random() < 0.5 or self.nemesis.disks.wipe(whom) is False:
+                self.nemesis.die(whom, power=self.rng.random() < 0.3, back_s=(0.01, 0.4))
+
+        self.nemesis.later(self.rng.uniform(0.1, 1.0), ends)
+        return True
+
+    def _cut(self, name: str) -> None:
+        self.group.net.cut(name, self.rng.choice(self.group.names))
+
+    def _lossy(self, name: str) -> None:
+        self.group.net.cut_rate = self.rng.choice((0.01, 0.1))
+        self.nemesis.later(self.rng.uniform(1.0, 8.0), lambda: setattr(self.group.net, "cut_rate", 0.0))

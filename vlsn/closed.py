@@ -1,0 +1,71 @@
+"""A durable block of a log that is not open, for a peer that has lost its copy: damage here is no damage there.
+
+    whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
+    it is durable when ``state``, or the header of a later block of this log, says so
+
+What is durable is never rolled back, so that a block which is, by this log's own word, is the group's, whatever a
+recovery would still do to the end of this log.  Blocking, on the keeper's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vlsn import block as block_format
+from vlsn.chain import read_stated
+from vlsn.directory import SegmentInfo, survey
+from vlsn.errors import BadBody, NotFound
+from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.ids import Vlsn
+from vlsn.reader import SegmentFile
+from vlsn.retrack import whole_frames
+from vlsn.seams import Disk, Stores
+from vlsn.segment import FIRST_FRAME
+
+
+def durable_block(disk: Disk, stores: Stores, directory: str, first: int) -> bytes:
+    """The visible block that begins at VLSN ``first``, verified, durable.  Raises ``NotFound``."""
+    durable = read_stated(stores, directory).dtvlsn
+    found: bytes | None = None
+    for block in _blocks_from(disk, directory, first):
+        header = block_format.decode_header(block)
+        durable = max(durable, header.dtvlsn)
+        if header.first_vlsn == first and found is None:
+            found, last = block, header.last_vlsn
+        if found is not None and last <= durable:
+            return found
+    raise NotFound(
+        f"VLSN {first} is not in what can be read of this damaged log"
+        if found is None
+        else f"VLSN {first} is not durable as far as this node's damaged log says"
+    )
+
+
+def _blocks_from(disk: Disk, directory: str, first: int) -> Iterator[bytes]:
+    """Visible blocks that are whole, in their order, from about ``first`` on."""
+    segments = [segment for segment in survey(disk, directory) if segment.active]
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        if following is None or _begins(following) > first:
+            yield from _blocks_of(disk, directory, segment)
+
+
+def _begins(segment: SegmentInfo) -> Vlsn:
+    assert segment.header is not None
+    return Vlsn(segment.header.prev_last_vlsn + 1)
+
+
+def _blocks_of(disk: Disk, directory: str, info: SegmentInfo) -> Iterator[bytes]:
+    segment = SegmentFile(disk, directory, info.number)
+    try:
+        for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
+            visible = found.only((found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0))
+            starts = (visible.offsets - base + FRAME_BYTES).tolist()
+            for start, length in zip(starts, visible.headers["length"].tolist(), strict=True):
+                block = buf[start : start + length]
+                try:
+                    block_format.decode(block)
+                except BadBody:
+                    continue
+                yield block
+    finally:
+        segment.close()
