@@ -156,6 +156,11 @@ class FakeNet:
     def came_late(self) -> None:
         self.late += 1
 
+    @property
+    def brings(self) -> int:
+        """Requests on their way whose senders do not wait for them any more."""
+        return len(self._bringing)
+
     def bring(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """What the network does by itself, whoever has ended."""
         task = self.loop.create_task(coroutine, context=Context())

@@ -130,23 +130,20 @@ class Simulation:
         await group.until(equal, "the group heals", HEALS_S)
         await group.until(lambda: self.report.operations >= OPERATIONS_MIN, "clients have asked enough", HEALS_S)
         self.clients.over = True
-        await group.until(
-            lambda: (
-                self._all_up()
-                and group.nodes[group.master].is_master()
-                and len({group.nodes[name].dtvlsn() for name in group.names}) == 1
-                and group.nodes[group.master].dtvlsn() == group.nodes[group.master].opened().range.last
-            ),
-            "every node is at the master's end",
-            HEALS_S,
-        )
+        await group.until(self._is_at_rest, "every node is at the master's end", HEALS_S)
         for name in self.nemesis.rotten:
             await self._mended(name)
-        first = await self._last_word()
-        await group.until(
-            lambda: self._all_up() and all(group.nodes[name].dtvlsn() >= first for name in group.names),
-            "it is everywhere",
-            HEALS_S,
+        await self._last_word()
+
+    def _is_at_rest(self) -> bool:
+        """Everything is durable, everywhere, and nothing is under way any more."""
+        nodes, names = self.group.nodes, self.group.names
+        return (
+            self._all_up()
+            and not self.group.net.brings
+            and nodes[self.group.master].is_master()
+            and all(node.log is not None for node in nodes.values())
+            and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().range.last for name in names}) == 1
         )
 
     async def _mended(self, name: str) -> None:
@@ -181,12 +178,7 @@ class Simulation:
 
     async def _check(self) -> None:
         group, report, watch = self.group, self.report, self.watch
-
-        def ends() -> set[int]:
-            return {group.nodes[name].opened().range.last for name in group.names}
-
-        # What had been under way for long may have arrived until now.
-        await group.until(lambda: self._all_up() and len(ends()) == 1, "all logs end at one VLSN", HEALS_S)
+        await group.until(self._is_at_rest, "the last word is everywhere", HEALS_S)
         self.nemesis.remember_all()
         states = {name: (node.state, node.reason) for name, node in group.nodes.items()}
         watch.hold(all(states[name][0] in ("MASTER", "REPLICA") for name in group.names), f"in the end: {states}")
