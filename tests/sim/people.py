@@ -168,6 +168,16 @@ class People:
         for name in [name for name in self.group.names if name not in listed]:
             self._switch_off(name)
 
+    @property
+    def are_done(self) -> bool:
+        """Nobody has to be admitted any more, as what it is or as electable: the master does that by itself."""
+        members = {member.name: member for member in self.members.members}
+        nodes = self.group.nodes
+        return members.keys() == nodes.keys() and all(
+            int(member.incarnation, 16) == nodes[name].incarnation and not member.joining
+            for name, member in members.items()
+        )
+
     def _switch_off(self, name: str) -> None:
         if name not in self.group.names:
             return

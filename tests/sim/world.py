@@ -141,6 +141,7 @@ class Simulation:
         return (
             self._all_up()
             and not self.group.net.brings
+            and self.nemesis.people.are_done
             and nodes[self.group.master].is_master()
             and all(node.log is not None for node in nodes.values())
             and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().range.last for name in names}) == 1
