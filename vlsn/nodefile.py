@@ -33,6 +33,7 @@ VERSION = 1
 
 _SLOT = Struct("<8sIIQQQQQQ32s32s32s")
 _CRC_AT = SLOT_BYTES - 4
+_REST = bytes(_CRC_AT - _SLOT.size)
 
 assert _SLOT.size == 160
 
@@ -85,7 +86,7 @@ class NodeRecord:
             raise BadBody(f"not a node file of version {VERSION}")
         if crc(slot[:_CRC_AT]) != int.from_bytes(slot[_CRC_AT:], "little"):
             raise BadBody("node file crc")
-        if zero or any(slot[_SLOT.size : _CRC_AT]):
+        if zero or slot[_SLOT.size : _CRC_AT] != _REST:
             raise BadBody("a node file slot with more than it should hold")
         record = cls(
             group=decode_name(group),

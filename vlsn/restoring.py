@@ -332,7 +332,7 @@ def _furthest(data: bytes, salt: int, stored_term: int) -> tuple[tuple[int, int]
         blocks = walk.offsets[walk.headers["kind"] == FrameKind.BLOCK]
         heads = scan.block_headers(data, 0, blocks)
         names += zip(heads["term"].tolist(), (heads["first_vlsn"] + heads["count"] - 1).tolist(), strict=True)
-    if any(data[end:]):
+    if data[end:].strip(b"\0"):
         whole = False
         names += [(name.term, name.last) for name in block_names(data[end:]) if name.term <= stored_term]
     return max(names, default=None), whole

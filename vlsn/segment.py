@@ -34,6 +34,8 @@ _HEADER = Struct("<8sHHIIIQQIIQ32s32s")
 _CRC_AT = HEADER_PAGE - 4
 _NAME = re.compile(r"([0-9]{8})\.vlog\Z")
 
+_REST = bytes(_CRC_AT - _HEADER.size)
+
 assert _HEADER.size == 120
 
 
@@ -41,6 +43,9 @@ class SegmentState(IntEnum):
     PREPARED = 1
     """A standby: named, numbered and zeroed, not yet part of the log."""
     ACTIVE = 2
+
+
+_STATES = frozenset(SegmentState)
 
 
 def segment_name(number: int) -> str:
@@ -109,7 +114,7 @@ class SegmentHeader:
             raise BadBody(f"not a segment of version {VERSION}")
         if crc(page[:_CRC_AT]) != int.from_bytes(page[_CRC_AT:], "little"):
             raise BadBody("segment header crc")
-        if any(page[_HEADER.size : _CRC_AT]) or state not in tuple(SegmentState):
+        if page[_HEADER.size : _CRC_AT] != _REST or state not in _STATES:
             raise BadBody(f"segment header in state {state}, or with more than it should hold")
         header = cls(
             group=decode_name(group),

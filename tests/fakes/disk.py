@@ -277,6 +277,13 @@ class FakeDisk:
         durable = found.durable if isinstance(found, Directory) else {}
         return {name: node.durable for name, node in durable.items() if isinstance(node, Inode)}
 
+    def on_medium(self, path: str) -> bytearray | None:
+        """One of these files, if it is there."""
+        directory, _, name = path.rpartition("/")
+        found = self._look(directory)
+        node = found.durable.get(name) if isinstance(found, Directory) else None
+        return node.durable if isinstance(node, Inode) else None
+
     def wipe(self) -> None:
         """Everything is gone, as with another disk in its place; the process must be, too."""
         with self._latch:

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
@@ -82,12 +82,12 @@ class Owner:
     def __init__(self) -> None:
         self.ended = False
         self._tasks = Tasks()
+        self._context = Context()
+        self._context.run(OWNER.set, self)
 
     def context(self) -> Context:
         """To start a task in that belongs to this process."""
-        context = copy_context()
-        context.run(OWNER.set, self)
-        return context
+        return self._context.copy()
 
     def add(self, task: asyncio.Task[Any]) -> None:
         if self.ended:
@@ -199,7 +199,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         time moves instead of being waited for."""
         ready, timers = self._ready, self._timers
         while True:
-            if self._timer_cancelled_count:
+            if self._timer_cancelled_count > CANCELLED_MAX:
                 self._throw_out()
             if not ready and not self._stopping:
                 self._move_time()
@@ -211,7 +211,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             while timers and timers[0][0] < end:
                 timer = heappop(timers)[2]
                 timer._scheduled = False
-                ready.append(timer)
+                if timer._cancelled:
+                    self._timer_cancelled_count -= 1
+                else:
+                    ready.append(timer)
             for _ in range(len(ready)):
                 handle = ready.popleft()
                 if self._paused and self._is_held(handle):
@@ -234,20 +237,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _throw_out(self) -> None:
         timers = self._timers
-        if self._timer_cancelled_count > CANCELLED_MAX and self._timer_cancelled_count * 2 > len(timers):
+        if self._timer_cancelled_count * 2 > len(timers):
             timers[:] = [each for each in timers if not each[2]._cancelled]
             heapify(timers)
             self._timer_cancelled_count = 0
-        while timers and timers[0][2]._cancelled:
-            timer = heappop(timers)[2]
-            timer._scheduled = False
-            self._timer_cancelled_count -= 1
 
     def _move_time(self) -> None:
-        if not self._timers:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+            self._timer_cancelled_count -= 1
+        if not timers:
             raise Deadlock(f"deadlock in virtual time at {self._now - START_S:.6f} s: {_waits(self)}")
         self._turns = 0
-        self._now = max(self._now, self._timers[0][0])
+        self._now = max(self._now, timers[0][0])
         if self._now > self._end:
             raise OutOfTime(f"not done after {self._end - START_S:.0f} s of virtual time: {_waits(self)}")
 

@@ -159,10 +159,11 @@ class Medium:
 
     def holds(self, block: bytes) -> bool:
         """Whether this block, not overmarked, is there."""
-        files = self._disk.medium(self._directory)
         name, at = self._near
-        if name in files and self._found(name, files[name], block, at):
+        near = self._disk.on_medium(f"{self._directory}/{name}")
+        if near is not None and self._found(name, near, block, at):
             return True
+        files = self._disk.medium(self._directory)
         names = sorted((name for name in files if name.endswith(".vlog")), reverse=True)
         return any(self._found(name, files[name], block, 0) for name in names)
 

@@ -176,7 +176,7 @@ class Watch:
 
     def record_of(self, name: str) -> NodeRecord | None:
         """What the medium alone holds of the node file."""
-        data = bytes(self.group.machines[name].disk.medium(f"/{name}").get("node.id", b""))
+        data = bytes(self.group.machines[name].disk.on_medium(f"/{name}/node.id") or b"")
         found = []
         for at in (0, SLOT_BYTES):
             try:
