@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -154,6 +155,47 @@ def test_what_a_copy_may_yet_roll_back_is_no_finding_while_another_has_it(tmp_pa
     assert [(each.rule, each.source, each.file) for each in report.findings] == [
         ("history-differs", str(other.path), segment_name(1))
     ]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=st.lists(
+        st.tuples(st.integers(1, LAST + 4), st.booleans()), min_size=1, max_size=30, unique_by=lambda each: each[0]
+    ),
+    ends=st.tuples(st.integers(31, 60), st.integers(31, 60)),
+    begins=st.tuples(st.integers(0, 25), st.integers(0, 25)),
+    part_bytes=st.integers(40, 900),
+)
+def test_what_is_said_is_what_a_plain_look_at_the_copies_says(
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[tuple[int, bool]],
+    ends: tuple[int, int],
+    begins: tuple[int, int],
+    part_bytes: int,
+) -> None:
+    """Copies that begin and end where they like; lines that are right or not, some of them above every end."""
+    path = tmp_path_factory.mktemp("copies")
+    sums = [0, *accumulate(map(len, VALUES))]
+    held_by = {str(path / f"n{at}"): (sums[begins[at]] + 1, sums[ends[at] - 2], sums[ends[at]]) for at in range(2)}
+    made = [Copy(path / f"n{at}", f"n{at}").add(*STORY[begins[at] : ends[at]]).write() for at in range(2)]
+    said = [line(vlsn) if good and vlsn <= LAST else {"vlsn": vlsn, "digest": "0" * 16} for vlsn, good in lines]
+    report = held(path, said, *made, part_bytes=part_bytes)
+    expected = []
+    everywhere = cleaned = 0
+    for vlsn, good in lines:
+        right = [good and first <= vlsn <= last for first, _, last in held_by.values()]
+        owed = [first <= vlsn <= durable for first, durable, _ in held_by.values()]
+        below = [vlsn < first for first, _, _ in held_by.values()]
+        everywhere += all(right)
+        cleaned += any(below)
+        expected += [(vlsn, name) for name, fine, due in zip(held_by, right, owed, strict=True) if due and not fine]
+        if not any(right) and not any(owed) and not all(below):
+            furthest = max(held_by, key=lambda name: held_by[name][2])
+            expected.append((vlsn, furthest))
+    assert [(each.vlsn, each.source) for each in report.findings] == sorted(expected)
+    assert report.history is not None
+    counts = (report.history.appends, report.history.everywhere, report.history.cleaned, report.history.findings)
+    assert counts == (len(lines), everywhere, cleaned, len(expected))
 
 
 def test_a_damaged_block_does_not_count_as_there(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from threading import Thread
 import pytest
 
 from repl.audit import live
+from repl.audit.history import parts_of
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.logs import Copy, numbered
@@ -107,6 +108,22 @@ def test_a_live_node_equals_a_directory(copies: list[Copy]) -> None:
         ("n1", False, LAST),
         ("n2", True, LAST),
     ]
+
+
+def test_a_history_is_held_against_a_live_node_too(tmp_path: Path, copies: list[Copy]) -> None:
+    values = [(b"value %d" % vlsn).ljust(60, b".").decode() for vlsn in range(1, DTVLSN + 1)]
+    values[700] = "another value"
+    history = tmp_path / "history"
+    history.write_text(
+        "".join(json.dumps({"vlsn": vlsn, "value": value}) + "\n" for vlsn, value in enumerate(values, 1))
+    )
+    copies[0].checkpoint(dtvlsn=LAST).write()
+    with served(copies[1]) as server:
+        report = audited(copies[0], server.url, history=parts_of(str(history)))
+        found = [(finding.rule, finding.source, finding.vlsn) for finding in report.findings]
+        assert found == [("history-differs", source, 701) for source in sorted([str(copies[0].path), server.url])]
+    assert report.history is not None
+    assert report.history.everywhere == DTVLSN - 1
 
 
 def test_damage_at_a_live_node_is_named(copies: list[Copy]) -> None:
