@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.cluster import NODES, ClusterFailed
 from harness.command import add_options, check_command, run_command
-from harness.failover import good, measure, summary
+from harness.failover import WORDS, good, measure, summary
 from harness.kill_all import kill_all
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
@@ -62,11 +62,16 @@ def _parser() -> argparse.ArgumentParser:
     checking = faults.add_parser("check", help="judge the history of a run again")
     checking.add_argument("history", type=Path, help="a run's directory, or its history.jsonl")
     checking.set_defaults(run=check_command)
-    losing = faults.add_parser("failover", help="how long no append is taken when the master is killed, or hands over")
+    losing = faults.add_parser(
+        "failover", help="how long no append is taken when the master is killed, stands still, or hands over"
+    )
     losing.add_argument("--rounds", type=int, default=20)
     losing.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
     losing.add_argument("--writers", type=int, default=8)
-    losing.add_argument("--transfer", action="store_true", help="planned transfers instead of SIGKILL")
+    ways = losing.add_mutually_exclusive_group()
+    ways.add_argument("--transfer", dest="way", action="store_const", const="transfer", help="planned, not SIGKILL")
+    ways.add_argument("--pause", dest="way", action="store_const", const="pause", help="SIGSTOP, not SIGKILL")
+    losing.set_defaults(way="kill")
     losing.set_defaults(run=partial(_in_directory, _failover))
     killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
     killing.add_argument("--rounds", type=int, default=20)
@@ -85,23 +90,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _failover(options: argparse.Namespace, directory: Path) -> int:
-    what = "planned transfers" if options.transfer else "SIGKILL of the master"
-    _say(f"failover: {options.rounds} rounds of {what}, {options.nodes} nodes, {options.writers} writers")
+    _say(f"failover: {options.rounds} rounds of {WORDS[options.way]}, {options.nodes} nodes, {options.writers} writers")
     measuring = measure(
         directory,
         rounds=options.rounds,
         nodes=options.nodes,
         writers=options.writers,
-        transfer=options.transfer,
+        way=options.way,
         say=_say,
     )
     try:
         measured = asyncio.run(measuring)
     except (TimeoutError, VlsnLogError) as error:
         raise ClusterFailed(f"{type(error).__name__} {error}") from None
-    for line in summary(measured, transfer=options.transfer):
+    for line in summary(measured, way=options.way):
         _say(line)
-    return 0 if good(measured, transfer=options.transfer) else 1
+    return 0 if good(measured, way=options.way) else 1
 
 
 def _kill_all(options: argparse.Namespace, directory: Path) -> int:

@@ -1,7 +1,7 @@
-"""Failover: how long a group takes no appends when its master dies, or hands over.
+"""Failover: how long a group takes no appends when its master dies, stands still, or hands over.
 
-    writers load it ─► SIGKILL of the master, or a planned transfer ─► the first append that the new master acknowledges
-      ─► the old one comes back, everybody is level ─► again
+    writers load it ─► SIGKILL or SIGSTOP of the master, or a planned transfer ─► the first append that the new master
+      acknowledges ─► the old one comes back, everybody is level ─► again
 
 Default settings, no links in between.  The writers are exactly-once clients, which try again.  What they are told
 counts: an error, and the longest that any append took in the round.
@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 from harness.values import value_of
 from harness.workloads.writing import Appender, producing_appender
@@ -28,8 +29,15 @@ LOAD_S = 1.0
 """Of load before each loss."""
 ROUND_S = 60.0
 POLL_S = 0.02
-TARGET_S = 2.0
+TARGET_S = {"kill": 2.0, "pause": 3.0}
+"""Of the median.  A master that stands still is only missed after an election timeout."""
 TRANSFER_TARGET_S = 0.5
+Way = Literal["kill", "pause", "transfer"]
+WORDS: Mapping[Way, str] = {
+    "kill": "SIGKILL of the master",
+    "pause": "SIGSTOP of the master",
+    "transfer": "a planned transfer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class Measured:
 
 
 async def measure(
-    directory: Path, *, rounds: int, nodes: int, writers: int, transfer: bool, say: Callable[[str], None]
+    directory: Path, *, rounds: int, nodes: int, writers: int, way: Way, say: Callable[[str], None]
 ) -> Measured:
     """Raises ``TimeoutError`` when a round does not end, ``NodeEnded``, ``BadArgument``."""
     network = AiohttpNetwork()
@@ -97,7 +105,7 @@ async def measure(
             try:
                 for number in range(1, rounds + 1):
                     async with asyncio.timeout(ROUND_S):
-                        each = await _round(cluster, network, load, transfer=transfer)
+                        each = await _round(cluster, network, load, way=way)
                     measured.rounds.append(each)
                     say(
                         f"round {number:3}/{rounds}  {each.lost} -> {each.won}  first append after"
@@ -133,21 +141,28 @@ async def _append(appender: Appender, load: Load) -> bool:
     return True
 
 
-async def _round(cluster: Cluster, network: AiohttpNetwork, load: Load, *, transfer: bool) -> Round:
+async def _round(cluster: Cluster, network: AiohttpNetwork, load: Load, *, way: Way) -> Round:
     loop = asyncio.get_running_loop()
     master, term = await _level(cluster, network)
     await asyncio.sleep(LOAD_S)
     lost_at = loop.time()
-    if transfer:
-        answer = await network.request("POST", f"{cluster.node(master).url}/v1/admin/transfer", timeout_s=ROUND_S)
-        if answer.status != 200:
-            raise TimeoutError(f"{master} did not hand over: {bytes(answer.body)[:300]!r}")
-    else:
-        cluster.node(master).send(signal.SIGKILL)
-        cluster.node(master).kill()
-    won, first = await _first_of_a_new_term(cluster, network, load, lost_at, term)
-    if not transfer:
-        cluster.node(master).start()
+    node = cluster.node(master)
+    match way:
+        case "transfer":
+            answer = await network.request("POST", f"{node.url}/v1/admin/transfer", timeout_s=ROUND_S)
+            if answer.status != 200:
+                raise TimeoutError(f"{master} did not hand over: {bytes(answer.body)[:300]!r}")
+        case "pause":
+            node.send(signal.SIGSTOP)
+        case "kill":
+            node.kill()
+    try:
+        won, first = await _first_of_a_new_term(cluster, network, load, lost_at, term)
+    finally:
+        if way == "pause":
+            node.send(signal.SIGCONT)
+    if way == "kill":
+        node.start()
     return Round(master, won, first.ended - lost_at, load.longest_s(lost_at))
 
 
@@ -187,14 +202,13 @@ async def _term_at(network: AiohttpNetwork, url: str, vlsn: int) -> int:
     return int(bytes(answer.body).split(b'"term":')[1].split(b",")[0])
 
 
-def summary(measured: Measured, *, transfer: bool) -> list[str]:
+def summary(measured: Measured, *, way: Way) -> list[str]:
     """Aligned lines."""
     seconds = measured.seconds
     longest = max(each.longest_s for each in measured.rounds)
-    what = "transfer" if transfer else "SIGKILL"
     rows = [
         ("rounds", f"{len(seconds)}"),
-        (f"from {what} to the first append at the new master: median", f"{median(seconds) * 1000:,.0f} ms"),
+        (f"from {WORDS[way]} to an append at the new one: median", f"{median(seconds) * 1000:,.0f} ms"),
         ("  longest", f"{max(seconds) * 1000:,.0f} ms"),
         ("  shortest", f"{min(seconds) * 1000:,.0f} ms"),
         ("longest that any append took", f"{longest * 1000:,.0f} ms"),
@@ -206,10 +220,10 @@ def summary(measured: Measured, *, transfer: bool) -> list[str]:
     return lines
 
 
-def good(measured: Measured, *, transfer: bool) -> bool:
+def good(measured: Measured, *, way: Way) -> bool:
     """Whether the group held what it promises."""
     if measured.errors:
         return False
-    if transfer:
+    if way == "transfer":
         return max(each.longest_s for each in measured.rounds) <= TRANSFER_TARGET_S
-    return median(measured.seconds) <= TARGET_S
+    return median(measured.seconds) <= TARGET_S[way]
