@@ -29,6 +29,8 @@ from repl import config
 from repl.client.endpoints import Endpoints, Status
 from repl.http.types import Network
 from repl.lifeline import PARENT_VARIABLE, write_pid
+from vlsn.directory import LOCK_NAME
+from vlsn.disk import PosixDisk
 from vlsn.errors import BadArgument, VlsnLogError
 
 CONFIG_FILE: Final = "node.toml"
@@ -229,7 +231,12 @@ def prepare(
     if group is not None and held is not None and group != held:
         raise BadArgument(f"group: {directory} belongs to group {held}; give that, or another --dir")
     for number, name in enumerate(urls):
+        if PosixDisk().is_locked(str(directory / name / LOCK_NAME)):
+            raise BadArgument(
+                f"dir: {directory / name} belongs to a running node; stop that first, or give another --dir"
+            )
         _check_port_free(base_port + number)
+    for name in urls:
         _write_config(directory / name, name, urls, group or held or config.DEFAULT_GROUP, settings or {})
     return Cluster(directory, [Node(name, directory / name, url) for name, url in urls.items()], network)
 

@@ -24,10 +24,10 @@ from urllib.parse import urlencode
 
 from repl.http.problem import error_of
 from repl.offload import Offload, settle
+from vlsn.directory import LOCK_NAME
 from vlsn.errors import Damaged, IntegrityFault, NoSpace, NotFound, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
 from vlsn.mending import Filling, Wound, find_wound, find_wound_of_closed, mend
-from vlsn.recovery import LOCK_NAME
 from vlsn.segment import parse_segment_name
 
 if TYPE_CHECKING:

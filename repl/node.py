@@ -48,6 +48,7 @@ from vlsn.errors import (
     LogFailed,
     NotMaster,
     VlsnLogError,
+    said_of,
 )
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
@@ -123,7 +124,7 @@ class Node:
             )
         except OSError as error:
             raise BadArgument(
-                f"cannot listen on {self.config.listen}: {error.strerror or error}; choose another address, or stop "
+                f"cannot listen on {self.config.listen}: {said_of(error)}; choose another address, or stop "
                 "what listens there"
             ) from error
         self._tasks.append(asyncio.create_task(self._live(), name="live"))

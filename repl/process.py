@@ -20,7 +20,7 @@ from repl.net.network import AiohttpNetwork
 from repl.node import Node
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import VlsnLogError
+from vlsn.errors import VlsnLogError, said_of
 from vlsn.lmdb_store import LmdbStores
 from vlsn.seams import Seams
 from vlsn.threads import LoopThreads
@@ -53,7 +53,7 @@ async def _run(config: NodeConfig) -> int:
 
     def fatal(error: BaseException) -> None:
         known = isinstance(error, VlsnLogError | OSError)
-        logger.critical("%s ends: %s", config.name, error, exc_info=None if known else error)
+        logger.critical("%s ends: %s", config.name, said_of(error), exc_info=None if known else error)
         logging.shutdown()
         if node.log is not None and node.log.failure is not None:
             os._exit(1)  # nothing that a clean stop would write can be trusted

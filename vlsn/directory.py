@@ -22,6 +22,9 @@ from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
 from vlsn.seams import Buffer, Disk
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, parse_segment_name
 
+LOCK_NAME = "LOCK"
+"""Locked while a log is open there, or restored, mended, truncated."""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:

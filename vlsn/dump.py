@@ -25,12 +25,12 @@ import numpy.typing as npt
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, KIND_COLUMN, EntryKind
 from vlsn.chain import Chain, Link, Stated, log_chain, read_segment, read_stated
+from vlsn.directory import LOCK_NAME
 from vlsn.errors import BadBody
 from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.inspection import Fault, Inspected, Rule, inspect
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart, decode_record
-from vlsn.recovery import LOCK_NAME
 from vlsn.seams import Disk, Stores
 
 UNREADABLE = "UNREADABLE"

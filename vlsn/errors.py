@@ -8,6 +8,7 @@ are different classes.
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 
@@ -270,6 +271,7 @@ class Unreachable(VlsnLogError):
 
     ``refused``: its host answered that nothing listens there, so its process has ended."""
 
+    slug = "unreachable"
     retry_safe = True
 
     def __init__(self, detail: str, *, refused: bool = False) -> None:
@@ -287,6 +289,15 @@ class IntegrityFault(VlsnLogError):
     def __init__(self, detail: str, *, vlsn: int = 0) -> None:
         super().__init__(detail)
         self.vlsn = vlsn
+
+
+def said_of(error: BaseException) -> str:
+    """What a person is told of it: of an ``OSError`` the file, where it names one, and the system's own words for it
+    (a library's may name what the system does not know)."""
+    if not isinstance(error, OSError):
+        return str(error) or type(error).__name__
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason or type(error).__name__
 
 
 def by_slug() -> dict[str, type[VlsnLogError]]:

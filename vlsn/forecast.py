@@ -7,13 +7,13 @@ is known durable, its state record, its checkpoint.  Once it runs, replicas and 
 from __future__ import annotations
 
 from vlsn.cleaning import RECOVERY, Catalogue, CleaningReport, bytes_from, sealed_us
-from vlsn.directory import survey
+from vlsn.directory import LOCK_NAME, survey
 from vlsn.errors import BadArgument, LogInUse
 from vlsn.holds import Owner
 from vlsn.ids import Vlsn, lsn, lsn_file
 from vlsn.limits import STATE_MAP_BYTES
 from vlsn.reader import LogReader
-from vlsn.recovery import LOCK_NAME, STATE_NAME
+from vlsn.recovery import STATE_NAME
 from vlsn.retention import Limit, Retention, Segment, plan, wanted
 from vlsn.seams import Disk, Stores
 from vlsn.segment import FIRST_FRAME

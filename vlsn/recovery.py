@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from vlsn.beginning import finish_cleaning, kept_segments, state_fits
 from vlsn.cuts import cut_name, free_name, is_kept, keep_cut
-from vlsn.directory import SegmentInfo, make_directory, survey
+from vlsn.directory import LOCK_NAME, SegmentInfo, make_directory, survey
 from vlsn.errors import Damaged
 from vlsn.floor import floor_of, with_floor
 from vlsn.history import History
@@ -44,7 +44,6 @@ from vlsn.state import Checkpoint, StateStore
 from vlsn.stateopen import STATE_NAME, OpenState, open_state, replace_state
 from vlsn.tail import Tail
 
-LOCK_NAME = "LOCK"
 INDEX_NAME = "index"
 
 
@@ -365,4 +364,4 @@ class _Opening:
         )
 
 
-__all__ = ["INDEX_NAME", "LOCK_NAME", "NODE_FILE_NAME", "STATE_NAME", "Recovered", "recover"]
+__all__ = ["INDEX_NAME", "NODE_FILE_NAME", "STATE_NAME", "Recovered", "recover"]

@@ -21,7 +21,7 @@ import msgspec
 
 from vlsn import nodefile, scan
 from vlsn.checksum import crc
-from vlsn.directory import make_directory, segment_numbers, survey
+from vlsn.directory import LOCK_NAME, make_directory, segment_numbers, survey
 from vlsn.errors import Damaged, LogFailed, Restoring
 from vlsn.examine import block_names
 from vlsn.floor import with_floor
@@ -39,7 +39,6 @@ from vlsn.state import StateRecord, StateStore
 from vlsn.stateopen import open_state
 
 MARKER_NAME = "restore.marker"
-LOCK_NAME = "LOCK"
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
 OLD_SEGMENTS_MAX = 4

@@ -24,7 +24,7 @@ import msgspec
 from vlsn import nodefile
 from vlsn.block import EntryKind
 from vlsn.chain import read_stated
-from vlsn.directory import last_active, survey
+from vlsn.directory import LOCK_NAME, last_active, survey
 from vlsn.dump import DumpFilter, DumpRow, dump_rows
 from vlsn.errors import BadArgument, Damaged, LogFailed, LogInUse, VlsnLogError
 from vlsn.floor import with_floor
@@ -36,7 +36,7 @@ from vlsn.nodefile import NodeFile, NodeRecord
 from vlsn.options import LogOptions
 from vlsn.overmark import find_abandoned
 from vlsn.queued import Pending
-from vlsn.recovery import LOCK_NAME, NODE_FILE_NAME, Recovered, recover
+from vlsn.recovery import NODE_FILE_NAME, Recovered, recover
 from vlsn.seams import Disk, Seams, Stores
 from vlsn.verify_report import TermRun
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from vlsn import nodefile
 from vlsn.chain import Link, Stated, log_chain, read_segment, read_stated
-from vlsn.directory import segment_numbers
+from vlsn.directory import LOCK_NAME, segment_numbers
 from vlsn.errors import BadBody, Damaged, LogInUse
 from vlsn.frame import FrameKind
 from vlsn.ids import lsn_file, lsn_offset
@@ -34,7 +34,7 @@ from vlsn.inspection import Fault, Inspected, Mask, Rule, inspect
 from vlsn.mappings import Columns as Mappings
 from vlsn.mappings import read_mappings
 from vlsn.proven import Columns, inspect_sealed
-from vlsn.recovery import INDEX_NAME, LOCK_NAME, NODE_FILE_NAME, STATE_NAME
+from vlsn.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
 from vlsn.restoring import check_no_restore
 from vlsn.seams import Disk, Reading, Stores, in_turn
 from vlsn.segment import segment_name, sidecar_name

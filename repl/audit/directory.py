@@ -21,6 +21,7 @@ from repl.audit.source import Unreadable
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, BlockHeader, decode_header
 from vlsn.chain import Link, Stated, log_chain, read_stated, rollback_starts
+from vlsn.directory import LOCK_NAME
 from vlsn.disk import PosixDisk
 from vlsn.errors import BadBody
 from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
@@ -28,7 +29,6 @@ from vlsn.ids import Lsn
 from vlsn.inspection import Rule
 from vlsn.lmdb_store import LmdbStores
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackStart
-from vlsn.recovery import LOCK_NAME
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME, sidecar_name
 

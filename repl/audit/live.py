@@ -24,7 +24,7 @@ from repl.audit.plan import Part, Survey
 from repl.audit.source import Unreadable
 from vlsn import scan
 from vlsn.chain import rollbacks_in
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, said_of
 from vlsn.ids import Lsn
 from vlsn.inspection import Rule
 from vlsn.records import RollbackStart
@@ -146,7 +146,7 @@ def _fetch(url: str, start: int, end: int) -> bytes:
             raise _Again(reason) from None
         raise Unreadable(reason) from None
     except (OSError, HTTPException) as error:
-        raise _Again(f"{url}: {error}") from None
+        raise _Again(f"{url}: {said_of(getattr(error, 'reason', error))}") from None
     if not whole:
         raise _Again(f"{url} gave {len(body)} bytes of {end - start}")
     return body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,13 +48,7 @@ def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
     answers = asyncio.run(post_all(what, urls))
     refused = [answer for answer in answers.values() if isinstance(answer, VlsnLogError)]
     if as_json:
-        nodes = [
-            {"url": url, "error": {"type": answer.slug, "detail": str(answer)}}
-            if isinstance(answer, VlsnLogError)
-            else {"url": url, **answer}
-            for url, answer in answers.items()
-        ]
-        print_json({"nodes": nodes})
+        print_json(document(answers))
     for url, answer in answers.items():
         if isinstance(answer, VlsnLogError):
             click.echo(f"vlsnlog {what}: {url}: {answer}", err=True)
@@ -63,21 +57,31 @@ def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
     return 2 if refused else 0
 
 
-async def post_all(what: str, urls: Sequence[str]) -> dict[str, dict[str, Any] | VlsnLogError]:
-    """The answer of each node to ``POST /v1/admin/…``, or why there is none."""
+def document(answers: Mapping[str, dict[str, Any] | VlsnLogError]) -> dict[str, Any]:
+    """What ``--json`` prints: of each node its answer, or its ``error``."""
+    return {
+        "nodes": [
+            {"url": url, "error": {"type": answer.slug, "detail": str(answer)}}
+            if isinstance(answer, VlsnLogError)
+            else {"url": url, **answer}
+            for url, answer in answers.items()
+        ]
+    }
+
+
+async def post_all(what: str, urls: Sequence[str], *needed: str) -> dict[str, dict[str, Any] | VlsnLogError]:
+    """The answer of each node to ``POST /v1/admin/…``, with all ``needed`` in it, or why there is none."""
     from repl.client.connect import real_network
 
     network = real_network()
     try:
-        answers = await asyncio.gather(*(_post(network, f"{url}/v1/admin/{what}") for url in urls))
+        answers = await asyncio.gather(*(_post(network, f"{url}/v1/admin/{what}", needed) for url in urls))
         return dict(zip(urls, answers, strict=True))
     finally:
         await network.close()
 
 
-async def _post(network: Network, url: str) -> dict[str, Any] | VlsnLogError:
-    import msgspec
-
+async def _post(network: Network, url: str, needed: Sequence[str]) -> dict[str, Any] | VlsnLogError:
     from repl.http import problem
 
     try:
@@ -87,6 +91,22 @@ async def _post(network: Network, url: str) -> dict[str, Any] | VlsnLogError:
     if response.status != 200:
         return problem.error_of(bytes(response.body))
     try:
-        return msgspec.json.decode(response.body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return BadBody("the answer is no JSON object; is it a vlsnlog node?")
+        return json_object(bytes(response.body), *needed)
+    except BadBody as error:
+        return error
+
+
+def json_object(body: bytes, *needed: str) -> dict[str, Any]:
+    """The object in ``body``, which has all of these names in it.  Raises ``BadBody``."""
+    import msgspec
+
+    from vlsn.records import JSON_FAULTS
+
+    try:
+        found = msgspec.json.decode(body, type=dict[str, Any])
+    except JSON_FAULTS:
+        raise BadBody("the answer is no JSON object; is it a vlsnlog node?") from None
+    lacking = [name for name in needed if name not in found]
+    if lacking:
+        raise BadBody(f"the answer lacks {', '.join(lacking)}; is it a vlsnlog node?")
+    return found

@@ -23,7 +23,7 @@ import click
 
 from repl.cli.options import Command, acks_option, json_option, timeout_option, url_option
 from repl.cli.resume import resume
-from vlsn.errors import OutcomeUnknown, TooLarge, Unreachable, VlsnLogError
+from vlsn.errors import OutcomeUnknown, TooLarge, Unreachable, VlsnLogError, said_of
 from vlsn.limits import ENTRY_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
@@ -81,7 +81,14 @@ def append(
         with open(path, "rb") as source:
             lines = bodies(source, skip_lines)
             first, last = _run(url, acks, timeout, key_bytes, lines, skipped=skip_lines, producer=producer)
-    click.echo(f'{{"first":{first},"last":{last}}}' if as_json else f"{first} {last}")
+    try:
+        click.echo(f'{{"first":{first},"last":{last}}}' if as_json else f"{first} {last}")
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # no refusal: that would be sent again
+        raise OutcomeUnknown(
+            f"appended as VLSN {first} to {last}, but that could not be printed: {said_of(error)}"
+        ) from None
 
 
 def _stdin() -> BinaryIO:

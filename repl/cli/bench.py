@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from repl.cli.options import Command, TakesConfig, acks_option, json_option
+from repl.cli.options import Command, Commands, acks_option, json_option
 from repl.cli.report import print_json
 from repl.cli.signals import end_as_ctrl_c_does
 
@@ -22,14 +22,7 @@ WORKS: Final = {
 """On a cluster."""
 
 
-class Works(TakesConfig, click.Group):
-    """Hands the config file's values on to the works."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=Works)
+@click.group(cls=Commands)
 def bench() -> None:
     """Measure a work and print rates, which count only what was acknowledged."""
     end_as_ctrl_c_does()

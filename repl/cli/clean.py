@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from repl.cli.admin import post_all
+from repl.cli.admin import document, post_all
 from repl.cli.options import Command, json_option, require_log, url_option
 from repl.cli.report import count, print_json, print_table, size
 from repl.config import whole_size
@@ -60,6 +60,9 @@ def clean(
     return 0
 
 
+_REPORT = ("bytes", "dry_run", "retention_bytes", "retention_age_s", "total_bytes", "first", "segments", "blocked")
+
+
 def _from_command_line(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
@@ -80,10 +83,10 @@ def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> 
 
 
 def _nodes(urls: Sequence[str], dry_run: bool, as_json: bool) -> int:
-    answers = asyncio.run(post_all("clean?dry_run=true" if dry_run else "clean", urls))
+    answers = asyncio.run(post_all("clean?dry_run=true" if dry_run else "clean", urls, "node", *_REPORT))
     refused = False
     if as_json:
-        print_json({"nodes": [_document(url, answer) for url, answer in answers.items()]})
+        print_json(document(answers))
     for url, answer in answers.items():
         if isinstance(answer, VlsnLogError):
             refused = True
@@ -93,13 +96,10 @@ def _nodes(urls: Sequence[str], dry_run: bool, as_json: bool) -> int:
     return 2 if refused else 0
 
 
-def _document(url: str, answer: dict[str, Any] | VlsnLogError) -> dict[str, Any]:
-    if isinstance(answer, VlsnLogError):
-        return {"url": url, "error": {"type": answer.slug, "detail": str(answer)}}
-    return {"url": url, **answer}
-
-
 def _print(name: str, report: dict[str, Any]) -> None:
+    if not report["retention_bytes"] and not report["retention_age_s"]:
+        click.echo(f"{name}: nothing is wanted gone, no bound on bytes or age is set; first VLSN {report['first']}")
+        return
     would = "would go" if report["dry_run"] else "gone"
     rows = [(each, would, "") for each in report["segments"]]
     rows += [(each, "kept", ", ".join(each["blocked_by"]) or "what is kept before it") for each in report["blocked"]]

@@ -14,9 +14,10 @@ from urllib.parse import urlencode
 
 import click
 
-from repl.cli.options import Command, json_option, url_option
+from repl.cli.admin import json_object
+from repl.cli.options import Command, Commands, json_option, url_option
 from repl.cli.report import print_json, print_table
-from vlsn.errors import BadArgument, BadBody, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 
 if TYPE_CHECKING:
     from repl.http.types import Network, Response
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 TIMEOUT_S = 20.0
 LOOK_S = 0.3
 HOPS_MAX = 3
+_DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
 NO_MASTER_S = 5.0
 """How long an order waits for a master: one may just be elected."""
 
 
-@click.group()
+@click.group(cls=Commands)
 def group() -> None:
     """Show the members, or change them: one at a time."""
 
@@ -51,7 +53,9 @@ def show(url: list[str], as_json: bool) -> int:
 @click.option("--secondary", is_flag=True, help="It stays without a vote.")
 @click.option("--priority", type=click.IntRange(0, 10), default=1, show_default=True, help="A lower one stands later.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
-@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds to wait for that.")
+@click.option(
+    "--timeout", type=click.FloatRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
+)
 @url_option
 @json_option
 def add(
@@ -80,7 +84,9 @@ def remove(name: str, url: list[str], as_json: bool) -> int:
 @group.command(cls=Command)
 @click.argument("name")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
-@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds to wait for that.")
+@click.option(
+    "--timeout", type=click.FloatRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
+)
 @url_option
 @json_option
 def promote(name: str, no_wait: bool, timeout: float, url: list[str], as_json: bool) -> int:
@@ -111,7 +117,8 @@ def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
     if as_json:
         print_json(answer)
     else:
-        click.echo(f"{answer.get('from')} has handed over to {answer.get('to')}")
+        before, now = answer.get("from"), answer.get("to")
+        click.echo(f"{now} leads already" if before == now else f"{before} has handed over to {now}")
     return 0
 
 
@@ -182,7 +189,7 @@ async def _once(network: Network, urls: Sequence[str], path: str, body: bytes) -
             refusal = refusal or error
             continue
         if response.status == 200:
-            return _object(bytes(response.body))
+            return json_object(bytes(response.body))
         error_told = problem.error_of(bytes(response.body))
         if not isinstance(error_told, NotMaster):
             raise error_told
@@ -234,20 +241,11 @@ async def _documents(network: Network, urls: Sequence[str]) -> list[dict[str, An
             response = await network.request("GET", f"{url}/v1/group", timeout_s=TIMEOUT_S)
             if response.status != 200:
                 return problem.error_of(bytes(response.body))
-            return _object(bytes(response.body))
+            return json_object(bytes(response.body), *_DOCUMENT)
         except VlsnLogError as error:
             return error
 
     return list(await asyncio.gather(*(one(url) for url in urls)))
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        raise BadBody("the answer is no JSON object; is it a vlsnlog node?") from None
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -7,6 +7,8 @@ pipe and Ctrl-C end quietly.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,12 +18,14 @@ from typing import Any, Final
 import click
 
 from repl.cli.options import config_option, log_level_option
-from vlsn.errors import Damaged, IntegrityFault, OutcomeUnknown, VlsnLogError
+from vlsn.errors import Damaged, IntegrityFault, OutcomeUnknown, VlsnLogError, said_of
 
 OK: Final = 0
 FINDING: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("demo", "Three nodes, real records, a node killed on the way, everything read back and audited."),
@@ -110,6 +114,7 @@ def vlsnlog() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; raises nothing."""
+    _open_standard_streams()
     try:
         result: Any = vlsnlog.main(
             args=None if arguments is None else list(arguments), prog_name="vlsnlog", standalone_mode=False
@@ -133,7 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VlsnLogError as error:
         return _fail("vlsnlog", str(error), status_of(error))
     except OSError as error:
-        return _fail("vlsnlog", _os_message(error), REFUSED)
+        unwritten = "its output could not be written: " if error.errno in _NO_ROOM and not error.filename else ""
+        return _fail("vlsnlog", unwritten + said_of(error), REFUSED)
+    except Exception as fault:  # the boundary of the process
+        logging.getLogger("vlsnlog").debug("a fault", exc_info=fault)
+        what = f"{type(fault).__name__}: {fault}"
+        return _fail("vlsnlog", f"a fault of vlsnlog itself ({what}); --log-level debug shows where", REFUSED)
 
 
 def status_of(error: VlsnLogError) -> int:
@@ -150,9 +160,16 @@ def _fail(command: str, message: str, status: int) -> int:
     return status
 
 
-def _os_message(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+def _open_standard_streams() -> None:
+    """A stream that was closed before we were started leads nowhere; what is opened next must not get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _close_quietly() -> int:

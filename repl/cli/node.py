@@ -44,9 +44,10 @@ def _run(config_path: Path | None, **flags: Any) -> int:
 
 def _take_over_pid_file(directory: Path) -> None:
     """A cluster's node that is started again by hand: its pid file is to name this process."""
+    from vlsn.directory import LOCK_NAME
     from vlsn.disk import PosixDisk
 
-    if (directory / PID_FILE).exists() and not PosixDisk().is_locked(str(directory / "LOCK")):
+    if (directory / PID_FILE).exists() and not PosixDisk().is_locked(str(directory / LOCK_NAME)):
         write_pid(directory, os.getpid())
 
 

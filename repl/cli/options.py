@@ -85,6 +85,18 @@ class Command(TakesConfig):
                 each.envvar = ENVIRONMENT_PREFIX + flag.lstrip("-").replace("-", "_").upper()
 
 
+class Commands(TakesConfig, click.Group):
+    """Commands of a command: in their order, with what they say of themselves in their first sentence, whole."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def url_option(function: F) -> F:
     """``--url``; the value is a checked list."""
     return click.option(

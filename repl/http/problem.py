@@ -54,6 +54,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "not-listed": (403, "The incarnation is not listed in the group"),
     "stale-term": (409, "The term is behind"),
     "duplicate-feed": (409, "That replica is fed already"),
+    "unreachable": (503, "Another node did not answer in time"),
     "integrity-fault": (409, "Two copies that must be equal are not"),
 }
 _RETRY_AFTER = (429, 503)

@@ -20,7 +20,7 @@ from aiohttp import (
 from repl.http import problem
 from repl.http.types import Headers, Response
 from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
-from vlsn.errors import Unreachable
+from vlsn.errors import Unreachable, said_of
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
@@ -55,7 +55,7 @@ class Client:
             async with asyncio.timeout(timeout_s), call as answer:
                 return Response(answer.status, Headers(answer.headers), await _read(answer, url))
         except (ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{method} {url}: {_said(error)}", refused=_refused(error)) from None
+            raise Unreachable(f"{method} {url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
 
     async def connect(
         self, url: str, *, headers: Mapping[str, str] | None, message_bytes_max: int, timeout_s: float
@@ -70,7 +70,7 @@ class Client:
                     timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
                 )
         except (ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{url}: {_said(error)}", refused=_refused(error)) from None
+            raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
         transport = socket.get_extra_info("transport") or getattr(socket._response.connection, "transport", None)
         if transport is not None:
             transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
@@ -114,5 +114,7 @@ async def _read(answer: ClientResponse, url: str) -> bytes:
     return b"".join(parts)
 
 
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+def _said(error: BaseException, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s"
+    return said_of(getattr(error, "os_error", error))

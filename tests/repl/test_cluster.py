@@ -21,6 +21,7 @@ from repl import connect_sync
 from repl.cluster import Cluster, Node, NodeEnded, ending_with, free_base_port, prepare
 from repl.config import load_node_config
 from repl.net.network import AiohttpNetwork
+from vlsn.disk import PosixDisk
 from vlsn.errors import BadArgument
 
 WAIT_S = 120.0
@@ -50,6 +51,22 @@ async def test_prepare_again_changes_ports_and_nothing_else(tmp_path: Path) -> N
         after = after.replace(f":{base + 3 + at}", f":{base + at}")
     assert after == before
     assert load_node_config(path=tmp_path / "n2" / "node.toml", environment={}).group == "mine"
+
+
+async def test_prepare_of_a_directory_whose_nodes_run_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    prepare(tmp_path, AiohttpNetwork(), base_port=free_base_port())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    running = PosixDisk().lock(str(tmp_path / "n2" / "LOCK"))
+    with pytest.raises(BadArgument, match="n2 belongs to a running node"):
+        prepare(tmp_path, AiohttpNetwork(), base_port=free_base_port())
+    assert {path: path.read_bytes() for path in before} == before
+    running.release()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(BadArgument, match="is taken"):
+            prepare(tmp_path, AiohttpNetwork(), base_port=taken.getsockname()[1] - 2)
+    assert {path: path.read_bytes() for path in before} == before
 
 
 async def test_prepare_writes_a_lost_config_again(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from repl import connect_sync
 from repl.cli.append import _run as run
 from repl.cli.append import bodies
 from repl.cli.main import main
 from repl.cli.status import _behind, _mastership, _print, degraded, summarise
+from repl.cli.status import status as status_command
 from tests.repl.client.group import GroupNode, ServedNode
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
 
@@ -390,6 +392,61 @@ def test_a_closed_pipe_ends_quietly(served: ServedNode, shell: Shell) -> None:
         shell("append", "more")
         assert reading.wait(60) == 0
         assert reading.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("redirected", "status", "told"),
+    [
+        ("append v >&-", 0, ""),
+        ("append - <&-", 0, ""),
+        ("read >&- 2>&-", 0, ""),
+        ("status --json <&- >&-", 0, ""),
+        ("nosuch 2>&-", 2, ""),
+        ("read > /dev/full", 2, "vlsnlog: its output could not be written: No space left on device\n"),
+        ("--help > /dev/full", 2, "vlsnlog: its output could not be written: No space left on device\n"),
+        (
+            "append v > /dev/full",
+            1,
+            "vlsnlog: appended as VLSN 3 to 3, but that could not be printed: No space left on device\n",
+        ),
+    ],
+)
+def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(
+    served: ServedNode, node: GroupNode, redirected: str, status: int, told: str
+) -> None:
+    with connect_sync(served.url) as log:
+        log.append(b"an entry")
+    vlsnlog = Path(sys.executable).with_name("vlsnlog")
+    command = f"VLSNLOG_URL={served.url} exec {vlsnlog} {redirected}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (status, told), ended
+
+
+def test_a_fault_of_ours_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **settings: object) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(status_command, "callback", fail)
+    ended = shell("status")
+    assert (ended.status, ended.out) == (2, b"")
+    assert ended.err == (
+        "vlsnlog: a fault of vlsnlog itself (RuntimeError: two lines); --log-level debug shows where\n"
+    )
+
+
+def test_commands_of_a_command_take_the_config_file_and_say_what_they_do_in_whole_sentences(
+    shell: Shell, served: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("group", "bench"):
+        ended = shell(group, "--help")
+        assert ended.status == 0
+        assert b"..." not in ended.out.partition(b"Commands:")[2]
+    monkeypatch.delenv("VLSNLOG_URL")
+    config = tmp_path / "vlsnlog.toml"
+    config.write_text(f'url = "{served.url}"\n')
+    # It is asked, and is no whole node.
+    lacking = "vlsnlog: the answer lacks state, master, term, vlsn, durable; is it a vlsnlog node?\n"
+    assert shell("--config", str(config), "group", "show").err == lacking
 
 
 def test_ctrl_c_ends_a_follow_quietly(served: ServedNode, shell: Shell) -> None:
