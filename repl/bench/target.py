@@ -45,6 +45,8 @@ class Given:
         self.directory = Path(tempfile.gettempdir())
 
     async def __aenter__(self) -> Self:
+        """Raises ``Unreachable`` or ``NotMaster`` where there is nothing to measure."""
+        await master_url(self.urls)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
