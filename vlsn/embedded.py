@@ -11,7 +11,8 @@ elsewhere decide that opens it with ``durable_when_synced=False``:
     log.raise_durable(40)      a majority of my copies has everything up to 40
     log.rollback(40)           41 and later, synced here only, are abandoned; their VLSNs are given again
 
-An adapter: it turns the log's callbacks into calls that wait.
+An adapter: it turns the log's callbacks into calls that wait.  A signal whose handler raises (Ctrl-C) ends the waiting
+only: what was begun goes on, and is over before the process ends.
 """
 
 from __future__ import annotations
@@ -19,21 +20,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
-from typing import TypeVar
 
 from vlsn.block import Entry, EntryKind
 from vlsn.cleaning import CleaningReport
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import BadArgument, LogFailed, NotMaster, QueueFull, VlsnLogError
+from vlsn.errors import BadArgument, LogClosed, LogFailed, NotMaster, QueueFull, VlsnLogError
 from vlsn.holds import LogHold, Owner
 from vlsn.ids import Term, Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.lmdb_store import LmdbStores
 from vlsn.local import LocalLog
+from vlsn.log_calls import LogCalls
 from vlsn.log_reading import LogReading
 from vlsn.log_waiting import WaitingAppend, WaitingAppends
 from vlsn.options import Durability, LogOptions, LogStats
@@ -45,13 +45,12 @@ from vlsn.recovery import Recovered, recover
 from vlsn.seal import values_of
 from vlsn.seams import Seams, Worker
 from vlsn.state import Checkpoint
-from vlsn.threads import CallerThreads, LoopShot, OneShot, Ticker
+from vlsn.threads import Answer, CallerThreads, LoopShot, OneShot, Ticker, undisturbed
 
 GROUP_NAME = "embedded"
 NODE_NAME = "log"
 TICK_S_MIN = 0.005
 TICK_S_MAX = 0.1
-T = TypeVar("T")
 
 
 class Log:
@@ -64,11 +63,10 @@ class Log:
         self._keeper = keeper
         self._latch = recovered.latch
         self._writer = seams.threads.worker("vlsnlog-writer")
-        self._turn = seams.threads.latch()
-        """Held by what stops the sealing: a rollback, the end."""
         self._log = LocalLog(
             recovered, options, seams, writer=self._writer, keeper=keeper, listener=self, by_writer=True
         )
+        self._calls = LogCalls(self._log, self._latch, seams.threads.worker("vlsnlog-calls"))
         self._reading = LogReading(self._log, settle=self.sync)
         if options.retention:
             self._log.checkpointer.after = self._log.cleaner.run
@@ -77,28 +75,36 @@ class Log:
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
         """Opens or makes the log in ``directory`` and takes a new term in it.  Raises ``LogInUse``,
         ``WrongDirectory`` (a node's directory among them), ``Damaged`` or ``LogFailed``."""
+        return undisturbed(lambda: cls._open(os.fspath(directory), options), lambda log: log.close())
+
+    @classmethod
+    def _open(cls, directory: str, options: LogOptions | None) -> Log:
         seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), CallerThreads(), LmdbStores())
         options = options or LogOptions()
         keeper = seams.threads.worker("vlsnlog-keeper")
-        opened: Future[Recovered] = Future()
+        opened: Answer[Recovered] = Answer()
         keeper.submit(
             lambda: recover(
-                os.fspath(directory),
+                directory,
                 seams,
                 group=GROUP_NAME,
                 node=NODE_NAME,
                 segment_bytes=options.segment_bytes,
             ),
-            opened.set_result,
-            opened.set_exception,
+            opened.give,
+            opened.fail,
         )
         try:
-            recovered = opened.result()
+            recovered = opened.wait()
         except BaseException:
             keeper.close()
             raise
         log = cls(recovered, options, seams, keeper)
-        log._take_term()
+        try:
+            log._take_term()
+        except BaseException:
+            log.close()
+            raise
         period = max(TICK_S_MIN, min(TICK_S_MAX, options.flush_interval_s / 2, options.sync_interval_s / 2))
         log._ticker = Ticker("vlsnlog-ticker", period, log._log.tick)
         return log
@@ -182,13 +188,13 @@ class Log:
         log = self._log
         if vlsn is not None and vlsn <= log.range.last_sync:
             return log.range.last_sync
-        done: Future[None] = Future()
+        done: Answer[None] = Answer()
         with log.latch:
-            self._check()
+            self._calls.check()
             if vlsn is not None and vlsn > log.promised:
                 raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
-            log.drain(lambda: done.set_result(None))
-        self._wait(done)
+            log.drain(lambda: done.give(None))
+        self._calls.wait(done)
         return log.range.last_sync
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
@@ -203,50 +209,50 @@ class Log:
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
         """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
         ends first."""
-        reached: Future[None] = Future()
+        reached: Answer[None] = Answer()
 
         def wake(error: VlsnLogError | None) -> None:
             if error is not None:
-                reached.set_exception(error)
+                reached.fail(error)
             else:
-                reached.set_result(None)
+                reached.give(None)
 
         with self._log.latch:
             if vlsn > self.range.last:
                 self._log.check_open()
             cancel = self._log.index.wait_for(Vlsn(vlsn), wake)
         try:
-            reached.result(timeout_s)
+            reached.wait(timeout_s)
         except TimeoutError:
             cancel()
-            return reached.done()
+            return reached.given
         return True
 
     def checkpoint(self) -> Checkpoint:
         """The next open reads from here on."""
-        done: Future[Checkpoint] = Future()
-        with self._log.latch:
-            self._check()
-            self._log.checkpointer.run(done=done.set_result, failed=done.set_exception)
-        return self._wait(done)
+
+        def begin(done: Answer[Checkpoint]) -> None:
+            self._log.checkpointer.run(done=done.give, failed=done.fail)
+
+        return self._calls.begun(begin)
 
     def rotate(self) -> int:
         """Goes on in a new segment (unless the current one is empty); its number."""
-        done: Future[int] = Future()
+        done: Answer[int] = Answer()
         with self._log.latch:
-            self._check()
-            self._log.rotate("request", done.set_result)
-        return self._wait(done)
+            self._calls.check()
+            self._log.rotate("request", done.give)
+        return self._calls.wait(done)
 
     def clean(self, *, dry_run: bool = False) -> CleaningReport:
         """Removes what retention wants gone and nothing holds (``LogOptions.retention_bytes``, ``retention_age_s``);
         the files are gone on return.  Every checkpoint of an embedded log does it too.  ``dry_run`` says what would
         go, and who keeps the rest."""
-        done: Future[CleaningReport] = Future()
-        with self._log.latch:
-            self._check()
-            self._log.cleaner.run(done.set_result, dry_run=dry_run)
-        return self._wait(done)
+
+        def begin(done: Answer[CleaningReport]) -> None:
+            self._log.cleaner.run(done.give, dry_run=dry_run)
+
+        return self._calls.begun(begin)
 
     def hold(
         self,
@@ -260,7 +266,7 @@ class Log:
         than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under the log's latch.  It
         does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
         with self._log.latch:
-            self._check()
+            self._calls.check()
             holds = self._log.holds
             return LogHold(holds, self._latch, holds.place(owner, name, Vlsn(vlsn), on_dropped=on_dropped))
 
@@ -281,39 +287,48 @@ class Log:
         was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, where
         what is synced is durable), ``BadArgument`` when no block ends there, ``Damaged`` when what is to be
         abandoned cannot be read; ``LogFailed``."""
+        self._log.check_open()
+        self._calls.in_turn(lambda: self._rollback(matchpoint))
+
+    def _rollback(self, matchpoint: int) -> None:
         log = self._log
-        with self._turn:
-            done: Future[None] = Future()
-            with log.latch:
-                self._check()
-                check_rollback(log, Vlsn(matchpoint))
-                log.stop_sealing(NotMaster("the log was rolled back before this was logged; send it again"))
-                log.rollback(Vlsn(matchpoint), lambda: done.set_result(None), done.set_exception)
-            try:
-                self._wait(done)
-            finally:
-                if log.failure is None:
-                    self._take_term()
+        done: Answer[None] = Answer()
+        with log.latch:
+            log.check_open()
+            check_rollback(log, Vlsn(matchpoint))
+            log.stop_sealing(NotMaster("the log was rolled back before this was logged; send it again"))
+            log.rollback(Vlsn(matchpoint), lambda: done.give(None), done.fail)
+        try:
+            self._calls.wait(done)
+        finally:
+            if log.failure is None:
+                self._take_term()
 
     def close(self) -> None:
         """A clean stop.  Appends and a rollback under way are finished first; harmless when done before.  Raises
         ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
-        with self._turn:
-            done: Future[None] = Future()
-            with self._log.latch:
-                if self._log.closed:
-                    return
-                failed = self._log.failure
-                self._log.close(lambda: done.set_result(None))
-            done.result()
-            if self._ticker is not None:
-                self._ticker.close()
-            self._reading.close()
-            self._writer.close()
-            self._keeper.close()
-            self._log.node_file.close()
-            if failed is None and self._log.failure is not None:
-                raise self._log.failure
+        try:
+            self._calls.in_turn(self._close)
+        except LogClosed:
+            return
+
+    def _close(self) -> None:
+        done: Answer[None] = Answer()
+        with self._log.latch:
+            if self._log.closed:
+                return
+            failed = self._log.failure
+            self._log.close(lambda: done.give(None))
+        done.wait()
+        if self._ticker is not None:
+            self._ticker.close()
+        self._reading.close()
+        self._writer.close()
+        self._keeper.close()
+        self._calls.close()
+        self._log.node_file.close()
+        if failed is None and self._log.failure is not None:
+            raise self._log.failure
 
     # The log's listener.
 
@@ -349,7 +364,7 @@ class Log:
         if pending.cost > self._log.entry_bytes_max:
             raise BadArgument(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
         with self._log.latch:
-            self._check()
+            self._calls.check()
             if self._log.overloaded:
                 raise QueueFull(f"{self._log.queue_length} entries already wait to be logged")
             self._log.append(pending)
@@ -363,21 +378,10 @@ class Log:
         term = Term(max(record.term, log.history.last_term) + 1)
         log.node_file.replace(replace(record, term=term))
         entry = TermEntry(term=term, master=record.node, incarnation=f"{record.incarnation:016x}")
-        done: Future[Vlsn] = Future()
+        done: Answer[Vlsn] = Answer()
         with log.latch:
             if log.options.durable_when_synced:
                 log.raise_dtvlsn(log.range.last_sync)
             log.start_sealing(term)
-            log.append_entries([EntryKind.TERM], [entry.encode()], done.set_result)
-        self._wait(done)
-
-    def _wait(self, done: Future[T]) -> T:
-        while True:
-            try:
-                return done.result(1.0)
-            except TimeoutError:
-                self._check()
-
-    def _check(self) -> None:
-        if self._log.failure is not None:
-            raise self._log.failure
+            log.append_entries([EntryKind.TERM], [entry.encode()], done.give)
+        self._calls.wait(done)

@@ -127,7 +127,7 @@ class Worker(Protocol):
         ...
 
     def close(self) -> None:
-        """Runs what was submitted, then ends; blocks until then."""
+        """Runs what was submitted, then ends; blocks until then, but for its own job that asks for it."""
         ...
 
 

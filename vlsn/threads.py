@@ -15,13 +15,14 @@ Neither the queue nor the deque has a maximum here: who submits bounds what is u
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vlsn.errors import LogClosed
 from vlsn.seams import Buffer, File
@@ -60,7 +61,8 @@ class CallerWorker:
             if not self._closed:
                 self._closed = True
                 self._jobs.put(None)
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def _run(self) -> None:
         get, go_home = self._jobs.get, self._go_home
@@ -214,6 +216,65 @@ class LoopShot:
             self.future.set_result(None)
         else:
             self.future.set_exception(error)
+
+
+class Answer(Generic[T]):
+    """A value, or an error, that one thread waits for and another gives, once.  A ``Future`` waits behind a lock of its
+    own, and a signal may come while that is let go: its waiter is then told of the lock, not of the signal."""
+
+    __slots__ = ("_error", "_given", "_value")
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._given = threading.Lock()
+        self._given.acquire()
+
+    @property
+    def given(self) -> bool:
+        return not self._given.locked()
+
+    def give(self, value: T) -> None:
+        self._value = value
+        self._given.release()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._given.release()
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """For one thread; again only after a ``TimeoutError``."""
+        if not self._given.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
+    """What ``call`` gives or raises, run by a thread of its own: a signal whose handler raises interrupts the waiting
+    for it and nothing else.  ``abandoned`` gets what nobody waits for any more."""
+    results: list[T] = []
+    answer: Answer[None] = Answer()
+    over = threading.Lock()  # taken by who is done first: the call, or the waiting that was interrupted
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # the boundary of a thread: whoever asked is told
+            answer.fail(error)
+            return
+        answer.give(None)
+        if not over.acquire(blocking=False):
+            abandoned(results[0])
+
+    try:
+        _thread.start_new_thread(run, ())  # not ``Thread.start``, which leaves half a thread behind when interrupted
+        answer.wait()
+        return results[0]
+    except BaseException:
+        if not over.acquire(blocking=False):
+            abandoned(results[0])
+        raise
 
 
 class ReadAhead:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from random import Random
+
+import pytest
 
 from vlsn.disk import PosixDisk
 from vlsn.embedded import Log
@@ -59,3 +63,18 @@ def test_appends_that_a_signal_interrupts_hold_up_nobody_and_leave_no_hole(tmp_p
     with Log.open(tmp_path) as log:
         found: dict[int, bytes] = {entry.vlsn: entry.value for entry in log.read()}
     assert {vlsn: found.get(vlsn) for vlsn in told} == told
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("what", "seed"), [("calls", 1), ("close", 2), ("open", 3), *[("exit", n) for n in range(4, 8)]]
+)
+def test_a_signal_in_another_call_ends_the_waiting_and_not_what_was_begun(what: str, seed: int, tmp_path: Path) -> None:
+    """Nothing hangs, neither the calls after it nor the end of the process, and the log is whole."""
+    command = [sys.executable, "-m", "tests.vlsn.interrupted_process", str(tmp_path), what, str(seed)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0 or (what == "exit" and "Interrupted" in ended.stderr), ended.stderr
+    report = verify(PosixDisk(), LmdbStores(), str(tmp_path))
+    assert report.ok, report.findings
+    with Log.open(tmp_path) as log:
+        assert log.range.last == report.last + 1  # its TERM

@@ -1,0 +1,63 @@
+"""Calls of an embedded log that wait, and that a signal must not cut in two.
+
+    main thread     submit ─► waits ✗ Ctrl-C                  only the waiting ends
+    vlsnlog-calls      └► begins it, under the latch ─► …     goes on to its end
+
+A signal's handler that raises may interrupt the main thread at any point.  So what changes the log's state in several
+steps (a checkpoint, a cleaning, a rollback, the end) is begun by a thread of its own; what stops the sealing is done
+there whole, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from vlsn.local import LocalLog
+from vlsn.seams import Worker
+from vlsn.threads import Answer
+
+T = TypeVar("T")
+
+
+class LogCalls:
+    def __init__(self, log: LocalLog, latch: AbstractContextManager[object], worker: Worker) -> None:
+        self._log = log
+        self._latch = latch
+        self._worker = worker
+
+    def begun(self, begin: Callable[[Answer[T]], None]) -> T:
+        """What ``begin``, called under the latch, has its answer given."""
+        done: Answer[T] = Answer()
+
+        def call() -> None:
+            with self._latch:
+                self._log.check_open()
+                begin(done)
+
+        self._log.check_open()
+        self._worker.submit(call, lambda _: None, done.fail)
+        return self.wait(done)
+
+    def in_turn(self, call: Callable[[], T]) -> T:
+        """What ``call`` gives, after those before it.  Raises ``LogClosed`` after ``close``."""
+        done: Answer[T] = Answer()
+        self._worker.submit(call, done.give, done.fail)
+        return done.wait()
+
+    def wait(self, done: Answer[T]) -> T:
+        """What ``done`` is given, or ``LogFailed`` when the log ends first."""
+        while True:
+            try:
+                return done.wait(1.0)
+            except TimeoutError:
+                self.check()
+
+    def check(self) -> None:
+        if self._log.failure is not None:
+            raise self._log.failure
+
+    def close(self) -> None:
+        """By the last of the calls."""
+        self._worker.close()
