@@ -32,7 +32,7 @@ class Disks:
     def table(self) -> Table:
         return {
             "stop at a disk call": (1.0, self._stop_soon),
-            "stop inside a rollback": (0.5, lambda name: self._stop_while(name, _rolls_back)),
+            "stop inside a rollback": (0.5, self.stop_in_rollback),
             "failed write": (0.7, lambda name: self._fail_once(name, "write")),
             "failed sync": (0.7, lambda name: self._fail_once(name, "sync")),
             "full disk": (0.5, self._fill),
@@ -68,9 +68,12 @@ class Disks:
         disk.stop_at(len(disk.calls) + self.rng.randrange(1, 120))
         return True
 
+    def stop_in_rollback(self, name: str) -> object:
+        return self._stop_while(name, _rolls_back)
+
     def _stop_while(self, name: str, holds: Callable[[Node], bool]) -> object:
         """At one of the changes that it makes while ``holds``: what it writes first, the last, the index."""
-        left = self.rng.randrange(1, 12)
+        left = min(self.rng.randrange(1, 12), self.rng.randrange(1, 12))
         if name not in self.group.nodes:
             return False
 
@@ -96,8 +99,8 @@ class Disks:
         disk.capacity_bytes = 1
         self.nemesis.later(self.rng.uniform(0.5, 5.0), lambda: setattr(disk, "capacity_bytes", None))
 
-    def slow(self, name: str) -> None:
-        self._takes(name, self.rng.choice(SLOW_DISKS_S))
+    def slow(self, name: str, latency_s: tuple[float, float] | None = None) -> None:
+        self._takes(name, latency_s or self.rng.choice(SLOW_DISKS_S))
         self.nemesis.later(self.rng.uniform(1.0, 10.0), lambda: self._takes(name, QUICK_DISK_S))
 
     def _takes(self, name: str, latency_s: tuple[float, float]) -> None:

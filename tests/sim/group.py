@@ -27,7 +27,8 @@ class SimService(NodeService):
     async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
         reply = await super().peer_vote(body)
         if reply["granted"] and not reply["pre"]:
-            self._watched.group_of.watch.voted(self._watched, int(body["term"]), str(body["sender"]))
+            end = int(body["last_term"]), int(body["last_vlsn"])
+            self._watched.group_of.watch.voted(self._watched, int(body["term"]), str(body["sender"]), end)
         return reply
 
 
@@ -54,6 +55,10 @@ class SimNode(Node):
     def synced(self, last_vlsn: Vlsn) -> None:
         self.group_of.watch.synced(self, last_vlsn)
         super().synced(last_vlsn)
+
+    async def roll_back(self, matchpoint: Vlsn) -> None:
+        self.group_of.happened_first(self.name, "rollback")
+        await super().roll_back(matchpoint)
 
     def durable_rose(self) -> None:
         self.group_of.watch.durable_rose(self)
@@ -107,7 +112,7 @@ class SimGroup(Group):
         return self.machines.pop(name)
 
     def _synced(self, name: str, path: str) -> None:
-        if path.endswith("/node.id"):
+        if path.endswith(("/node.id", "/node.id.new")):  # the name that it was opened by
             self.watch.node_file(name)
 
     def _ended(self, name: str, error: BaseException) -> None:

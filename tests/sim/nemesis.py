@@ -32,6 +32,7 @@ AMBUSHED = {
     "elected": 0.5,
     "leads": 1.0,
     "feed.start": 0.4,
+    "rollback": 1.0,
     "rolled_back": 1.0,
     "hands_over": 1.0,
     "restore.begin": 1.0,
@@ -48,7 +49,7 @@ AMBUSHED = {
     "first durable": 1.0,
 }
 """Events of a node, and how much of the seed's likelihood of an ambush each has.  ``durable``: it is the first
-to call a block so; ``first durable``: the first one in its lead."""
+to call a block so; ``first durable``: the first one in its lead; ``rollback``: it begins one."""
 AMBUSHES = ("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute", "pause")
 AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
 PROVIDERS = ("provider rolls back", "provider cleans", "provider restarts")
@@ -147,6 +148,9 @@ class Nemesis:
         if event == "restore.provides" and self.rng.random() < self.provider_rate:
             self.later(0.0, lambda: self._strike_provider(name, str(fields.get("peer", ""))))
         if event not in AMBUSHED or self.rng.random() >= self.ambush * AMBUSHED[event]:
+            return
+        if event == "rollback" and self.rng.random() < 0.7:
+            self.strike("stop inside a rollback", name, self.disks.stop_in_rollback)
             return
         what = self.rng.choice(AMBUSHES)
         whom = name if self.rng.random() < 0.7 else self.rng.choice(self.group.names)
@@ -251,12 +255,16 @@ class Nemesis:
 
     def _pause(self, name: str) -> object:
         """SIGSTOP, and SIGCONT some seconds later."""
-        loop, process = self.group.loop, self.group.machines[name].process
-        if process is None:
+        return self.stand_still(name, self.rng.choice((0.3, 1.5, 4.0)) * self.rng.uniform(0.5, 1.5))
+
+    def stand_still(self, name: str, seconds: float) -> bool:
+        loop, machine = self.group.loop, self.group.machines.get(name)
+        process = machine.process if machine is not None else None
+        if process is None or not self.active:
             return False
         assert isinstance(loop, VirtualLoop)
         loop.pause(process.owner)
-        self.later(self.rng.choice((0.3, 1.5, 4.0)) * self.rng.uniform(0.5, 1.5), lambda: loop.resume(process.owner))
+        self.later(seconds, lambda: loop.resume(process.owner))
         return True
 
     def _resume(self, name: str) -> None:

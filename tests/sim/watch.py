@@ -3,7 +3,11 @@
 The nodes of a simulation (``group.SimNode``) tell it what happens in them; it reads their disks itself:
 
     one master in a term                                 at each election
-    a master has what was durable in lower terms         at each election (Raft §5.4.3)
+    a majority of those whom it lists has voted for      the same
+        it in that term
+    a master has what was durable in lower terms         the same (Raft §5.4.3)
+    a vote is for a log at or past all that the voter    at each vote told (Raft §5.4.1)
+        has taken, synced or on its way to the disk
     one vote for each (incarnation, term), on the        at each sync of a node file, at each vote told
         medium before it is told; terms never fall
     one content for each (term, first VLSN)              at each block handed to a writer
@@ -143,6 +147,7 @@ class Watch:
         who = (node.name, node.incarnation, node.process)
         before = self.masters.setdefault(term, who)
         self.hold(before == who, f"two masters of term {term}: {before[0]} and {node.name}")
+        self._has_votes(node, term)
         before_it = [block for lead, block in self._durable_in.items() if lead < term]
         if before_it:
             copy, block = self.copies[node.name], max(before_it)
@@ -150,6 +155,16 @@ class Watch:
             has = copy.blocks[index] if index < len(copy.blocks) else None
             said = f"{node.name} leads term {term} without what was durable before: {block}; it has {has}"
             self.hold(has == block, said)
+
+    def _has_votes(self, node: SimNode, term: int) -> None:
+        group = node.opened().history.group
+        assert group is not None
+        electable = [member for member in group.members if member.electable]
+        votes = [
+            member.name for member in electable if self._votes.get((int(member.incarnation, 16), term)) == node.name
+        ]
+        said = f"{node.name} leads term {term}, in which only {votes} of {len(electable)} have voted for it"
+        self.hold(len(votes) > len(electable) // 2, said)
 
     def node_file(self, name: str) -> None:
         """The node file of that machine was synced."""
@@ -163,8 +178,12 @@ class Watch:
         if record.voted_for:
             self._vote(name, record.incarnation, record.vote_term, record.voted_for)
 
-    def voted(self, node: SimNode, term: int, candidate: str) -> None:
-        """A vote is about to be told."""
+    def voted(self, node: SimNode, term: int, candidate: str, end: tuple[int, int]) -> None:
+        """A vote is about to be told, for a log with that last term and last VLSN."""
+        log = node.opened()
+        taken = (log.history.term_of(log.allocated), log.allocated)
+        said = f"{node.name} votes for {candidate}, whose log ends at {end}, and has itself taken up to {taken}"
+        self.hold(end >= taken, said)
         self._vote(node.name, node.incarnation, term, candidate)
         record = self.record_of(node.name)
         durable = record is not None and (record.vote_term, record.voted_for) == (term, candidate)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
 
 SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
+STALLED_DISK_S = (0.2, 1.5)
 LATE_LINK_S = (0.3, 3.0)
 
 
@@ -22,6 +23,7 @@ class Ways:
             "one way": (0.8, self._one_way),
             "cut off for long": (0.4, self._cut_off),
             "mute": (0.6, self._mute),
+            "half heard": (0.8, self._half_heard),
             "deaf": (0.4, self._deaf),
             "slow link": (0.8, self._slow_link),
             "messages outlive their process": (0.8, self._outlived),
@@ -59,6 +61,21 @@ class Ways:
             for other in self._others(name):
                 self.nemesis.disks.slow(other)
         self.block([(name, other) for other in self._others(name)], 6.0)
+
+    def _half_heard(self, name: str) -> object:
+        """For a moment one replica alone hears the master, which then stands still for longer than the others wait; the
+        replica's disk is slow, so that what it alone has is not synced when they ask for its vote."""
+        master, nemesis, rng = self.group.master, self.nemesis, self.rng
+        if master not in self.group.nodes:
+            return False
+        one = name if name != master else rng.choice(self._others(master))
+        ways = [(master, other) for other in self._others(master) if other != one]
+        for way in ways:
+            self.group.net.block(*way)
+        nemesis.disks.slow(one, STALLED_DISK_S)
+        nemesis.later(rng.uniform(0.05, 0.5), lambda: nemesis.stand_still(master, rng.uniform(1.2, 5.0)))
+        nemesis.later(rng.uniform(2.0, 6.0), lambda: self.group.net.unblock(ways))
+        return True
 
     def _deaf(self, name: str) -> None:
         self.block([(other, name) for other in self._others(name)], 6.0)
