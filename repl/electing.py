@@ -90,6 +90,8 @@ class Electing:
 
     async def _tick(self) -> None:
         core, node = self.core, self._node
+        if not self._unfit() and core.rests(self._now, self._electors()):
+            return
         standing = self._standing()
         if core.is_due(self._now, standing):
             if node.following is not None and node.following.taking_feed:

@@ -94,6 +94,19 @@ class _Round:
         return all(end <= own[1] for end in self.ends.values())
 
 
+class _Listed:
+    """The electors of a group as one of them, ``name``, counts and waits by them."""
+
+    __slots__ = ("delay_s", "electable", "electors")
+
+    def __init__(self, electors: Sequence[Elector], name: NodeName) -> None:
+        self.electors = electors
+        self.electable = {elector.name for elector in electors if elector.electable}
+        highest = max((elector.priority for elector in electors), default=0)
+        own = next((elector.priority for elector in electors if elector.name == name), highest)
+        self.delay_s = PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
+
+
 class Election:
     """One node's part.  The owner carries out the actions in their order, and calls nothing before it has."""
 
@@ -124,8 +137,7 @@ class Election:
         """When a master was heard last; before the start nobody was."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
-        self._delayed_for: tuple[Sequence[Elector], float] = (), 0.0
-        """The electors by whose priorities this node waits longer, and for how long."""
+        self._listed = _Listed((), self.name)
         self._deadline = now + uniform(timeout_s[0] * FIRST_FRACTION, timeout_s[0])
 
     # Events.
@@ -138,9 +150,16 @@ class Election:
         self._voted_for = ""
         return [Store(term, ""), self._lead(now, {elector.name for elector in standing.electors})]
 
+    def rests(self, now: float, electors: Sequence[Elector]) -> bool:
+        """A ``tick`` would do nothing, whatever else stands in a ``Standing``."""
+        if self.role is Role.MASTER:
+            electable = self._of(electors).electable
+            return not electable or self._heard(now, electable) >= majority(len(electable))
+        return self._waits(now, electors)
+
     def is_due(self, now: float, standing: Standing) -> bool:
         """The next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
-        if self.role is Role.MASTER or self._waits(now, standing):
+        if self.role is Role.MASTER or self._waits(now, standing.electors):
             return False
         return self._may_stand(standing, rounds=self.failed_rounds + 1)
 
@@ -172,7 +191,7 @@ class Election:
         """Called many times a timeout."""
         if self.role is Role.MASTER:
             return self._check_majority(now, standing)
-        if self._waits(now, standing):
+        if self._waits(now, standing.electors):
             return []
         self.failed_rounds += 1
         self.master = None
@@ -350,16 +369,26 @@ class Election:
 
     # Time and terms.
 
-    def _waits(self, now: float, standing: Standing) -> bool:
+    def _waits(self, now: float, electors: Sequence[Elector]) -> bool:
         """It is not yet time; who is alone in its group has nobody to wait for."""
-        return now < self._deadline and _electable(standing) != {self.name}
+        return now < self._deadline and self._of(electors).electable != {self.name}
+
+    def _heard(self, now: float, electable: set[NodeName]) -> int:
+        """How many of them this master has heard within a timeout, itself included."""
+        since = now - self._timeout_s[0]
+        return sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
+
+    def _of(self, electors: Sequence[Elector]) -> _Listed:
+        """What is asked of the same list many times a second."""
+        if electors is not self._listed.electors:
+            self._listed = _Listed(electors, self.name)
+        return self._listed
 
     def _check_majority(self, now: float, standing: Standing) -> list[Action]:
         electable = _electable(standing)
         if not electable:
             return []  # founding: the group is not in the log yet
-        since = now - self._timeout_s[0]
-        heard = sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
+        heard = self._heard(now, electable)
         if heard >= majority(len(electable)):
             return []
         self.role = Role.FOLLOWER
@@ -379,11 +408,7 @@ class Election:
 
     def _wait(self, now: float, electors: Sequence[Elector]) -> None:
         """Until another timeout, drawn anew; longer with a lower priority."""
-        if electors is not self._delayed_for[0]:
-            highest = max((elector.priority for elector in electors), default=0)
-            own = next((elector.priority for elector in electors if elector.name == self.name), highest)
-            self._delayed_for = electors, PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
-        self._deadline = now + self._uniform(*self._timeout_s) + self._delayed_for[1]
+        self._deadline = now + self._uniform(*self._timeout_s) + self._of(electors).delay_s
 
 
 def _electable(standing: Standing) -> set[NodeName]:

@@ -108,6 +108,8 @@ class Request:
             return b""
         if length is not None and length > limit:
             raise TooLarge(f"the body has {length} bytes, the limit is {limit}")
+        if isinstance(self._body, BytesBody):
+            return await self._body.read()
         async with in_time():
             first = await self._body.read()
             if len(first) == length:

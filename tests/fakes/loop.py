@@ -67,13 +67,13 @@ class Tasks:
 async def ended(task: asyncio.Task[Any]) -> None:
     """Once it is done, however it ended; a cancel of whoever waits does not go on to it."""
     waiter: asyncio.Future[None] = task.get_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    task.add_done_callback(wake)
+    task.add_done_callback(lambda _: wake(waiter))
     await waiter
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Owner:

@@ -32,7 +32,7 @@ from repl.http import problem
 from repl.http.types import BytesBody, Handler, Headers, Quick, Request, Response, Upgrade
 from tests.fakes.channel import Connection, FakeChannel
 from tests.fakes.disk import StopHere
-from tests.fakes.loop import Owner, Tasks, ended
+from tests.fakes.loop import Owner, Tasks, ended, wake
 from vlsn.errors import ChannelClosed, Unreachable
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
@@ -169,7 +169,9 @@ class FakeNet:
 
     async def passage(self, source: str, target: str) -> None:
         """One packet's way, however long it is blocked."""
-        await asyncio.sleep(self.delay_s(source, target))
+        arrived = self.loop.create_future()
+        self.loop.call_at(self.loop.time() + self.delay_s(source, target), wake, arrived)
+        await arrived
         while self.blocked(source, target):
             self._changed.clear()
             await self._changed.wait()

@@ -395,7 +395,12 @@ class World:
             one = member.election
             if one is None:
                 continue
-            self.act(member, one.tick(self.now, self.standing(member)))
+            standing, before = self.standing(member), (one.role, one.failed_rounds, one.master)
+            rests = one.rests(self.now, standing.electors)
+            actions = one.tick(self.now, standing)
+            if rests:
+                assert (actions, (one.role, one.failed_rounds, one.master)) == ([], before)
+            self.act(member, actions)
             if one.role is Role.MASTER:
                 if self.rng.random() < 0.3:
                     member.log.append(one.term)
