@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,16 +29,19 @@ async def verify(directories: dict[str, Path]) -> list[Anomaly]:
 
 
 def write_acknowledged(history: Sequence[Op], path: Path) -> int:
-    """What the audit takes as a client's history: a line an acknowledged entry, its VLSN and digest; how many."""
+    """What the audit takes as a client's history: a line an entry that was acknowledged, its VLSN and digest, or
+    refused, its digest; how many were acknowledged.  No value was sent twice by us."""
     count = 0
     with path.open("w") as file:
         for op in history:
-            if op.f != "append" or op.type != "ok":
+            if op.f != "append" or op.type not in ("ok", "fail"):
                 continue
-            for vlsn, number in enumerate(op.value["numbers"], op.value["first"]):
-                line = {"vlsn": vlsn, "digest": entry_digest(value_of(number))}
+            for at, number in enumerate(op.value["numbers"]):
+                line = {"digest": entry_digest(value_of(number)), "once": True}
+                if op.type == "ok":
+                    line["vlsn"] = op.value["first"] + at
+                    count += 1
                 file.write(json.dumps(line) + "\n")
-                count += 1
     return count
 
 
@@ -73,4 +77,5 @@ def _short(output: str) -> str:
         findings = json.loads(output).get("findings", [])
     except ValueError:
         return output.strip()[:300]
-    return f"{len(findings)} findings, first {json.dumps(findings[:FINDINGS_MAX])[:600]}"
+    rules = ", ".join(f"{count} {rule}" for rule, count in Counter(each.get("rule") for each in findings).items())
+    return f"{rules}; first {json.dumps(findings[:FINDINGS_MAX])[:600]}"

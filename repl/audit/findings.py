@@ -70,8 +70,10 @@ class HistoryReport:
     """There with their digests, at their VLSNs, in every copy."""
     cleaned: int
     """Below the first VLSN of some copy."""
+    once: int
+    """Lines that say so: no other entry has the digest, and where there is no VLSN, none at all."""
     findings: int
-    """Where an append is missing or other than it was, in each copy; findings name some of them."""
+    """Where an append is missing or other than it was, in each copy, or there more than once; findings name some."""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).__slots__}

@@ -2,6 +2,8 @@
 
     {"vlsn": 57, "digest": "9ae0daaf52d5a2f1"}             digest: ``digest.entry_digest`` of value and key
     {"vlsn": 58, "value": "paid 10", "key": "alice"}       or the entry itself, as ``vlsnlog read --json`` has it
+    {"vlsn": 59, "digest": "…", "once": true}              no other entry has this digest
+    {"digest": "…", "once": true}                          no entry has: its append was refused
 
 Tasks read it by ranges of its bytes: a line belongs to the range that it begins in.  What they hand on are arrays of
 (VLSN, digest) by range of VLSNs, ``RANGE_BITS`` as in the digests of blocks.
@@ -53,13 +55,30 @@ def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
     return [HistoryPart(path, at, min(at + part_bytes, size)) for at in range(0, size, part_bytes)]
 
 
-def appends_by_range(part: HistoryPart) -> Iterator[tuple[int, bytes]]:
-    """Ranges of VLSNs, and the ``APPEND`` rows that the part has of each: sorted, none twice.  Raises
-    ``Unreadable``."""
-    rows = _distinct(_parsed(_lines(part), part))
-    ranges = rows["vlsn"] >> np.uint64(RANGE_BITS)
-    keys, starts = np.unique(ranges, return_index=True)
-    for key, start, end in zip(keys.tolist(), starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=False):
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What a part says, as ``APPEND`` rows.  ``appends`` have a VLSN: sorted, none twice; ``once`` are those that say
+    so, with VLSN 0 for the refused ones."""
+
+    appends: Appends
+    once: Appends
+
+
+def read_lines(part: HistoryPart) -> Lines:
+    """Raises ``Unreadable``."""
+    rows, once = _parsed(_lines(part), part)
+    return Lines(_distinct(rows[rows["vlsn"] > 0]), rows[once])
+
+
+def by_range(appends: Appends) -> Iterator[tuple[int, bytes]]:
+    """Ranges of VLSNs, and the rows of each."""
+    return grouped(appends, appends["vlsn"] >> np.uint64(RANGE_BITS))
+
+
+def grouped(rows: Appends, keys: U64) -> Iterator[tuple[int, bytes]]:
+    """Each key, and the rows that have it; keys rise, as rows do."""
+    found, starts = np.unique(keys, return_index=True)
+    for key, start, end in zip(found.tolist(), starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=False):
         yield key, rows[start:end].tobytes()
 
 
@@ -93,17 +112,20 @@ def _lines(part: HistoryPart) -> bytes:
     return data + rest
 
 
-def _parsed(data: bytes, part: HistoryPart) -> Appends:
+def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, NDArray[np.bool_]]:
+    """All lines, and which of them say ``once``."""
     if not data.strip():
-        return np.empty(0, APPEND)
+        return np.empty(0, APPEND), np.empty(0, np.bool_)
     columns = _columns(data, part)
-    vlsns = columns["vlsn"]
-    if vlsns.null_count or (numbers := vlsns.to_numpy()).min() < 1:
+    once = columns["once"].fill_null(False).to_numpy(zero_copy_only=False)
+    placed = columns["vlsn"].is_valid().to_numpy(zero_copy_only=False)
+    vlsns = columns["vlsn"].fill_null(0).to_numpy()
+    if not (placed | once).all() or (vlsns[placed] < 1).any():
         raise _unfit(part, 'a line without "vlsn", or with one below 1')
-    rows = np.empty(len(numbers), APPEND)
-    rows["vlsn"] = numbers
+    rows = np.empty(len(vlsns), APPEND)
+    rows["vlsn"] = vlsns
     rows["digest"] = _digests(columns, part)
-    return rows
+    return rows, once
 
 
 def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
@@ -111,7 +133,7 @@ def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
     from pyarrow import json
 
     texts = ("digest", "value", "value_b64", "key", "key_b64")
-    schema = pa.schema([("vlsn", pa.int64()), *((name, pa.string()) for name in texts)])
+    schema = pa.schema([("vlsn", pa.int64()), ("once", pa.bool_()), *((name, pa.string()) for name in texts)])
     parsing = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     reading = json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     try:

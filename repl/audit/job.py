@@ -7,6 +7,7 @@
     3  joints, digests compared
     4  for ranges that differ          ─────────────►   the first VLSN, both values        a task a range
     5  a client's history              ─────────────►   its lines, joined with entries     a task 16 MB, then ranges
+       what it says is there once      ─────────────►   by digest, with a whole copy       a task a segment, and again
 
 No entry passes through the driver but the two that a divergence shows.  What is compared: visible blocks, whole,
 from the highest first VLSN of the sources to the lowest of their DTVLSNs; what one of them alone has above
@@ -23,13 +24,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
+from repl.audit import once
 from repl.audit.check import SegmentAudit, check_segment
 from repl.audit.difference import RANGES_SHOWN, RangeTask, first_differences
 from repl.audit.digest import RANGE_BITS, Place, differing, merged
 from repl.audit.findings import AuditReport, Finding, HistoryReport, SourceReport
 from repl.audit.history import HistoryPart, parts_of
 from repl.audit.joints import check_joints
-from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
+from repl.audit.plan import PARTITION_BYTES, Bounds, Part, Survey, common_bounds, packed
 from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.source import Failure, Source, Unreadable, source_of
@@ -138,7 +140,7 @@ def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | No
     copies = [_source_report(*each) for each in zip(sources, surveys, audited, strict=True)]
     proof = None
     if history is not None:
-        proof, found = _proven(history, sources, copies, _places(surveys, audited), jobs)
+        proof, found = _proven(history, sources, surveys, copies, _places(surveys, audited), jobs)
         findings += found
     digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
     ranges = differing(digests) if bounds else []
@@ -242,6 +244,7 @@ def _places(surveys: list[Survey], audited: list[list[SegmentAudit]]) -> dict[in
 def _proven(
     history: Sequence[HistoryPart],
     sources: list[Source],
+    surveys: list[Survey],
     copies: list[SourceReport],
     places: Mapping[int, Sequence[tuple[Part, Place]]],
     jobs: Jobs,
@@ -250,14 +253,21 @@ def _proven(
     prover = Prover(sources, extents, places)
     groups = min(GROUPS_MAX, max(1, len(places)))
     proofs = _succeeded(jobs.grouped("history", read_history, history, prover, groups))
+    if any(proof.once for proof in proofs):
+        most = max(range(len(copies)), key=lambda index: copies[index].entries)
+        items = once.items(history, sources[most], surveys[most].parts, extents[most])
+        groups = min(once.BUCKETS, max(1, surveys[most].bytes // PARTITION_BYTES))
+        prover_once = once.OnceProver(sources[most].text)
+        proofs += _succeeded(jobs.grouped("once", once.read_digests, items, prover_once, groups))
     report = HistoryReport(
         file=history[0].path,
         appends=sum(proof.appends for proof in proofs),
         everywhere=sum(proof.everywhere for proof in proofs),
         cleaned=sum(proof.cleaned for proof in proofs),
+        once=sum(proof.once for proof in proofs),
         findings=sum(proof.broken for proof in proofs),
     )
-    if not report.appends:
+    if not report.appends and not report.once:
         raise BadArgument(f"{report.file} has no line: a history has one for each acknowledged entry")
     return report, [finding for proof in proofs for finding in proof.findings][:HISTORY_FINDINGS_MAX]
 

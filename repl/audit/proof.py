@@ -22,7 +22,7 @@ from repl.audit.blocks import read_blocks
 from repl.audit.digest import U64, Place, entry_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Bools, read_frames
-from repl.audit.history import Appends, HistoryPart, appends_by_range, merged_appends
+from repl.audit.history import Appends, HistoryPart, by_range, merged_appends, read_lines
 from repl.audit.plan import Part
 from repl.audit.source import Failure, Source, Unreadable
 from vlsn.block import BlockFlag, EntryKind
@@ -32,9 +32,11 @@ from vlsn.segment import segment_name
 
 FAILED: Final = -1
 """In place of a range: why a part of the history could not be read."""
+ONCE: Final = -2
+"""How many of its lines say so."""
 MISSING: Final = "history-missing"
 DIFFERS: Final = "history-differs"
-_THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), ("offset", "<u8")])
+THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), ("offset", "<u8")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,19 @@ class Proof:
     everywhere: int = 0
     cleaned: int = 0
     broken: int = 0
+    once: int = 0
     findings: list[Finding] = field(default_factory=list)
 
 
-def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | Failure]]:
+def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure]]:
     """A task's first half."""
     try:
-        yield from appends_by_range(part)
+        lines = read_lines(part)
     except Unreadable as error:
         yield FAILED, Failure(str(error))
+        return
+    yield ONCE, len(lines.once)
+    yield from by_range(lines.appends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ class Prover:
         if at == FAILED:
             failure: Failure = pieces[0]
             return failure
+        if at == ONCE:
+            return Proof(once=sum(pieces))
         appends = merged_appends(pieces)
         try:
             there = [self._there(index, at, appends) for index in range(len(self.sources))]
@@ -88,22 +96,28 @@ class Prover:
     def _there(self, index: int, at: int, appends: Appends) -> NDArray[np.void]:
         """What the copy has at the VLSNs of ``appends``, one place in memory at a time."""
         source = self.sources[index]
-        found = [np.empty(0, _THERE)]
+        found = [np.empty(0, THERE)]
         for part, place in self.places.get(at, ()):
             if part.source == index:
-                found.append(_entries(source, part, place, appends["vlsn"]))
+                found.append(data_entries(source, part, place.start, place.end, appends["vlsn"]))
         return np.sort(np.concatenate(found), order="vlsn")
 
 
-def _entries(source: Source, part: Part, place: Place, wanted: U64) -> NDArray[np.void]:
-    """The DATA entries at the ``wanted`` VLSNs, in blocks that are visible and whole."""
-    buf = source.read(part, place.start, place.end)
-    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), base=place.start)
-    blocks = read_blocks(buf, frames, base=place.start)
+def data_entries(source: Source, part: Part, start: int, end: int, wanted: U64 | None = None) -> NDArray[np.void]:
+    """``THERE`` rows of the DATA entries at the ``wanted`` VLSNs, or of all: in blocks that are visible and whole, in
+    frames from ``start`` (0: the first) to ``end``."""
+    buf = source.read(part, start, end)
+    if start:
+        part = replace(part, end=end, stated=end)
+    frames = read_frames(buf, part, base=start)
+    blocks = read_blocks(buf, frames, base=start)
     blocks = blocks.only(blocks.visible)
-    rows = Rows(buf, blocks.offsets - place.start + FRAME_BYTES, blocks.headers)
-    chosen = np.flatnonzero(np.isin(rows.vlsns(), wanted) & (rows.kinds() == EntryKind.DATA))
-    found = np.empty(len(chosen), _THERE)
+    rows = Rows(buf, blocks.offsets - start + FRAME_BYTES, blocks.headers)
+    right = rows.kinds() == EntryKind.DATA
+    if wanted is not None:
+        right &= np.isin(rows.vlsns(), wanted)
+    chosen = np.flatnonzero(right)
+    found = np.empty(len(chosen), THERE)
     found["vlsn"] = rows.vlsns()[chosen]
     keyed = bool(rows.has(BlockFlag.KEYS).any())
     keys = _cut(buf, *rows.key_cuts(), chosen) if keyed else None

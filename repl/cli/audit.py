@@ -62,6 +62,8 @@ def _print_history(history: HistoryReport) -> None:
     words = f"history: {count(history.everywhere)} of {count(history.appends)} acknowledged entries are in every copy"
     if history.cleaned:
         words += f", {count(history.cleaned)} lie below what some copy still has"
+    if history.once:
+        words += f", {count(history.once)} lines were looked for everywhere else"
     click.echo(words + (f", {count(history.findings)} findings" if history.findings else ""))
 
 

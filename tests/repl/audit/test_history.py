@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from repl.audit import run_audit
 from repl.audit.digest import RANGE_BITS, entry_digest
 from repl.audit.findings import AuditReport
-from repl.audit.history import APPEND, DIGESTS_A_VLSN, LINE_BYTES_MAX, appends_by_range, merged_appends, parts_of
+from repl.audit.history import (
+    APPEND,
+    DIGESTS_A_VLSN,
+    LINE_BYTES_MAX,
+    by_range,
+    merged_appends,
+    parts_of,
+    read_lines,
+)
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import LocalJobs, audited
 from tests.repl.audit.logs import Copy, blocks, numbered
@@ -82,6 +90,7 @@ def test_every_acknowledged_entry_is_in_every_copy(tmp_path: Path) -> None:
         "appends": DTVLSN,
         "everywhere": DTVLSN,
         "cleaned": 0,
+        "once": 0,
         "findings": 0,
     }
 
@@ -198,6 +207,69 @@ def test_what_is_said_is_what_a_plain_look_at_the_copies_says(
     assert counts == (len(lines), everywhere, cleaned, len(expected))
 
 
+def test_what_is_there_once_is_nowhere_else_and_what_was_refused_nowhere(tmp_path: Path) -> None:
+    lines = [line(vlsn) | {"once": True} for vlsn in range(1, DTVLSN + 1)]
+    lines += [{"digest": entry_digest(b"refused %d" % number), "once": True} for number in range(50)]
+    Random(5).shuffle(lines)
+    jobs = LocalJobs()
+    file = written(tmp_path / "history", lines)
+    report = audited(*copies(tmp_path), jobs=jobs, history=parts_of(str(file), 900))
+    assert report.findings == []
+    assert report.history is not None
+    assert (report.history.appends, report.history.everywhere, report.history.once) == (DTVLSN, DTVLSN, DTVLSN + 50)
+    assert "once" in [what for what, _ in jobs.log]
+
+
+def test_an_append_that_is_there_twice_or_though_it_was_refused_is_named(tmp_path: Path) -> None:
+    story = blocks([b"paid 1", b"paid 2"], [b"paid 1"], [b"no"], [b"end"], [b"end"])
+    made = [Copy(tmp_path / node, node).add(*story).write() for node in ("n1", "n2")]
+    paid = {"vlsn": 1, "value": "paid 1"}
+    assert held(tmp_path, [paid], *made).findings == []
+    report = held(tmp_path, [paid | {"once": True}, {"value": "no", "once": True}, {"value": "end"} | paid], *made)
+    said = [(each.rule, each.vlsn, each.detail, each.more) for each in report.findings]
+    assert said == [
+        ("history-twice", 3, "it was acknowledged at VLSN 1, once, and is here", {"digest": entry_digest(b"paid 1")}),
+        ("history-refused", 4, "its append was refused, and is here", {"digest": entry_digest(b"no")}),
+    ]
+    assert report.history is not None
+    assert (report.exit_code, report.equal, report.history.findings) == (1, True, 2)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    there=st.lists(st.integers(0, 12), min_size=1, max_size=25),
+    lines=st.lists(st.tuples(st.integers(0, 28), st.integers(0, 14), st.booleans()), min_size=1, max_size=25),
+    part_bytes=st.integers(40, 900),
+)
+def test_whatever_a_history_says_of_once_a_plain_look_says_it_too(
+    tmp_path_factory: pytest.TempPathFactory,
+    there: list[int],
+    lines: list[tuple[int, int, bool]],
+    part_bytes: int,
+) -> None:
+    """Values that come again; lines that name one of them, at a VLSN or nowhere (0), to be there once or not."""
+    path = tmp_path_factory.mktemp("copies")
+    story = blocks(*([b"%d" % value] for value in there), [b"end"], [b"end"])
+    made = [Copy(path / node, node).add(*story).write() for node in ("n1", "n2")]
+    said = []
+    for vlsn, value, once in lines:
+        named: dict[str, Any] = {"vlsn": vlsn} if vlsn else {}
+        said.append({**named, "value": str(value), "once": once or not vlsn})
+    report = held(path, said, *made, part_bytes=part_bytes)
+    allowed: dict[int, set[int]] = {}
+    for vlsn, value, once in lines:
+        if once or not vlsn:
+            allowed.setdefault(value, set()).add(vlsn)
+    expected = []
+    for vlsn, value in enumerate(there, 1):
+        if value in allowed and vlsn not in allowed[value]:
+            expected.append((vlsn, "history-twice" if any(allowed[value]) else "history-refused"))
+    found = [(each.vlsn, each.rule) for each in report.findings if each.rule in ("history-twice", "history-refused")]
+    assert found == expected
+    assert report.history is not None
+    assert report.history.once == sum(once or not vlsn for vlsn, _, once in lines)
+
+
 def test_a_damaged_block_does_not_count_as_there(tmp_path: Path) -> None:
     made = copies(tmp_path)
     made[1].flip(2, 80)
@@ -234,15 +306,15 @@ def test_each_line_is_read_once_wherever_the_parts_are_cut(
     lines = [json.dumps({"vlsn": vlsn, "digest": f"{digest:016x}"}) for vlsn, digest in appends]
     file = tmp_path / "history"
     file.write_text("\n".join(lines) + ("\n" if ends and lines else ""))
-    by_range: dict[int, list[bytes]] = {}
+    pieces_of: dict[int, list[bytes]] = {}
     for part in parts_of(str(file), part_bytes):
-        for at, rows in appends_by_range(part):
-            by_range.setdefault(at, []).append(rows)
+        for at, rows in by_range(read_lines(part).appends):
+            pieces_of.setdefault(at, []).append(rows)
     model: dict[int, set[int]] = {}
     for vlsn, digest in appends:
         model.setdefault(vlsn, set()).add(digest)
     found: dict[int, set[int]] = {}
-    for at, pieces in by_range.items():
+    for at, pieces in pieces_of.items():
         for vlsn, digest in merged_appends(pieces).tolist():
             assert vlsn >> RANGE_BITS == at
             found.setdefault(vlsn, set()).add(digest)
@@ -278,7 +350,7 @@ def test_a_line_without_an_end_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b'{"vlsn": 1, "value": "' + b"x" * (LINE_BYTES_MAX + 100))
     (part, *_) = parts_of(str(file), 100)
     with pytest.raises(Unreadable, match="a line of more than"):
-        list(appends_by_range(part))
+        read_lines(part)
 
 
 def test_a_history_without_a_line_proves_nothing(tmp_path: Path) -> None:
