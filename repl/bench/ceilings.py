@@ -65,7 +65,12 @@ def _disk(directory: Path) -> tuple[float, float]:
 async def _websocket() -> float:
     """Messages echoed in a second between this process and another, ``ECHO_IN_FLIGHT`` at a time."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "repl.bench.ceilings", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        "repl.bench.ceilings",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        process_group=0,  # Ctrl-C is ours: it ends with its standard input
     )
     assert process.stdin is not None and process.stdout is not None
     try:

@@ -161,7 +161,8 @@ def memory(field: str) -> int:
 def _child(step: str, path: str, number: int) -> str:
     """A process of its own, so that no memory of the one before is counted."""
     command = [sys.executable, "-m", "repl.bench.index", step, path, str(number)]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    # Ctrl-C is ours: the call ends it.
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, process_group=0).stdout
 
 
 def main() -> None:

@@ -422,6 +422,13 @@ def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(
     assert (ended.returncode, ended.stderr) == (status, told), ended
 
 
+def test_ctrl_c_before_a_command_is_loaded_ends_it_quietly(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    start = "import sys; sys.path.insert(0, sys.argv[1]); from repl.cli.start import main; main()"
+    ended = subprocess.run([sys.executable, "-c", start, str(tmp_path)], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, b"", b"")
+
+
 def test_a_fault_of_ours_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **settings: object) -> None:
         raise RuntimeError("two\nlines")
