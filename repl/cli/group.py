@@ -26,6 +26,7 @@ TIMEOUT_S = 20.0
 LOOK_S = 0.3
 HOPS_MAX = 3
 _DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
+"""What every answer about the group has."""
 NO_MASTER_S = 5.0
 """How long an order waits for a master: one may just be elected."""
 
@@ -113,7 +114,7 @@ def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
 def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
     """Move mastership to NAME, or to the replica that is furthest."""
     path = "/v1/admin/transfer" + (f"?{urlencode({'to': name})}" if name else "")
-    answer = asyncio.run(_ordered(url, path, b""))
+    answer = asyncio.run(_ordered(url, path, b"", "from", "to"))
     if as_json:
         print_json(answer)
     else:
@@ -136,7 +137,7 @@ def _change(urls: Sequence[str], change: dict[str, Any], *, wait: str, timeout_s
 
 
 async def _carried_out(urls: Sequence[str], body: bytes, wait: str, timeout_s: float) -> dict[str, Any]:
-    document = await _ordered(urls, "/v1/admin/group", body)
+    document = await _ordered(urls, "/v1/admin/group", body, *_DOCUMENT)
     if not wait:
         return document
     known = list(dict.fromkeys((*urls, *(str(member["url"]) for member in document["members"]))))
@@ -159,9 +160,9 @@ def _electable(document: dict[str, Any], name: str) -> bool:
 # Calls.
 
 
-async def _ordered(urls: Sequence[str], path: str, body: bytes) -> dict[str, Any]:
-    """What the master answers, whichever of ``urls`` is asked.  Raises what it refuses with, ``NotMaster``,
-    ``Unreachable``."""
+async def _ordered(urls: Sequence[str], path: str, body: bytes, *needed: str) -> dict[str, Any]:
+    """What the master answers, with all ``needed`` in it, whichever of ``urls`` is asked.  Raises what it refuses
+    with, ``NotMaster``, ``Unreachable``."""
     from repl.client.connect import real_network
 
     network = real_network()
@@ -169,7 +170,7 @@ async def _ordered(urls: Sequence[str], path: str, body: bytes) -> dict[str, Any
         deadline = asyncio.get_running_loop().time() + NO_MASTER_S
         while True:
             try:
-                return await _once(network, urls, path, body)
+                return await _once(network, urls, path, body, needed)
             except NotMaster:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
@@ -178,7 +179,7 @@ async def _ordered(urls: Sequence[str], path: str, body: bytes) -> dict[str, Any
         await network.close()
 
 
-async def _once(network: Network, urls: Sequence[str], path: str, body: bytes) -> dict[str, Any]:
+async def _once(network: Network, urls: Sequence[str], path: str, body: bytes, needed: Sequence[str]) -> dict[str, Any]:
     from repl.http import problem
 
     refusal: VlsnLogError | None = None
@@ -189,7 +190,7 @@ async def _once(network: Network, urls: Sequence[str], path: str, body: bytes) -
             refusal = refusal or error
             continue
         if response.status == 200:
-            return json_object(bytes(response.body))
+            return json_object(bytes(response.body), *needed)
         error_told = problem.error_of(bytes(response.body))
         if not isinstance(error_told, NotMaster):
             raise error_told
@@ -203,7 +204,7 @@ async def _posted(network: Network, url: str, body: bytes) -> Response:
     for _ in range(HOPS_MAX):
         response = await network.request("POST", url, headers=headers, body=body, timeout_s=TIMEOUT_S)
         location = response.headers.get("Location", "")
-        if response.status != 307 or not location:
+        if response.status != 307 or not location.startswith("http://"):
             break
         url = location
     return response

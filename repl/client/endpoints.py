@@ -24,6 +24,21 @@ SILENT_S = 0.3
 """How long the others are waited for once more than half of the nodes have answered."""
 
 
+class _StatusSaid(msgspec.Struct):
+    """What of a status is looked at, wherever it stands; nodes of other versions may say less or more."""
+
+    node: str
+    state: str
+    master: str | None = None
+    term: int = 0
+    dtvlsn: int = 0
+    range: dict[str, int] = {}
+    members: list[dict[str, Any]] = []
+    feeders: list[dict[str, Any]] = []
+    replica: dict[str, Any] | None = None
+    log: dict[str, Any] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """One node's answer to ``GET /v1/status``."""
@@ -89,11 +104,10 @@ class Endpoints:
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            document = msgspec.json.decode(response.body)
-        except JSON_FAULTS:
-            raise BadBody(f"{url} answered no JSON status; is it a vlsnlog node?") from None
-        if not isinstance(document, dict):
-            raise BadBody(f"{url} answered no status; is it a vlsnlog node?")
+            msgspec.json.decode(response.body, type=_StatusSaid)
+            document = msgspec.json.decode(response.body, type=dict[str, Any])
+        except JSON_FAULTS as fault:
+            raise BadBody(f"{url} answered no status ({fault}); is it a vlsnlog node?") from None
         return Status(url, document)
 
     async def statuses(self, urls: Sequence[str]) -> list[Status | VlsnLogError]:

@@ -10,6 +10,7 @@ from aiohttp import (
     ClientHandlerType,
     ClientRequest,
     ClientResponse,
+    ClientResponseError,
     ClientSession,
     ClientTimeout,
     ClientWSTimeout,
@@ -117,4 +118,6 @@ async def _read(answer: ClientResponse, url: str) -> bytes:
 def _said(error: BaseException, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
+    if isinstance(error, ClientResponseError):
+        return f"it does not answer as a node does: {error.message.partition(':')[0]}"
     return said_of(getattr(error, "os_error", error))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -394,32 +396,79 @@ def test_a_closed_pipe_ends_quietly(served: ServedNode, shell: Shell) -> None:
         assert reading.stderr.read() == b""
 
 
-@pytest.mark.parametrize(
-    ("redirected", "status", "told"),
-    [
-        ("append v >&-", 0, ""),
-        ("append - <&-", 0, ""),
-        ("read >&- 2>&-", 0, ""),
-        ("status --json <&- >&-", 0, ""),
-        ("nosuch 2>&-", 2, ""),
-        ("read > /dev/full", 2, "vlsnlog: its output could not be written: No space left on device\n"),
-        ("--help > /dev/full", 2, "vlsnlog: its output could not be written: No space left on device\n"),
-        (
-            "append v > /dev/full",
-            1,
-            "vlsnlog: appended as VLSN 3 to 3, but that could not be printed: No space left on device\n",
-        ),
-    ],
-)
-def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(
-    served: ServedNode, node: GroupNode, redirected: str, status: int, told: str
-) -> None:
+def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(served: ServedNode, node: GroupNode) -> None:
     with connect_sync(served.url) as log:
         log.append(b"an entry")
+    full = "vlsnlog: its output could not be written: No space left on device\n"
+    cases = {
+        "append v >&-": (0, ""),
+        "append - <&-": (0, ""),
+        "read >&- 2>&-": (0, ""),
+        "status --json <&- >&-": (0, ""),
+        "nosuch 2>&-": (2, ""),
+        "read > /dev/full": (2, full),
+        "--help > /dev/full": (2, full),
+        "append v > /dev/full": (1, "could not be printed: No space left on device\n"),
+    }
     vlsnlog = Path(sys.executable).with_name("vlsnlog")
-    command = f"VLSNLOG_URL={served.url} exec {vlsnlog} {redirected}"
-    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (status, told), ended
+    running = [
+        subprocess.Popen(
+            ["sh", "-c", f"VLSNLOG_URL={served.url} exec {vlsnlog} {redirected}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for redirected in cases
+    ]
+    for (redirected, (status, told)), process in zip(cases.items(), running, strict=True):
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err.count("\n")) == (status, bool(told)), (redirected, err)
+        assert err.endswith(told), (redirected, err)
+
+
+def answering(body: bytes) -> Iterator[str]:
+    """The URL of a server that gives this one answer to everything."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            while True:
+                try:
+                    accepted, _ = listening.accept()
+                except OSError:
+                    return
+                with accepted, suppress(OSError):
+                    accepted.recv(65536)
+                    accepted.sendall(body)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n{"node":5,"state":["up"]}',
+    ],
+)
+def test_what_is_no_node_is_told_so_by_every_command(shell: Shell, body: bytes) -> None:
+    with contextmanager(answering)(body) as url:
+        ended = shell("status", "--url", url)
+        assert (ended.status, b"UNREACHABLE" in ended.out) == (1, True), ended
+        for arguments in (
+            ("append", "v", "--timeout", "1"),
+            ("read", "--to", "3"),
+            ("group", "show"),
+            ("group", "transfer-master"),
+            ("group", "remove", "n1"),
+            ("clean",),
+        ):
+            ended = shell(*arguments, "--url", url)
+            assert (ended.status, ended.out, ended.err.count("\n")) == (2, b"", 1), (arguments, ended)
+            assert "a fault of vlsnlog" not in ended.err
+            assert "message=" not in ended.err
 
 
 def test_ctrl_c_before_a_command_is_loaded_ends_it_quietly(tmp_path: Path) -> None:
