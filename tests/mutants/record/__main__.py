@@ -32,6 +32,7 @@ from tests.mutants.__main__ import apply_patch, copy_tree
 HERE = Path(__file__).parent
 SEEDS_MAX = 200
 _FOUND = re.compile(r"violated: \[(\d+)")
+_ERROR = re.compile(r"[A-Za-z_.]*(Violation|Error|Deadlock|OutOfTime|Group): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,9 @@ def simulate(directory: Path, seeds: int) -> tuple[int, str]:
 
 
 def _how(transcript: str) -> str:
-    """The failure in a line."""
-    for line in transcript.splitlines():
-        kind, _, said = line.partition(": ")
-        if said and kind.rpartition(".")[2] in ("Violation", "AssertionError", "Deadlock", "OutOfTime"):
-            return said
-    return next((line for line in transcript.splitlines() if re.match(r"\w+(\.\w+)*(Error|Group)\b", line)), "")
+    """The failure in a line: the last one, for nodes log what they survive."""
+    found = [line.partition(": ") for line in transcript.splitlines() if _ERROR.match(line)]
+    return found[-1][2] if found else ""
 
 
 def hunt(bug: Bug, seeds: int) -> Hunt:
