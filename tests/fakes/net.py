@@ -134,6 +134,11 @@ class FakeNet:
             else:
                 connection.cut(f"{name} is gone")
 
+    def forget(self, name: str) -> None:
+        """Nobody is there any more, and its address says so: after ``kill``, silent or not."""
+        self._dark.discard(name)
+        self._change()
+
     # What a connection asks.
 
     def delay_s(self, source: str, target: str) -> float:

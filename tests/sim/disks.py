@@ -44,7 +44,7 @@ class Disks:
         return {
             "flipped bit": (2.0, self._flip),
             "stop inside a mending": (1.0, lambda name: self._stop_while(name, _mends)),
-            "wiped": (0.7, self.wipe),
+            "wiped": (1.2, self.wipe),
         }
 
     def rots_everywhere(self) -> Table:

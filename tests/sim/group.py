@@ -109,6 +109,7 @@ class SimGroup(Group):
     def leaves(self, name: str) -> Machine:
         """Its machine, which is none of the group's any more; no process is on it."""
         self.names.remove(name)
+        self.net.forget(name)
         return self.machines.pop(name)
 
     def _synced(self, name: str, path: str) -> None:

@@ -47,17 +47,17 @@ class Images:
     def table(self) -> Table:
         """Of a minority."""
         return {
-            "old disk": (1.0, self._old_disk),
-            "node file lost": (0.4, self._lose_node_file),
-            "node file older": (0.6, self._old_node_file),
+            "old disk": (3.0, self._old_disk),
+            "node file lost": (0.6, self._lose_node_file),
+            "node file older": (3.0, self._old_node_file),
             "node file slot flipped": (0.3, lambda name: self._flip_slots(name, 1)),
-            "node file flipped": (0.3, lambda name: self._flip_slots(name, 2)),
+            "node file flipped": (0.6, lambda name: self._flip_slots(name, 2)),
             "index lost": (0.4, lambda name: self._lose_store(name, "index")),
-            "index older": (0.4, lambda name: self._old_store(name, "index")),
+            "index older": (0.6, lambda name: self._old_store(name, "index")),
             "index flipped": (0.4, lambda name: self._flip_store(name, "index")),
             "index unreadable": (0.3, lambda name: self._unreadable(name, "index")),
             "state lost": (0.4, lambda name: self._lose_store(name, "state")),
-            "state older": (0.4, lambda name: self._old_store(name, "state")),
+            "state older": (0.8, lambda name: self._old_store(name, "state")),
             "state flipped": (0.4, lambda name: self._flip_store(name, "state")),
             "state unreadable": (0.3, lambda name: self._unreadable(name, "state")),
         }

@@ -19,7 +19,7 @@ from tests.sim.group import SimGroup
 from tests.sim.images import Images
 from tests.sim.people import People
 from tests.sim.report import Report
-from tests.sim.ways import Ways
+from tests.sim.ways import Ways, between
 from vlsn.truncate import accept_floor
 
 Strike = Callable[[str], object]
@@ -52,10 +52,12 @@ AMBUSHED = {
 to call a block so; ``first durable``: the first one in its lead; ``rollback``: it begins one."""
 AMBUSHES = ("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute", "pause")
 AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
-PROVIDERS = ("provider rolls back", "provider cleans", "provider restarts")
-PROVIDER_RATES = (0.0, 0.5, 0.8)
+PROVIDERS = ("provider cleans", "provider restarts")
+PROVIDER_RATES = (0.2, 0.6, 0.9)
 """How likely a provider of a restore is struck as that."""
-RESTORE_LINK_S = (0.1, 0.8)
+RESTORE_LINK_S = (0.3, 0.8)
+MISSES_MAX = 3
+"""So many kinds are tried for one strike."""
 LATE_RATES = (0.0, 0.3, 0.8)
 STEPS_MAX = 400
 """An ambush at an await comes at most so many callbacks of the loop later."""
@@ -117,10 +119,10 @@ class Nemesis:
                 return
             self.images.look()
             weights = [weight for weight, _ in self.faults.values()]
-            what = self.rng.choices(list(self.faults), weights)[0]
-            name = self._aim(what)
-            if name:
-                self.strike(what, name, self.faults[what][1])
+            for what in self.rng.choices(list(self.faults), weights, k=MISSES_MAX):
+                name = self._aim(what)
+                if name and self.strike(what, name, self.faults[what][1]):
+                    break
 
     def _aim(self, what: str) -> str:
         names = self.group.names
@@ -129,12 +131,15 @@ class Nemesis:
             return self.rng.choice(victims) if victims else ""
         return self.group.master if self.rng.random() < self.aims else self.rng.choice(names)
 
-    def strike(self, what: str, name: str, strike: Strike) -> None:
+    def strike(self, what: str, name: str, strike: Strike) -> bool:
+        """Whether there was anything to strike; only then it is counted."""
+        at = len(self.report.transcript)
         self.say(f"*** {what}: {name}")
         if strike(name) is False:
-            self.report.transcript.pop()  # there was nothing to strike, and nothing was said
-        else:
-            self.report.faults[what] += 1
+            del self.report.transcript[at]
+            return False
+        self.report.faults[what] += 1
+        return True
 
     def later(self, seconds: float, then: Callable[[], object]) -> None:
         self.group.loop.call_later(seconds, then)
@@ -145,7 +150,9 @@ class Nemesis:
         self._note(name, event)
         if not self.active:
             return
-        if event == "restore.provides" and self.rng.random() < self.provider_rate:
+        if event == "restore.begin" and self.rng.random() < self.provider_rate:
+            self.strike("provider rolls back", self.group.master, lambda master: self._unseat(master, name))
+        elif event == "restore.provides" and self.rng.random() < self.provider_rate:
             self.later(0.0, lambda: self._strike_provider(name, str(fields.get("peer", ""))))
         if event not in AMBUSHED or self.rng.random() >= self.ambush * AMBUSHED[event]:
             return
@@ -168,19 +175,18 @@ class Nemesis:
             return
         self.ways.slow(name, peer, RESTORE_LINK_S, 6.0)
         what = self.rng.choice(PROVIDERS)
-        strikes: dict[str, Strike] = {
-            "provider rolls back": lambda name: self._unseat(name, peer),
-            "provider cleans": self._clean_soon,
-            "provider restarts": self._restart_soon,
-        }
-        self.strike(what, name, strikes[what])
+        self.strike(what, name, self._clean_soon if what == "provider cleans" else self._restart_soon)
 
-    def _unseat(self, name: str, peer: str) -> None:
-        """A master that is alone with the clients, and whoever it restores, logs what nobody else has; then it meets
-        the next one."""
-        others = [each for each in self.group.names if each not in (name, peer)]
-        sides = ([name, peer, "client"], others)
-        self.ways.block([pair for one in sides[0] for other in sides[1] for pair in ((one, other), (other, one))], 4.0)
+    def _unseat(self, master: str, peer: str) -> object:
+        """A master that is alone with the clients and with ``peer``, which restores from it, slowly, logs what nobody
+        else has; then it meets the next one, and rolls that back."""
+        electable = {member.name for member in self.people.members.members if member.electable}
+        others = [each for each in self.group.names if each not in (master, peer)]
+        if not self.group.nodes[master].is_master() or 2 * len(electable & set(others)) <= len(electable):
+            return False
+        self.ways.slow(master, peer, RESTORE_LINK_S, 8.0)
+        self.ways.block(between([master, peer, "client"], others), (2.0, 4.0))
+        return True
 
     def _clean_soon(self, name: str) -> None:
         for path, seconds in (("rotate", 0.2), ("checkpoint", 0.6), ("clean", 1.0)):
@@ -290,9 +296,9 @@ class Nemesis:
     def remember_all(self) -> None:
         for name in self.group.nodes:
             self._remember(name)
-        self.report.met["messages that came behind the end of a process"] += self.group.net.late
+        self.report.met["a message from a process that has ended, or to its next one"] += self.group.net.late
         for change, count in self.people.done.items():
-            self.report.met[f"changes of the group: {change}"] += count
+            self.report.met[f"a change of the group: {change}"] += count
 
     # Time and order.
 

@@ -2,7 +2,7 @@
 
 Nobody is removed whose loss would leave fewer than three that may lead, or make those whose disks rot half of them.  A
 machine whose member is gone is switched off some time later; it may come back under its name, with its old disk or an
-empty one.  In the end a machine that is not a member is switched off.
+empty one.  In the end the machines of members are on, and no others.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class People:
     def table(self) -> Table:
         return {
             "transfer": (1.0, self._transfer),
-            "member added": (0.6, lambda _: self._add(secondary=False)),
+            "member added": (0.8, lambda _: self._add(secondary=False)),
             "secondary added": (0.4, lambda _: self._add(secondary=True)),
-            "member removed": (0.6, self._remove),
-            "secondary promoted": (0.8, lambda _: self._promote()),
+            "member removed": (0.8, self._remove),
+            "secondary promoted": (1.2, lambda _: self._promote()),
             "priority changed": (0.4, self._prefer),
         }
 
@@ -71,6 +71,8 @@ class People:
         if machine is None:
             self.group.watch.replaced(name)
         self._leaving.discard(name)
+        if self.nemesis.rot == "everywhere":
+            self.group.watch.rotten.add(name)
         self.nemesis.start(name)
         self._ask({"change": "add", "name": name, "url": self.group.url(name), "secondary": secondary})
         return True
@@ -160,13 +162,17 @@ class People:
             self._switch_off(name)
 
     def settle(self) -> None:
-        """Everybody's changes have ended: who is no member is switched off."""
+        """Everybody's changes have ended: who is no member is switched off, and who turns out to be one is on."""
         if self._tasks:
             return
         self._leaving.clear()
         listed = {member.name for member in self.members.members}
         for name in [name for name in self.group.names if name not in listed]:
             self._switch_off(name)
+        for name in sorted(listed & self._away.keys()):
+            self.nemesis.say(f"--- {name} is a member: it is switched on")
+            self.group.joins(name, self._away.pop(name))
+            self.nemesis.start(name)
 
     @property
     def are_done(self) -> bool:

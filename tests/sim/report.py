@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,6 +15,50 @@ FAULTS_MIN = 5
 KINDS_MIN = 3
 CHANGES_FRACTION_MIN = 0.9
 """Of the seeds, so many see at least one change of master."""
+COMMON, SELDOM, RARE = 20, 50, 200
+STRUCK = {
+    **dict.fromkeys(
+        (
+            *("kill", "power cut", "kill at an await", "pause", "clock", "everything dies", "stop inside recovery"),
+            *("stop at a disk call", "failed write", "failed sync", "full disk", "slow disk"),
+            *("split", "one way", "cut off for long", "mute", "deaf", "slow link", "messages outlive their process"),
+            *("cut connection", "lossy network", "transfer", "priority changed", "member added", "flipped bit"),
+        ),
+        COMMON,
+    ),
+    **dict.fromkeys(
+        (
+            *("stop inside a rollback", "stop inside a mending", "flipped bit, of each block on a minority"),
+            *("wiped", "old disk", "node file lost", "node file slot flipped"),
+            *("index lost", "index flipped", "index unreadable", "state lost", "state unreadable"),
+            *("secondary added", "member removed", "provider cleans", "provider restarts"),
+        ),
+        SELDOM,
+    ),
+    **dict.fromkeys(
+        (
+            *("node file older", "node file flipped", "index older", "state older", "state flipped"),
+            *("secondary promoted", "provider rolls back"),
+        ),
+        RARE,
+    ),
+}
+"""Every kind of fault; a run strikes with it at least once in so many seeds."""
+MET = {
+    "a crash inside recovery": COMMON,
+    "a crash inside a mending": SELDOM,
+    "a crash inside a restore": RARE,
+    "a crash inside a rollback": 2 * RARE,
+    "a crash of the provider of a restore": RARE,
+    "a rollback at the provider of a restore": 2 * RARE,
+    "a cleaning at the provider of a restore": RARE,
+    "a message from a process that has ended, or to its next one": 1,
+    "a change of the group: add": SELDOM,
+    "a change of the group: remove": RARE,
+    "a change of the group: promote": RARE,
+    "a change of the group: priority": SELDOM,
+}
+"""What faults have to come to, at least once in so many seeds."""
 COUNTED = {
     "operations": "client operations",
     "acknowledged": "appends acknowledged",
@@ -83,15 +127,28 @@ def shortfalls(reports: Sequence[Report]) -> list[str]:
     changed = sum(report.changes > 0 for report in reports)
     if changed < CHANGES_FRACTION_MIN * len(reports):
         short.append(f"only {changed} of {len(reports)} seeds saw a change of master")
-    return short
+    return (
+        short
+        + _missed(STRUCK, [report.faults for report in reports])
+        + _missed(MET, [report.met for report in reports])
+    )
+
+
+def _missed(floors: Mapping[str, int], counters: Sequence[Counter[str]]) -> list[str]:
+    reached = _added(counters)
+    least = {what: len(counters) // seeds for what, seeds in floors.items()}
+    return [f"{reached[what]} of {floor}: {what}" for what, floor in least.items() if reached[what] < floor]
+
+
+def _added(counters: Iterable[Counter[str]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for each in counters:
+        found.update(each)
+    return found
 
 
 def sums(reports: Sequence[Report], core_s: float) -> Table:
-    faults: Counter[str] = Counter()
-    met: Counter[str] = Counter()
-    for report in reports:
-        faults.update(report.faults)
-        met.update(report.met)
+    faults, met = _added(report.faults for report in reports), _added(report.met for report in reports)
     virtual_s = sum(report.virtual_s for report in reports)
     table = Table(show_header=False, box=None)
     table.add_column(justify="right")

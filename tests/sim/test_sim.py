@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import typing
+from collections import Counter
+
 import pytest
 
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
+from tests.sim.group import SimGroup
+from tests.sim.nemesis import Nemesis, Rot
+from tests.sim.report import MET, SELDOM, STRUCK, Report, shortfalls
 from tests.sim.stories import played
 from tests.sim.world import simulated
 
@@ -15,6 +21,27 @@ def test_a_cluster_under_faults_keeps_what_it_acknowledged(seed: int) -> None:
     report = run(simulated(seed))
     assert not report.short_of
     assert report.acknowledged > 10
+
+
+def test_every_kind_of_fault_has_a_floor() -> None:
+    async def main() -> set[str]:
+        found: set[str] = set()
+        for rot in typing.get_args(Rot):
+            group = SimGroup(1, 3, lambda _: None)
+            found |= Nemesis(group, Report(1), lambda _: None, rot=rot).faults.keys()
+        return found
+
+    assert run(main()) <= STRUCK.keys()
+
+
+def test_a_run_that_never_strikes_with_something_fails() -> None:
+    def lived(seed: int) -> Report:
+        faults = Counter({what: 30 for what in STRUCK if what != "old disk"})
+        met = Counter(dict.fromkeys(MET, 1))
+        return Report(seed, operations=300, faults=faults, met=met, virtual_s=60.0, masters=["n1", "n2"])
+
+    assert not shortfalls([lived(seed) for seed in range(SELDOM - 1)])
+    assert shortfalls([lived(seed) for seed in range(SELDOM)]) == ["0 of 1: old disk"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     what had been synced is not cut away                 at each open
     the index says what the log says, and fits it        the same
     a value is in the log once                           at each block that becomes durable
+    no node whose disk is sound is DAMAGED or HALTED     at each change of a state
 
 The first violation is kept; whoever runs the simulation asks for it.
 """
@@ -418,6 +419,8 @@ class Watch:
         elif name == "open":
             note = str(fields["note"])
             self.hold(node.name in self.rotten or not note.startswith(UNFIT), f"{node.name}: {note}")
+        elif name == "state" and fields["state"] in ("DAMAGED", "HALTED"):
+            self.hold(node.name in self.rotten, f"{node.name} is {fields['state']}: {fields['reason']}")
         elif name == "old_image":
             self._has_synced(node)
         elif name in ("restore.begin", "restore.again"):

@@ -12,6 +12,11 @@ STALLED_DISK_S = (0.2, 1.5)
 LATE_LINK_S = (0.3, 3.0)
 
 
+def between(one: list[str], other: list[str]) -> list[tuple[str, str]]:
+    """Every way between the two sides, in either direction."""
+    return [way for here in one for there in other for way in ((here, there), (there, here))]
+
+
 class Ways:
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis = nemesis
@@ -45,22 +50,24 @@ class Ways:
         few = {name, *self.rng.sample(names, self.rng.randrange(0, (len(names) - 1) // 2))}
         sides = [sorted(few), [each for each in names if each not in few]]
         self.rng.choice(sides).append("client")
-        self.block([pair for one in sides[0] for other in sides[1] for pair in ((one, other), (other, one))], 6.0)
+        self.block(
+            [pair for one in sides[0] for other in sides[1] for pair in ((one, other), (other, one))], (0.1, 6.0)
+        )
 
     def _cut_off(self, name: str) -> None:
         """Long enough for the others to clean away what it lacks."""
-        self.block([pair for other in self._others(name) for pair in ((name, other), (other, name))], 20.0)
+        self.block(between([name], self._others(name)), (0.1, 20.0))
 
     def _one_way(self, name: str) -> None:
         one, two = self.rng.sample([name, self.rng.choice([*self._others(name), "client"])], 2)
-        self.block([(one, two)], 8.0)
+        self.block([(one, two)], (0.1, 8.0))
 
     def _mute(self, name: str) -> None:
         """Nobody hears it; half the time its replicas' disks are slow, and what it said before is not synced yet."""
         if self.rng.random() < 0.5:
             for other in self._others(name):
                 self.nemesis.disks.slow(other)
-        self.block([(name, other) for other in self._others(name)], 6.0)
+        self.block([(name, other) for other in self._others(name)], (0.1, 6.0))
 
     def _half_heard(self, name: str) -> object:
         """For a moment one replica alone hears the master, which then stands still for longer than the others wait; the
@@ -78,13 +85,13 @@ class Ways:
         return True
 
     def _deaf(self, name: str) -> None:
-        self.block([(other, name) for other in self._others(name)], 6.0)
+        self.block([(other, name) for other in self._others(name)], (0.1, 6.0))
 
-    def block(self, ways: list[tuple[str, str]], seconds_max: float) -> None:
+    def block(self, ways: list[tuple[str, str]], seconds: tuple[float, float]) -> None:
         net = self.group.net
         for way in ways:
             net.block(*way)
-        self.nemesis.later(self.rng.uniform(0.1, seconds_max), lambda: net.unblock(ways))
+        self.nemesis.later(self.rng.uniform(*seconds), lambda: net.unblock(ways))
 
     def _slow_link(self, name: str) -> None:
         """Messages that come late: behind a restart, a wipe, another election."""

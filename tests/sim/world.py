@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from tests.fakes.machine import Machine
 from tests.sim.clients import Clients
 from tests.sim.group import SimGroup
 from tests.sim.logs import sound, visible
@@ -196,6 +197,8 @@ class Simulation:
             for block, _ in visible(machine.disk, f"/{name}", watch.flips):
                 if block.first >= log.range.first:
                     watch.hold(watch.durable.get(block.first) == block, f"{name}: {block} in the end")
+            aside = _set_aside(machine, name)
+            watch.hold(name in watch.rotten or not aside, f"{name}: set aside, on a sound disk: {aside}")
             found = verify(machine.disk, machine.stores, f"/{name}", live=True)
             watch.hold(found.ok, f"{name}: {found.findings}")
         values = set(watch.values.values())
@@ -221,6 +224,12 @@ class Simulation:
                 return found
             found.update((line["vlsn"], line["value"].encode()) for line in lines)
             at = int(response.headers["Vlsnlog-Next"])
+
+
+def _set_aside(machine: Machine, name: str) -> list[str]:
+    """Files and stores that a node could not use and keeps; cut tails are none of them."""
+    paths = [*machine.disk.files(f"/{name}"), *machine.stores.contents]
+    return [path for path in paths if any(part in path for part in (".damaged", ".old", ".aside"))]
 
 
 def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:
