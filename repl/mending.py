@@ -156,8 +156,8 @@ class Mending:
 
 
 class ClosedMending:
-    """Mends a log that does not open for its damage: with blocks that peers say are durable, for which terms are
-    their names is not known here."""
+    """Mends a log that does not open for its damage: with the blocks that were there, where what is left of them, or
+    lies around them, says their term and so their names; else with blocks that peers say are durable."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -211,7 +211,7 @@ async def fill(node: Node, wound: Wound, term_of: Callable[[Vlsn], int], *, term
     while not filling.whole:
         if filling.add_record():
             continue
-        await _fill_next(node, filling, term_of(filling.next_vlsn))
+        await _fill_next(node, filling, term_of(filling.next_vlsn) or filling.term)
     return filling
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from feeder.restore import Restores
 from vlsn.block import BlockHeader, decode
-from vlsn.closed import durable_block
+from vlsn.closed import block_of_closed
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, WrongGroup, WrongName
 from vlsn.ids import NodeName, Vlsn
 from vlsn.offer import CLOSE, OPEN, document, read_ask
@@ -52,12 +52,12 @@ async def read_range(node: Node, session: str, number: int, start: int, end: int
 
 async def block_of(node: Node, asked: Mapping[str, str], term: int, first: int) -> bytes:
     """``GET /v1/peer/block``: the visible block of that name, verified, as it lies in this log; with a term of 0 the
-    one that begins at ``first``, if it is durable: also of a log that does not open for its own damage.  Raises
+    one that begins at ``first``, if it is durable.  Also of a log that does not open for its own damage.  Raises
     ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
     check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
-    if node.log is None and node.state == "DAMAGED" and not term:
+    if node.log is None and node.state == "DAMAGED":
         disk, stores, directory = node.seams.disk, node.seams.stores, str(node.config.dir)
-        kept: bytes = await node.on_keeper(lambda: durable_block(disk, stores, directory, first))
+        kept: bytes = await node.on_keeper(lambda: block_of_closed(disk, stores, directory, term, first))
         return kept
     block, header = await block_at(node, Vlsn(first))
     if header.first_vlsn != first or (term and header.term != term):

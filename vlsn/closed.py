@@ -1,10 +1,10 @@
-"""A durable block of a log that is not open, for a peer that has lost its copy: damage here is no damage there.
+"""A block of a log that is not open, for a peer that has lost its copy: damage here is no damage there.
 
     whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
-    it is durable when ``state``, or the header of a later block of this log, says so
 
-What is durable is never rolled back, so that a block which is, by this log's own word, is the group's, whatever a
-recovery would still do to the end of this log.  Blocking, on the keeper's thread.
+Who knows its name, term and first VLSN, gets what has that name in this log: no two blocks ever had one.  Who does not
+gets it if it is durable, as ``state``, or the header of a later block of this log, says: what is durable is never
+rolled back, whatever a recovery would still do to the end of this log.  Blocking, on the keeper's thread.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from vlsn.seams import Disk, Stores
 from vlsn.segment import FIRST_FRAME
 
 
-def durable_block(disk: Disk, stores: Stores, directory: str, first: int) -> bytes:
-    """The visible block that begins at VLSN ``first``, verified, durable.  Raises ``NotFound``."""
+def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first: int) -> bytes:
+    """The visible block (``term``, ``first``), verified; with a term of 0 the one that begins at ``first``, if it is
+    durable.  Raises ``NotFound``."""
     durable = read_stated(stores, directory).dtvlsn
     found: bytes | None = None
     for block in _blocks_from(disk, directory, first):
         header = block_format.decode_header(block)
+        if header.name == (term, first):
+            return block
         durable = max(durable, header.dtvlsn)
-        if header.first_vlsn == first and found is None:
+        if header.first_vlsn == first and not term:
             found, last = block, header.last_vlsn
         if found is not None and last <= durable:
             return found
-    raise NotFound(
-        f"VLSN {first} is not in what can be read of this damaged log"
-        if found is None
-        else f"VLSN {first} is not durable as far as this node's damaged log says"
-    )
+    if found is None:
+        raise NotFound(f"block ({term}, {first}) is not in what can be read of this damaged log")
+    raise NotFound(f"VLSN {first} is not durable as far as this node's damaged log says")
 
 
 def _blocks_from(disk: Disk, directory: str, first: int) -> Iterator[bytes]:

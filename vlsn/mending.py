@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from vlsn import block as block_format
 from vlsn import nodefile, scan
+from vlsn.block import BlockHeader
 from vlsn.chain import read_stated
 from vlsn.checksum import crc
 from vlsn.cuts import free_name
@@ -67,6 +68,8 @@ class Wound:
     """The VLSN that a block there begins with, if one does."""
     following: Vlsn
     """The first VLSN of the next visible block of the segment, 0 when there is none."""
+    term: int
+    """Of the blocks that were there, if the visible ones before and behind are of one term; else 0: not known."""
     old: FrameHeader | None
     """The header of the frame that began there, where it can still be read."""
     data: bytes
@@ -128,6 +131,7 @@ class _Last:
     """What lies before a place."""
 
     next_vlsn: Vlsn
+    term: int = 0
     offset: int = 0
     synced: int = 0
 
@@ -140,6 +144,7 @@ class _Last:
         if len(blocks):
             head = scan.block_headers(buf, base, blocks[-1:])[0]
             self.next_vlsn = Vlsn(int(head["first_vlsn"]) + int(head["count"]))
+            self.term = int(head["term"])
 
 
 def _visible(found: Walk) -> npt.NDArray[np.bool_]:
@@ -152,12 +157,13 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
     rest = segment.file.read(start, end - start)
     after = scan.find_frame_after(rest, start, start + 8, salt)
     stop = after if after is not None else end
-    following = Vlsn(0)
+    following, term = Vlsn(0), 0
     if after is not None:
         for walk in scan.islands(rest, start, after, salt):
             blocks = walk.offsets[_visible(walk)]
             if len(blocks):
-                following = Vlsn(int(scan.block_headers(rest, start, blocks[:1])[0]["first_vlsn"]))
+                head = scan.block_headers(rest, start, blocks[:1])[0]
+                following, term = Vlsn(int(head["first_vlsn"])), int(head["term"])
                 break
     return Wound(
         number=segment.number,
@@ -168,6 +174,7 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
         synced=last.synced,
         first=last.next_vlsn,
         following=following,
+        term=term if term == last.term else 0,
         old=decode_header(rest, 0, offset=start, salt=salt),
         data=rest[: stop - start],
     )
@@ -188,6 +195,12 @@ class Filling:
     @property
     def whole(self) -> bool:
         return self._at == self.wound.end
+
+    @property
+    def term(self) -> int:
+        """Of the block that is next, as what is left of it, or what lies around, says; 0: not known."""
+        old = self._old
+        return old.term if old is not None else self.wound.term
 
     def add(self, block: bytes) -> None:
         """A peer's block with ``next_vlsn`` as its first, verified.  Raises ``BadBody`` when it does not fit there,
@@ -241,11 +254,17 @@ class Filling:
         self.frames.append((head + payload).ljust(size, b"\0"))
         self._at, self._prev = self._at + size, size
 
-    def _check_old(self, block: bytes) -> None:
+    @property
+    def _old(self) -> BlockHeader | None:
         """The header of the block that was here, where it can still be read by its own checksum."""
         try:
-            mine = block_format.decode_header(self.wound.data, self._at - self.wound.start + FRAME_BYTES)
+            return block_format.decode_header(self.wound.data, self._at - self.wound.start + FRAME_BYTES)
         except BadBody:
+            return None
+
+    def _check_old(self, block: bytes) -> None:
+        mine = self._old
+        if mine is None:
             return
         theirs = block_format.decode_header(block)
         if mine.name != theirs.name:

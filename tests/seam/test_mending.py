@@ -137,6 +137,39 @@ def test_logs_that_do_not_open_mend_one_another() -> None:
     run(main())
 
 
+def test_logs_that_do_not_open_mend_one_another_where_no_disk_knows_it_durable() -> None:
+    """Every node has the last blocks, but no acknowledgement came back: what is left says their names."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(62, told)
+        master = group.master
+        for name in group.names:
+            group.net.block(name, master)
+        for number in range(8):
+            value = b"unheard %d" % number
+            status, answer = await group.append(value, to=master, acks="none")
+            assert status == 200, answer
+            told[answer["first"]] = value
+        last = max(told)
+        await group.until(lambda: all(n.opened().range.last_sync >= last for n in group.nodes.values()), "all have all")
+        assert group.nodes[master].dtvlsn() < last - 7
+        for number, name in enumerate(group.names):
+            flip(group, name, last - 5 + number, FRAME_BYTES + 100)
+        group.kill(*group.names, power=True)
+        group.net.heal()
+        await group.start()
+        await group.serving()
+        for name in group.names:
+            await group.until(lambda name=name: group.nodes[name].dtvlsn() >= last, f"{name} has all")  # type: ignore[misc]
+            assert await group.read(name) == told
+            assert group.nodes[name].events.counts["mended"] == 1
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_damage_in_the_current_segment_rolls_it_first() -> None:
     async def main() -> None:
         told: dict[int, bytes] = {}

@@ -48,7 +48,7 @@ class Images:
         """Of a minority."""
         return {
             "old disk": (3.0, self._old_disk),
-            "node file lost": (0.6, self._lose_node_file),
+            "node file lost": (1.0, self._lose_node_file),
             "node file older": (3.0, self._old_node_file),
             "node file slot flipped": (0.3, lambda name: self._flip_slots(name, 1)),
             "node file flipped": (0.6, lambda name: self._flip_slots(name, 2)),
