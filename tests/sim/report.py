@@ -21,7 +21,16 @@ STRUCK = {
         (
             *("kill", "power cut", "kill at an await", "pause", "clock", "everything dies", "stop inside recovery"),
             *("stop at a disk call", "failed write", "failed sync", "full disk", "slow disk"),
-            *("split", "one way", "cut off for long", "mute", "deaf", "slow link", "messages outlive their process"),
+            *(
+                "split",
+                "one way",
+                "cut off for long",
+                "mute",
+                "half heard",
+                "deaf",
+                "slow link",
+                "messages outlive their process",
+            ),
             *("cut connection", "lossy network", "transfer", "priority changed", "member added", "flipped bit"),
         ),
         COMMON,
