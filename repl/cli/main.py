@@ -44,7 +44,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "truncate": ("truncate", "Cut a stopped node's log after a VLSN, or lift its vote floor."),
     "index": ("index", "Print the VLSN index of a node's directory."),
     "audit": ("audit", "Prove with Spark that copies are equal."),
-    "bench": ("bench", "Measure."),
+    "bench": ("bench", "Measure a cluster, or the local log alone."),
     "config": ("config", "Print the settings and where each comes from."),
 }
 _MODULES: Final = "repl.cli."
@@ -97,7 +97,14 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
 
 
 @click.group(cls=Commands, name="vlsnlog", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 @click.option(
     "--show-completion",
     type=click.Choice(["bash", "zsh", "fish"]),

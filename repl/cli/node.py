@@ -19,6 +19,7 @@ from repl.lifeline import PID_FILE, tie_to_parent, write_pid
 def _flag(name: str) -> click.Option:
     each = NODE_SETTINGS[name]
     text = str(each.metadata["text"])
+    text = text[:1].upper() + text[1:]
     if name == "members":
         return click.Option(["--member", "members"], multiple=True, metavar="NAME=URL", help=f"{text}; once for each.")
     kind = str(each.type)
