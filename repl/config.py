@@ -35,6 +35,7 @@ ENVIRONMENT_PREFIX: Final = "VLSNLOG_"
 DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+CONFIG_BYTES_MAX: Final = 1 << 20
 ACK_POLICIES: Final = ("none", "majority", "all")
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -278,11 +279,19 @@ def resolve(
 def read_file(path: Path) -> dict[str, Any]:
     """The TOML document, every key of it known."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(CONFIG_BYTES_MAX + 1)
+        if len(data) > CONFIG_BYTES_MAX:
+            raise BadArgument(
+                f"{path}: has more than {CONFIG_BYTES_MAX} bytes, and is no config file; correct --config"
+            )
+        text = data.decode("utf-8")
     except FileNotFoundError:
         raise BadArgument(f"{path}: there is no such config file; correct --config") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadArgument(f"{path}: cannot be read ({error}); correct --config") from None
+        raise BadArgument(
+            f"{path}: cannot be read ({getattr(error, 'strerror', '') or error}); correct --config"
+        ) from None
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlencode
 
 import msgspec
 
 from feeder.acks import majority
-from repl.http.problem import error_of
+from repl.peers import get
 from repl.providing import block_at, check_names
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, NotMaster, Trimmed, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
@@ -130,15 +129,7 @@ async def own_copy(node: Node, vlsn: Vlsn) -> Copy:
 
 
 async def _ask(node: Node, name: NodeName, vlsn: Vlsn) -> Copy:
-    fields = {"group": node.config.group, "sender": node.config.name, "to": name, "vlsn": vlsn}
-    response = await node.network.request(
-        "GET",
-        f"{node.members.urls[name]}/v1/peer/copy?{urlencode(fields)}",
-        timeout_s=node.config.connect_timeout_s,
-    )
-    if response.status != 200:
-        raise error_of(bytes(response.body))
-    copy = read_json(bytes(response.body), Copy, f"the copy of {name}")
+    copy = read_json(await get(node, name, "/v1/peer/copy", vlsn=vlsn), Copy, f"the copy of {name}")
     if not copy.first <= vlsn <= copy.last:
         raise BadBody(f"{name} told of block ({copy.term}, {copy.first}) to {copy.last}, asked for VLSN {vlsn}")
     return copy

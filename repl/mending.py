@@ -20,10 +20,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
 
-from repl.http.problem import error_of
 from repl.offload import Offload, settle
+from repl.peers import get
 from vlsn.directory import LOCK_NAME
 from vlsn.errors import Damaged, IntegrityFault, NoSpace, NotFound, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
@@ -234,15 +233,7 @@ async def _fill_next(node: Node, filling: Filling, term: int) -> None:
 async def ask_block(node: Node, name: NodeName, term: int, first: Vlsn) -> bytes:
     """The block (``term``, ``first``) as that member has it; with a term of 0 the durable one that begins at
     ``first``.  Raises ``NotFound``, ``Damaged``, ``Unreachable`` …"""
-    fields = {"group": node.config.group, "sender": node.config.name, "to": name, "term": term, "first": first}
-    response = await node.network.request(
-        "GET",
-        f"{node.members.urls[name]}/v1/peer/block?{urlencode(fields)}",
-        timeout_s=node.config.connect_timeout_s,
-    )
-    if response.status != 200:
-        raise error_of(bytes(response.body))
-    return bytes(response.body)
+    return await get(node, name, "/v1/peer/block", term=term, first=first)
 
 
 def damage_status(node: Node) -> list[dict[str, Any]]:

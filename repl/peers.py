@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -85,6 +86,18 @@ async def post(node: Node, url: str, message: msgspec.Struct) -> bytes:
         headers={"Content-Type": "application/json"},
         body=msgspec.json.encode(message),
         timeout_s=node.config.connect_timeout_s,
+    )
+    if response.status != 200:
+        raise error_of(bytes(response.body))
+    return bytes(response.body)
+
+
+async def get(node: Node, name: NodeName, path: str, **fields: object) -> bytes:
+    """What the member ``name`` answers to a GET that says who asks whom.  Raises ``Unreachable``, or what was answered
+    instead."""
+    asked = {"group": node.config.group, "sender": node.config.name, "to": name, **fields}
+    response = await node.network.request(
+        "GET", f"{node.members.urls[name]}{path}?{urlencode(asked)}", timeout_s=node.config.connect_timeout_s
     )
     if response.status != 200:
         raise error_of(bytes(response.body))

@@ -150,6 +150,8 @@ def test_a_wrong_file_is_named(path: Path, text: str, words: str) -> None:
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="no such config file"):
         load_node_config(path=tmp_path / "absent.toml", environment={})
+    with pytest.raises(BadArgument, match="no config file"):
+        load_node_config(path=Path("/dev/zero"), environment={})
     with pytest.raises(BadArgument, match="cannot be read"):
         load_node_config(path=tmp_path, environment={})
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"\n')
