@@ -92,13 +92,12 @@ class LocalBench:
         return self._figure("verify", "MB/s", rates, "read", ceilings, aim_ratio=VERIFY_AIM)
 
     def verify_cold(self) -> Figure:
+        """Each of the two twice in a row, of which the faster counts: what is dropped goes back to a virtual machine's
+        host, which every second time takes it away and makes it anew under whoever reads then."""
         rates, ceilings = [], []
         for _ in range(self.rounds):
-            ceilings.append(self.log_mb / self._read_cold(round(self.log_mb * 1e6)))
-            self._drop_cache()
-            began = time.perf_counter()
-            self._verified()
-            rates.append(self.log_mb / (time.perf_counter() - began))
+            ceilings.append(self.log_mb / min(self._read_cold(round(self.log_mb * 1e6)) for _ in range(2)))
+            rates.append(self.log_mb / min(self._verified_cold() for _ in range(2)))
         return self._figure("verify-cold", "MB/s", rates, "cold read", ceilings, aim_ratio=VERIFY_AIM)
 
     def verify_bare(self) -> Figure:
@@ -165,6 +164,13 @@ class LocalBench:
     def _verified(self) -> None:
         report = verify(PosixDisk(), LmdbStores(), str(self.directory), reading=ReadAhead())
         assert report.ok, report.findings
+
+    def _verified_cold(self) -> float:
+        """Seconds."""
+        self._drop_cache()
+        began = time.perf_counter()
+        self._verified()
+        return time.perf_counter() - began
 
     def _data_span(self, log: Log) -> tuple[int, int]:
         """First and last VLSN of the entries of ``fill``: before them nothing, behind them each open's own."""
