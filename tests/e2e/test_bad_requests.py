@@ -245,7 +245,7 @@ def test_parameters_of_a_read_are_known_and_in_range(group: Group, name: str) ->
         for target in BAD_READS:
             answer = call("GET", group.urls[name] + target)
             assert (answer.status, answer.json()["type"]) == (400, "bad-argument"), (target, answer)
-        for seen in ("x", "-1", "1.5", str(1 << 64)):
+        for seen in ("x", "-1", "1.", "1.x", "1.5.2", "1.-5", str(1 << 64)):
             call("GET", f"{group.urls[name]}/v1/tail", headers={"Last-Event-ID": seen}).refused(400, "bad-argument")
         for action in ("checkpoint", "rotate"):
             call("POST", f"{group.urls[name]}/v1/admin/{action}?x=1").refused(400, "bad-argument")
