@@ -5,7 +5,7 @@
 
 A comment comes whenever 15 s passed without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
 goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
-With ``?ids=vlsn.term`` ids are ``17.2``: a browser that comes back with one is told (``not-in-log``) if the log does
+With ``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one is told (``not-in-log``) if the log does
 not hold VLSN 17 of term 2.
 What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
 ends the stream.  So do events for which there is no room, since other clients do not take theirs (``queue-full``).
@@ -32,7 +32,7 @@ from vlsn.errors import VlsnLogError, WaitEnded
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _COMMENT = b": still here\n\n"
-IDS: Mapping[str, bool] = {"vlsn": False, "vlsn.term": True}
+IDS: Mapping[str, bool] = {"vlsn": False, "vlsn@term": True}
 _PARAMETERS = frozenset({"from", "kinds", "after_term", "ids"}) | CONFIRMED
 
 
@@ -126,10 +126,10 @@ class _Tail:
 
 def _seen(last_event_id: str) -> tuple[int, int]:
     """VLSN and term, 0 where it does not say one.  Raises ``BadArgument``."""
-    vlsn, dot, term = last_event_id.partition(".")
+    vlsn, at, term = last_event_id.partition("@")
     return (
-        query.whole_of(vlsn, "Last-Event-ID", 1 if dot else 0, query.VLSN_MAX - 1),
-        query.whole_of(term, "Last-Event-ID", 1, query.VLSN_MAX) if dot else 0,
+        query.whole_of(vlsn, "Last-Event-ID", 1 if at else 0, query.VLSN_MAX - 1),
+        query.whole_of(term, "Last-Event-ID", 1, query.VLSN_MAX) if at else 0,
     )
 
 
@@ -138,5 +138,5 @@ def _events(page: EntryPage, all_kinds: bool, with_term: bool) -> bytes:
         return _COMMENT
     rows = zip(page.entries, ndjson.encode_each(page.entries, kinds=all_kinds), strict=True)
     if with_term:
-        return b"".join([b"id: %d.%d\ndata: %b\n\n" % (entry.vlsn, entry.term, row) for entry, row in rows])
+        return b"".join([b"id: %d@%d\ndata: %b\n\n" % (entry.vlsn, entry.term, row) for entry, row in rows])
     return b"".join([b"id: %d\ndata: %b\n\n" % (entry.vlsn, row) for entry, row in rows])

@@ -58,16 +58,16 @@ async def test_tail_resumes_after_the_last_event_id() -> None:
 async def test_tail_ids_with_terms_find_out_that_what_was_read_is_not_in_the_log() -> None:
     node = MemoryNode()
     node.append(b"a", b"b", b"c")
-    stream = stream_of(await call(node, "GET", "/v1/tail?from=3&ids=vlsn.term"))
+    stream = stream_of(await call(node, "GET", "/v1/tail?from=3&ids=vlsn@term"))
     first = (await anext(stream)).split(b"\n")[0]
-    assert first == b"id: 3.7"
+    assert first == b"id: 3@7"
     await stream.aclose()
     seen = {"Last-Event-ID": first.removeprefix(b"id: ").decode()}
-    for target in ("/v1/tail?ids=vlsn.term", "/v1/tail?from=2&after_term=6"):
+    for target in ("/v1/tail?ids=vlsn@term", "/v1/tail?from=2&after_term=6"):
         again = stream_of(await call(node, "GET", target, seen))
         assert b'"value":"c"' in await anext(again)
         await again.aclose()
-    other = refused(await call(node, "GET", "/v1/tail?ids=vlsn.term", {"Last-Event-ID": "3.6"}), 409, "not-in-log")
+    other = refused(await call(node, "GET", "/v1/tail?ids=vlsn@term", {"Last-Event-ID": "3@6"}), 409, "not-in-log")
     assert (other["vlsn"], other["term"], other["found"]) == (3, 6, 7)
 
 
@@ -102,10 +102,10 @@ async def test_tail_outlives_a_change_of_role() -> None:
         ("/v1/tail?limit=1", {}),
         ("/v1/tail", {"Last-Event-ID": "x"}),
         ("/v1/tail", {"Last-Event-ID": "-1"}),
-        ("/v1/tail", {"Last-Event-ID": "3."}),
-        ("/v1/tail", {"Last-Event-ID": "3.0"}),
-        ("/v1/tail", {"Last-Event-ID": "0.7"}),
-        ("/v1/tail", {"Last-Event-ID": "3.7.1"}),
+        ("/v1/tail", {"Last-Event-ID": "3@"}),
+        ("/v1/tail", {"Last-Event-ID": "3@0"}),
+        ("/v1/tail", {"Last-Event-ID": "0@7"}),
+        ("/v1/tail", {"Last-Event-ID": "3@7@1"}),
         ("/v1/tail?ids=term", {}),
     ],
 )
