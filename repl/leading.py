@@ -139,12 +139,13 @@ class Leading(Role):
 
     async def _ask_those_without_feed(self) -> None:
         """An empty member takes its first feed only from the process that asked it last: a founder that died
-        between its first block and that feed has to ask once more."""
+        between its first block and that feed has to ask once more, and whoever leads, until it is fed: another
+        newcomer may have asked it too."""
         asked: set[NodeName] = set()
         while True:
             missing = [name for name in self.node.members.listed if name not in self.feeders and name not in asked]
             answers = await ask_all(self.node, founding.FOUNDING, (name for name in missing if name != self.node.name))
-            asked.update(answers)
+            asked.update(name for name, answer in answers.items() if not answer.empty)
             await asyncio.sleep(1.0)
 
     def _end(self) -> None:

@@ -84,6 +84,43 @@ def incarnation(group: Group, name: str) -> str:
     return f"{group.nodes[name].incarnation:016x}"
 
 
+def test_a_newcomer_is_fed_that_another_newcomer_has_asked_too() -> None:
+    """n0 is the first by name, and asks whether everybody is empty, just after the master did."""
+
+    async def main() -> None:
+        group = Group(40)
+        await group.start()
+        await group.serving()
+        entries = await told(group, 5)
+        master = group.nodes[group.master]
+        names = list(group.names)
+        group.names += ["n0", "n4"]
+        for name in ("n0", "n4"):
+            group.machine(name)
+        await group.start("n4")
+        await group.until(lambda: group.nodes["n4"].reason.startswith("not-listed"), "n4 waits to be listed")
+        group.net.delays_s["n4", master.name] = (0.2, 0.2)  # it has no time to be fed at once
+        await changed(group, change="add", name="n4", url=group.url("n4"))
+        group.net.block("n4", master.name)
+        newcomer = group.nodes["n4"]
+        await group.until(lambda: newcomer.founder == (master.incarnation, master.process), "the master has asked it")
+        group.net.block(master.name, "n4")
+        group.net.unblock([("n4", master.name)])
+        await group.start("n0")
+        await group.until(
+            lambda: newcomer.founder == (group.nodes["n0"].incarnation, group.nodes["n0"].process), "n0 too"
+        )
+        await asyncio.sleep(1.0)
+        group.kill("n0")
+        group.net.heal()
+        await electable(group, "n4")
+        await has_all(group, entries, *names, "n4")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_node_joins_catches_up_and_counts() -> None:
     async def main() -> None:
         group = Group(41)
