@@ -16,6 +16,7 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     what is durable is on the media of a majority of     whenever a DTVLSN rises
         the incarnations that the log lists, and of
         both lists while a name passes to another
+    a master makes nothing durable but through its term  the same (Raft §5.4.2)
     equal prefixes up to the common DTVLSN               the same: there is one list of what is durable
     a DTVLSN never falls within a process                the same
     nothing durable is rolled back, or gone after        at each rollback, at each open
@@ -362,6 +363,7 @@ class Watch:
         if len(holders) <= size // 2:
             said = f"only {sorted(holders)} of {size}, {sorted(who)}, have synced it"
             raise self.violated(f"{name} calls {block} durable; {said}")
+        self._through_its_term(name, block)
         self.group.happened_first(name, "durable" if self._first_of == name else "first durable")
         self._first_of = name
         self.durable[block.first] = block
@@ -374,6 +376,14 @@ class Watch:
             before = self.places.setdefault(entry.value, entry.vlsn)
             if before != entry.vlsn:
                 raise self.violated(f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}")
+
+    def _through_its_term(self, name: str, block: Block) -> None:
+        node = self.group.nodes[name]
+        log = node.opened()
+        term = log.node_file.record.term
+        leads = self.masters.get(term) == (name, node.incarnation, node.process)
+        if leads and log.history.term_of(log.dtvlsn) < term:
+            raise self.violated(f"{name} calls {block} durable by copies alone; it leads term {term}")
 
     def _who_counts(self, copy: Copy) -> tuple[set[tuple[str, int]], int]:
         """Name and incarnation of who may make something durable, and of how many they have to be more than half, as
