@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -114,7 +116,6 @@ class Disk(RuleBasedStateMachine):
         end = (self.log[-1], len(self.log))
         if end > self.floor:
             self.floor = end
-        self.sequence += 1
         del self.log[data.draw(st.integers(0, len(self.log) - 1)) :]
         self.matched = self.heard.term == self.term and self.heard.vlsn > 0
 
@@ -136,6 +137,9 @@ class Disk(RuleBasedStateMachine):
                 self.claimed(node, log).vlsn < self.heard.vlsn and node.term == self.heard.term
             ):
                 assert found
+            if log and node.sequence < self.heard.sequence:  # it is cut as it is opened, before it asks
+                cut = replace(node, floor_term=log[-1], floor_vlsn=len(log) + 3)
+                assert forgotten(self.claimed(cut, log[:-1]), self.heard)
 
 
 TestDisk = Disk.TestCase

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -106,6 +108,25 @@ def test_replace_writes_and_syncs_one_slot_after_the_other() -> None:
     assert with_file.record == stored == read(disk, PATH)
     assert (stored.term, stored.sequence) == (1, 2)
     assert disk.durable_content(PATH) == stored.encode() * 2
+
+
+def test_a_floor_alone_keeps_the_sequence_and_slot_one_is_the_newer() -> None:
+    disk = disk_with_file()
+    before = NodeFile.open(disk, PATH).record
+    floor = replace(before, floor_term=before.term, floor_vlsn=9)
+    calls = len(disk.calls)
+    for number in range(1, 9):
+        cut = disk.clone()
+        node_file = NodeFile.open(cut, PATH)
+        cut.stop_at(len(cut.calls) + number)
+        with suppress(StopHere):
+            assert node_file.replace(floor).sequence == before.sequence
+        cut.process_kill()
+        assert NodeFile.open(cut, PATH).record == (before if number == 1 else floor)
+        assert cut.durable_content(PATH)[:SLOT_BYTES] == cut.durable_content(PATH)[SLOT_BYTES:]
+    assert len(disk.calls) == calls
+    with_vote = NodeFile.open(disk, PATH).replace(replace(floor, term=floor.term + 1))
+    assert with_vote.sequence == before.sequence + 1
 
 
 def test_replace_refuses_a_lower_term() -> None:
