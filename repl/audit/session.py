@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,17 +46,39 @@ def spark_context(master: str) -> Iterator[SparkContext]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with TemporaryFile() as notes:
         try:
-            context = _started(_conf(master), notes)
+            with _uninterrupted() as interrupted:
+                context = _started(_conf(master), notes)
         except Exception as error:  # py4j's and the JVM's own, of many kinds
             notes.seek(0)
             said = [*notes.read().decode(errors="replace").splitlines(), *str(error).splitlines()]
             reason = next((line for line in said if "Exception" in line or "Error" in line), str(error))
             raise Unreadable(f"Spark did not start on {master}: {reason.strip()}") from error
     try:
+        if interrupted:
+            raise KeyboardInterrupt
         context.setLogLevel("ERROR")
         yield context
     finally:
         context.stop()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[list[int]]:
+    """Ctrl-C is only noted meanwhile: a JVM that is left while it starts does not end by itself."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # Spark sets its own once it runs
+            signal.signal(signal.SIGINT, before)
 
 
 def _started(conf: SparkConf, notes: IO[bytes]) -> SparkContext:
@@ -62,7 +86,12 @@ def _started(conf: SparkConf, notes: IO[bytes]) -> SparkContext:
     gateway = None
     if SparkContext._gateway is None:
         gateway = launch_gateway(conf, {"stdout": notes, "stderr": notes})
-    return SparkContext(conf=conf, gateway=gateway)
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    except BaseException:
+        if gateway is not None:
+            gateway.proc.kill()
+        raise
 
 
 def _conf(master: str) -> SparkConf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,6 +29,7 @@ def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], his
     """Compare copies of one log: each SOURCE is a node's directory or its URL."""
     from repl.audit.job import run_audit
 
+    keep_py4j_quiet()
     with progress_on_terminal() as progress:
         report = run_audit(sources, spark_master=spark_master, out=out, history=history, progress=progress)
     if as_json:
@@ -35,6 +37,13 @@ def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], his
     else:
         print_report(report)
     return report.exit_code
+
+
+def keep_py4j_quiet() -> None:
+    """It tells of a Ctrl-C by a traceback through the root logger, on stderr where nobody has said otherwise."""
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(logging.NullHandler())
 
 
 def print_report(report: AuditReport) -> None:

@@ -77,9 +77,10 @@ def _run(directory: Path, records: list[bytes]) -> int:
 def _audit(urls: Sequence[str], teller: Teller) -> AuditReport:
     """Outside the event loop, so that Ctrl-C ends Spark's work at once."""
     from repl.audit.job import run_audit
-    from repl.cli.audit import progress_on_terminal
+    from repl.cli.audit import keep_py4j_quiet, progress_on_terminal
 
     teller.say("the three logs are audited with Spark")
+    keep_py4j_quiet()
     with progress_on_terminal() as progress:
         return run_audit(urls, progress=progress)
 

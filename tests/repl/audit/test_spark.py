@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +84,36 @@ def test_what_cannot_run_is_refused_before_spark_is_asked(tmp_path: Path) -> Non
             run_audit(sources, out=out)
     with pytest.raises(Unreadable, match="gone"):
         run_audit([made[0], str(tmp_path / "gone")])
+
+
+def in_session(leader: int) -> dict[int, str]:
+    """The processes of a session, by id."""
+    found = {}
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, fields = each.read_text().partition("(")[2].rpartition(")")
+            if int(fields.split()[3]) == leader and fields.split()[0] != "Z":
+                found[int(each.parent.name)] = name
+    return found
+
+
+def test_ctrl_c_ends_an_audit_quietly_and_its_jvm_with_it(tmp_path: Path) -> None:
+    vlsnlog = Path(sys.executable).with_name("vlsnlog")
+    auditing = subprocess.Popen(
+        [vlsnlog, "audit", *paths(copies(tmp_path))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while "java" not in in_session(auditing.pid).values():
+        assert auditing.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(auditing.pid, signal.SIGINT)  # as a terminal does: to all of them
+    out, err = auditing.communicate(timeout=60)
+    assert (auditing.returncode, out, err.strip()) == (130, b"", b"")
+    while left := in_session(auditing.pid):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
