@@ -118,8 +118,10 @@ class Nemesis:
             if self.group.watch.violation is not None:
                 return
             self.images.look()
-            if self.group.loop.time() > end - seconds / 3 and len(set(self.group.watch.leads)) < 2:
-                self.strike("kill", self.group.master, lambda name: self.die(name, power=False, back_s=(3.0, 6.0)))
+            leader = self.group.nodes.get(self.group.master)
+            late = self.group.loop.time() > end - seconds / 3
+            if late and leader is not None and leader.is_master() and len(set(self.group.watch.leads)) < 2:
+                self.strike("kill", leader.name, lambda name: self.die(name, power=False, back_s=(3.0, 6.0)))
                 continue
             weights = [weight for weight, _ in self.faults.values()]
             for what in self.rng.choices(list(self.faults), weights, k=MISSES_MAX):
