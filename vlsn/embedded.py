@@ -307,17 +307,18 @@ class Log:
     def close(self) -> None:
         """A clean stop.  Appends and a rollback under way are finished first; harmless when done before.  Raises
         ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
+        failed = self._log.failure
         try:
-            self._calls.in_turn(self._close)
+            self._calls.in_turn(lambda: self._close(failed))
         except LogClosed:
             return
 
-    def _close(self) -> None:
+    def _close(self, failed: LogFailed | None) -> None:
+        """``failed``: why the log had failed before it was asked for."""
         done: Answer[None] = Answer()
         with self._log.latch:
             if self._log.closed:
                 return
-            failed = self._log.failure
             self._log.close(lambda: done.give(None))
         done.wait()
         if self._ticker is not None:
