@@ -68,6 +68,8 @@ class Wound:
     """The VLSN that a block there begins with, if one does."""
     following: Vlsn
     """The first VLSN of the next visible block of the segment, 0 when there is none."""
+    follows_on: bool
+    """Nothing between here and that block is damaged: what fills this wound ends just before it."""
     term: int
     """Of the blocks that were there, if the visible ones before and behind are of one term; else 0: not known."""
     old: FrameHeader | None
@@ -157,13 +159,13 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
     rest = segment.file.read(start, end - start)
     after = scan.find_frame_after(rest, start, start + 8, salt)
     stop = after if after is not None else end
-    following, term = Vlsn(0), 0
+    following, term, follows_on = Vlsn(0), 0, False
     if after is not None:
-        for walk in scan.islands(rest, start, after, salt):
+        for number, walk in enumerate(scan.islands(rest, start, after, salt)):
             blocks = walk.offsets[_visible(walk)]
             if len(blocks):
                 head = scan.block_headers(rest, start, blocks[:1])[0]
-                following, term = Vlsn(int(head["first_vlsn"])), int(head["term"])
+                following, term, follows_on = Vlsn(int(head["first_vlsn"])), int(head["term"]), number == 0
                 break
     return Wound(
         number=segment.number,
@@ -174,6 +176,7 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
         synced=last.synced,
         first=last.next_vlsn,
         following=following,
+        follows_on=follows_on,
         term=term if term == last.term else 0,
         old=decode_header(rest, 0, offset=start, salt=salt),
         data=rest[: stop - start],
@@ -218,10 +221,10 @@ class Filling:
                 "more than blocks was lost there"
             )
         self._check_old(block)
+        if wound.follows_on and self._at + size == wound.end and header.last_vlsn + 1 != wound.following:
+            raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
         self._place(FrameKind.BLOCK, block)
         self.next_vlsn = Vlsn(header.last_vlsn + 1)
-        if self.whole and wound.following and self.next_vlsn != wound.following:
-            raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
 
     def add_record(self) -> bool:
         """Whether what is next can only have been a checkpoint's record: one is put there that says no more than is

@@ -340,6 +340,8 @@ class Watch:
         if dtvlsn < copy.dtvlsn:
             raise self.violated(f"{name}: the DTVLSN fell from {copy.dtvlsn} to {dtvlsn}")
         copy.dtvlsn = dtvlsn
+        if copy.last > log.allocated:  # rolled back, and what comes in its place waits for the writer
+            self._truncate(name, copy, log.allocated)
         upto = min(dtvlsn, copy.last)
         if upto <= copy.checked:
             return

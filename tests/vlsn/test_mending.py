@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from tests.vlsn.logs import Machine, Opened, put
 from vlsn import scan
 from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
 from vlsn.frame import FRAME_BYTES, FrameKind
-from vlsn.ids import Vlsn, lsn_file, lsn_offset
+from vlsn.ids import Vlsn, lsn_file, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX
 from vlsn.mending import Filling, Wound, check_window, find_wound, mend
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name, sidecar_name
@@ -21,12 +23,16 @@ from vlsn.verify import verify
 class Story:
     """A stopped log of several segments and what its blocks are, by first VLSN."""
 
-    def __init__(self, *, other: bool = False) -> None:
+    def __init__(self, *, other: bool = False, checkpoint: bool = False) -> None:
+        """``checkpoint``: before the last ten blocks."""
         self.machine = Machine(1)
         self.held: dict[int, bytes] = {0: b""} if other else {}
         opened = Opened(self.machine)
         put(opened, self.held, 150, 900)
         log = opened.log
+        if checkpoint:
+            log.checkpointer.run(done=lambda _: None, failed=lambda _: None)
+            put(opened, self.held, 10, 900)
         reader = log.reader()
         start = log.index.at_or_before(Vlsn(1))
         assert start is not None
@@ -107,6 +113,28 @@ def test_any_flipped_bits_in_blocks_of_a_segment_are_mended_byte_for_byte(
     assert not report.findings, report.findings
     opened = Opened(story.machine, take_term=False)
     assert opened.entries() == story.held
+
+
+@pytest.mark.parametrize("further", [0, 1, 2])
+def test_damage_on_both_sides_of_a_checkpoints_record_is_mended(further: int) -> None:
+    """What lies between two wounds is whole, and no block: the first one does not end before the block behind both."""
+    story = Story(checkpoint=True)
+    firsts = sorted(story.places)
+    gaps = [
+        (one, other)
+        for one, other in pairwise(firsts)
+        if story.places[one][0] == story.places[other][0]
+        and story.places[other][1] - story.places[one][1] > FRAME_BYTES + padded(len(story.blocks[one]))
+    ]
+    before, behind = gaps[-1]
+    for vlsn in (before, *(first for first in firsts if behind <= first <= behind + further)):
+        number = story.flip(vlsn, FRAME_BYTES + 300)
+    content = story.disk.content(story.path(number))
+    assert story.mend_all(number) == 2
+    assert story.disk.content(story.path(number)) != content
+    report = verify(story.disk, story.machine.stores, story.machine.directory)
+    assert not report.findings, report.findings
+    assert Opened(story.machine, take_term=False).entries() == story.held
 
 
 @pytest.mark.parametrize("byte", [FRAME_BYTES + 10, FRAME_BYTES + 200])
