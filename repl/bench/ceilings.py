@@ -70,7 +70,7 @@ async def _websocket() -> float:
         "repl.bench.ceilings",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        process_group=0,  # Ctrl-C is ours: it ends with its standard input
+        start_new_session=True,  # Ctrl-C is ours: it ends with its standard input
     )
     assert process.stdin is not None and process.stdout is not None
     try:
