@@ -99,7 +99,7 @@ async def look(node: Node, vlsn: Vlsn) -> Weighed:
     """Asks every electable member for its copy, once.  Raises ``NotFound``, ``Damaged``, ``Trimmed``, ``NotMaster`` of
     this node's own."""
     own = NodeName(node.config.name)
-    electable = _electable(node)
+    electable = node.members.electable
     copies = {own: (await own_copy(node, vlsn)).sha256}
 
     async def one(name: NodeName) -> None:
@@ -119,8 +119,7 @@ async def answer_copy(node: Node, asked: Mapping[str, str], vlsn: int) -> dict[s
     """``GET /v1/peer/copy``: which block holds ``vlsn`` here, and its SHA-256.  Raises ``WrongGroup``, ``WrongName``,
     ``NotFound``, ``Damaged``, ``Trimmed``."""
     check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
-    copy = await own_copy(node, Vlsn(vlsn))
-    return {field: getattr(copy, field) for field in copy.__struct_fields__}
+    return msgspec.structs.asdict(await own_copy(node, Vlsn(vlsn)))
 
 
 async def own_copy(node: Node, vlsn: Vlsn) -> Copy:
@@ -133,10 +132,3 @@ async def _ask(node: Node, name: NodeName, vlsn: Vlsn) -> Copy:
     if not copy.first <= vlsn <= copy.last:
         raise BadBody(f"{name} told of block ({copy.term}, {copy.first}) to {copy.last}, asked for VLSN {vlsn}")
     return copy
-
-
-def _electable(node: Node) -> list[NodeName]:
-    group = node.opened().history.group
-    if group is None:
-        return sorted(node.members.listed)
-    return sorted(NodeName(member.name) for member in group.members if member.electable)

@@ -51,11 +51,18 @@ class Members:
         if url and master not in {**self.listed, **self._node.config.members}:
             self._learned = {master: url}
 
+    @property
+    def electable(self) -> list[NodeName]:
+        """Who has a vote, by name: as the group lists them; while this node knows no list, all that its settings
+        name."""
+        group = self._node.opened().history.group
+        if group is None:
+            return sorted(self._node.config.members)
+        return sorted(NodeName(each.name) for each in group.members if each.electable)
+
     def are_none(self) -> bool:
         """No other member has a vote."""
-        config, group = self._node.config, self._node.opened().history.group
-        others = config.members if group is None else [each.name for each in group.members if each.electable]
-        return not set(others) - {config.name}
+        return not set(self.electable) - {self._node.config.name}
 
     # What is told.
 

@@ -184,7 +184,7 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
     asker = parse_hex(question.incarnation)
     answer = answer_of(node, asker)
     node.members.heard.note(asker, Told(question.sequence, question.term, question.told))
-    return {field: getattr(answer, field) for field in answer.__struct_fields__}
+    return msgspec.structs.asdict(answer)
 
 
 async def answer_vote(node: Node, body: object) -> dict[str, Any]:
@@ -193,7 +193,7 @@ async def answer_vote(node: Node, body: object) -> dict[str, Any]:
     election = _election_for(node, request)
     node.members.heard.note(parse_hex(request.incarnation), Told(request.sequence, 0 if request.pre else request.term))
     reply = await election.asked(request)
-    return {field: getattr(reply, field) for field in reply.__struct_fields__}
+    return msgspec.structs.asdict(reply)
 
 
 async def answer_stand(node: Node, body: object) -> dict[str, Any]:

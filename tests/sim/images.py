@@ -14,7 +14,7 @@ from repl.images import Told, claim, forgotten
 from tests.fakes.kv import Contents
 from tests.fakes.machine import Image
 from tests.sim.logs import visible
-from vlsn.errors import BadBody
+from tests.sim.watch import newest_record
 from vlsn.nodefile import SLOT_BYTES, NodeRecord
 
 if TYPE_CHECKING:
@@ -219,10 +219,4 @@ def record_in(image: Image, name: str) -> NodeRecord | None:
     """The newest that its node file holds."""
     path = f"/{name}/node.id"
     data = image.disk.content(path) if path in image.disk.files(f"/{name}") else b""
-    found = []
-    for at in (0, SLOT_BYTES):
-        try:
-            found.append(NodeRecord.decode(data[at : at + SLOT_BYTES]))
-        except BadBody:
-            continue
-    return max(found, key=lambda record: record.sequence, default=None)
+    return newest_record(data)

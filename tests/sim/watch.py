@@ -59,6 +59,17 @@ class Violation(AssertionError):
     """Something that must hold does not."""
 
 
+def newest_record(data: bytes) -> NodeRecord | None:
+    """Of a node file's slots; None where neither can be read."""
+    found = []
+    for at in (0, SLOT_BYTES):
+        try:
+            found.append(NodeRecord.decode(data[at : at + SLOT_BYTES]))
+        except BadBody:
+            continue
+    return max(found, key=lambda record: record.sequence, default=None)
+
+
 @dataclass(slots=True)
 class Copy:
     """The log of one machine, as far as its node was told to write it."""
@@ -198,13 +209,7 @@ class Watch:
     def record_of(self, name: str) -> NodeRecord | None:
         """What the medium alone holds of the node file."""
         data = bytes(self.group.machines[name].disk.on_medium(f"/{name}/node.id") or b"")
-        found = []
-        for at in (0, SLOT_BYTES):
-            try:
-                found.append(NodeRecord.decode(data[at : at + SLOT_BYTES]))
-            except BadBody:
-                continue
-        return max(found, key=lambda record: record.sequence, default=None)
+        return newest_record(data)
 
     # The log of a node.
 
