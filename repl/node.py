@@ -282,13 +282,15 @@ class Node:
     # What the roles use.
 
     def opened(self) -> LocalLog:
-        """Raises ``NotMaster`` while the log is not open, ``Damaged`` when it could not be."""
+        """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
         if self.log is None:
             if self.state == "DAMAGED":
                 raise Damaged(self.reason)
             if self.state == "RESTORING":
                 raise NotMaster("the node is being restored from a peer")
             raise NotMaster("the node is still opening its log; try again soon")
+        if self.log.closing:
+            raise NotMaster("the node is closing its log")
         return self.log
 
     def worker(self, name: str) -> Worker:

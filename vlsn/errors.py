@@ -206,6 +206,8 @@ class LogFailed(VlsnLogError):
 class LogClosed(VlsnLogError):
     """The log was closed before, or while, this was asked."""
 
+    slug = "not-ready"
+
 
 class LogInUse(VlsnLogError):
     """Another process has the directory open."""

@@ -168,10 +168,11 @@ class LmdbStore:
                 raise LogFailed(f"{self.path}: {fault}") from fault
 
     def close(self) -> None:
-        """Idempotent; no other call may be under way or follow."""
+        """Idempotent; no write may be under way or follow."""
         with self._gate:
-            if self.path not in _open_paths:
+            if self._reading.closed:
                 return
+            self._reading.closed = True
             self._environment.close()
             _release(self.path)
             if self.temporary is not None:
@@ -193,21 +194,22 @@ class LmdbStore:
 class _Reading:
     """One short read transaction at a time, with the gate held; what LMDB cannot read is ``Damaged``."""
 
-    __slots__ = ("_environment", "_gate", "_path", "_transaction")
+    __slots__ = ("_environment", "_gate", "_path", "_transaction", "closed")
 
     def __init__(self, path: str, environment: lmdb.Environment, gate: threading.Lock) -> None:
         self._path = path
         self._environment = environment
         self._gate = gate
+        self.closed = False
 
     def __enter__(self) -> Transaction:
         self._gate.acquire()
         try:
+            if self.closed:
+                raise LogClosed(f"{self._path} is closed")
             self._transaction = self._environment.begin(buffers=True)
         except BaseException as fault:
             self._gate.release()
-            if self._path not in _open_paths:
-                raise LogClosed(f"{self._path} is closed") from fault
             if isinstance(fault, lmdb.Error):
                 _damaged(self._path, fault)
             raise

@@ -167,7 +167,9 @@ class KeyValue(Protocol):
         on return.  Always called on one and the same thread, never the event loop's."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Idempotent.  Reads that follow raise ``LogClosed``."""
+        ...
 
 
 class Stores(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from tests.fakes.disk import FakeDisk
-from vlsn.errors import Damaged, LogFailed, LogInUse
+from vlsn.errors import Damaged, LogClosed, LogFailed, LogInUse
 from vlsn.seams import KeyValue
 
 
@@ -176,7 +176,8 @@ class FakeStore:
 
     @property
     def _contents(self) -> Contents:
-        assert not self._closed, f"{self.path} is closed"
+        if self._closed:
+            raise LogClosed(f"{self.path} is closed")
         return self._stores.contents[self.path]
 
     def _item(self, at: int) -> tuple[bytes, bytes]:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.kv import FakeStores
-from vlsn.errors import Damaged, LogInUse
+from vlsn.errors import Damaged, LogClosed, LogInUse
 from vlsn.lmdb_store import LmdbStores
 from vlsn.seams import KeyValue, Stores
 
@@ -51,6 +51,25 @@ def test_get_gives_what_was_put_and_none_for_what_was_not(store: KeyValue) -> No
     assert store.get(b"k") == b"value"
     assert store.get(b"empty") == b""
     assert store.get(b"other") is None
+
+
+def test_a_closed_store_says_so_also_once_its_path_is_open_again(world: tuple[Stores, str, Flip]) -> None:
+    stores, path, _ = world
+    closed = stores.open(path, map_bytes=MAP_BYTES)
+    closed.write([(b"k", b"value")])
+    closed.close()
+    with pytest.raises(LogClosed):
+        closed.get(b"k")
+    again = stores.open(path, map_bytes=MAP_BYTES)
+    try:
+        with pytest.raises(LogClosed):
+            closed.at_or_before(b"k")
+        closed.close()
+        assert again.get(b"k") == b"value"
+        with pytest.raises(LogInUse):
+            stores.open(path, map_bytes=MAP_BYTES)
+    finally:
+        again.close()
 
 
 def test_a_later_put_of_one_write_wins(store: KeyValue) -> None:

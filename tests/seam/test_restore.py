@@ -8,6 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fakes.disk import Call
@@ -253,6 +254,53 @@ def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
         assert group.nodes["n2"].opened().range.first == 1
         record = group.nodes["n2"].opened().node_file.record
         assert record.floor_vlsn == max(told)  # what it had, it says that it had
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/peer/block?group=sim&sender=n1&to=n2&term=0&first=1",
+        "/v1/peer/copy?group=sim&sender=n1&to=n2&vlsn=1",
+        "/v1/entries?from=1&limit=1000",
+        "/v1/entries/5",
+        "/v1/segments",
+        "/v1/status",
+        "/metrics",
+    ],
+)
+def test_what_is_asked_of_a_node_whose_log_is_being_closed_is_answered_or_refused(path: str) -> None:
+    """A restore takes the log away between two questions, and while one is answered."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(47, **SETTINGS)
+        await group.start()
+        await group.serving()
+        await append(group, 40, told)
+        other = next(name for name in group.names if name != group.master)
+        path_there = path.replace("to=n2", f"to={other}").replace("sender=n1", f"sender={group.master}")
+        answers: set[str] = set()
+
+        async def ask() -> None:
+            while True:
+                response = await group.client.request("GET", group.url(other) + path_there, timeout_s=5.0)
+                answers.add("" if response.status == 200 else msgspec.json.decode(bytes(response.body))["type"])
+
+        asking = [asyncio.create_task(ask()) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        for number in range(1, 11):
+            group.nodes[other].restoration.want("a test")
+            await group.until(lambda n=number: group.nodes[other].restoration.count == n, "it is restored")  # type: ignore[misc]
+            await caught_up(group, other, told)
+        for task in asking:
+            task.cancel()
+        await asyncio.wait(asking)
+        assert all(task.cancelled() for task in asking), asking
+        assert answers <= {"", "no-master", "not-ready", "wrong-name"} and "" in answers, answers
         await group.stop()
         assert not group.fatal
 

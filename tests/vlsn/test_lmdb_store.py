@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from vlsn.errors import Damaged, LogClosed, LogFailed
+from vlsn.errors import Damaged, LogFailed
 from vlsn.lmdb_store import LmdbStore, LmdbStores
 
 
@@ -150,13 +150,6 @@ def test_reading_only_takes_no_lock_and_changes_no_file(tmp_path: Path) -> None:
         path.chmod(0o700)
     assert sorted(each.name for each in path.iterdir()) == ["data.mdb"]
     assert (path / "data.mdb").read_bytes() == before
-
-
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = opened(tmp_path / "s")
-    store.close()
-    with pytest.raises(LogClosed):
-        store.get(b"k")
 
 
 def test_a_killed_writer_leaves_the_last_commit(tmp_path: Path) -> None:
