@@ -38,10 +38,11 @@ from repl.read_index import ReadIndex
 from repl.reads import Reads
 from repl.restoring import Restoration, RestoreWanted
 from repl.role import Role
-from repl.roles import Roles, cancelled
+from repl.roles import Roles
 from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from repl.service import NodeService
+from repl.tasks import apart, cancelled
 from vlsn.errors import (
     BadArgument,
     Damaged,
@@ -171,18 +172,7 @@ class Node:
             return
         why = ""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                assert self.electing is not None
-                tasks.create_task(self._tick(), name="tick")
-                tasks.create_task(self.electing.run(), name="elections")
-                tasks.create_task(self.roles.play(), name="role")
-                tasks.create_task(self.members.tell(), name="tell")
-                assert self.cleaning is not None
-                tasks.create_task(self.cleaning.run(), name="cleaning")
-                assert self.mending is not None and self.scrub is not None
-                tasks.create_task(self.mending.run(), name="mending")
-                tasks.create_task(self.scrub.run(), name="scrub")
-                tasks.create_task(self.restoration.wanted(), name="restore")
+            await apart(self._work())
         except* RestoreWanted as wanted:
             why = str(wanted.exceptions[0])
         log = self.opened()
@@ -190,6 +180,21 @@ class Node:
         self.restoration.members = self.members.urls
         await self._close_log(why)
         await self.restoration.run(why, end=end, durable=durable)
+
+    async def _work(self) -> None:
+        """All that a node does while its log is open.  Raises a group with ``RestoreWanted`` in it, or with what ends
+        the node."""
+        assert self.electing is not None and self.cleaning is not None
+        assert self.mending is not None and self.scrub is not None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick(), name="tick")
+            tasks.create_task(self.electing.run(), name="elections")
+            tasks.create_task(self.roles.play(), name="role")
+            tasks.create_task(self.members.tell(), name="tell")
+            tasks.create_task(self.cleaning.run(), name="cleaning")
+            tasks.create_task(self.mending.run(), name="mending")
+            tasks.create_task(self.scrub.run(), name="scrub")
+            tasks.create_task(self.restoration.wanted(), name="restore")
 
     async def _mend_or_restore(self, error: Damaged) -> None:
         """A log that does not open: it is mended from peers; restored where all that it ever held is durable

@@ -30,6 +30,7 @@ from repl.client.queue import AppendQueue
 from repl.http import problem
 from repl.http.types import Network
 from repl.produce import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
+from repl.tasks import apart
 from vlsn.errors import (
     BadBody,
     LogClosed,
@@ -180,11 +181,7 @@ class Producer:
         self._hung.clear()
         fault: VlsnLogError = Unreachable(f"the connection to {url} was lost")
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._send(channel))
-                tasks.create_task(self._receive(channel))
-                tasks.create_task(self._end_when_hung(url))
-                tasks.create_task(self._end_when_unseated(url, term))
+            await apart(self._exchange(channel, url, term))
         except* VlsnLogError as faults:
             fault = self._fault or _first(faults)
         finally:
@@ -192,6 +189,14 @@ class Producer:
             await self._leave(channel)
         if not self._progress:
             raise fault
+
+    async def _exchange(self, channel: Channel, url: str, term: int) -> None:
+        """Appends out, answers in, until either side or the other's silence ends it."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send(channel))
+            tasks.create_task(self._receive(channel))
+            tasks.create_task(self._end_when_hung(url))
+            tasks.create_task(self._end_when_unseated(url, term))
 
     async def _leave(self, channel: Channel) -> None:
         """Closes it; a silent node's part in that is not waited for, unless this client ends, too."""
