@@ -45,6 +45,7 @@ from vlsn.stream import (
     refusal,
     round_message,
 )
+from vlsn.together import together
 
 SYNCUP_TIMEOUT_S = 30.0
 
@@ -158,9 +159,7 @@ class Feeder:
         self.streaming = True
         self._owner.past_syncup(self)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._receive())
-                tasks.create_task(self._send())
+            await together(receive=self._receive(), send=self._send())
         except* Trimmed as errors:
             await self._refuse(overtaken(errors))
             raise

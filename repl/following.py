@@ -27,7 +27,6 @@ from repl.http.feed import encode_hello
 from repl.integrity import resolve
 from repl.peers import ask
 from repl.role import Role
-from repl.tasks import apart
 from replica.feed import FeedRejected, ReplicaFeed
 from vlsn.errors import (
     BadBody,
@@ -136,7 +135,7 @@ class Following(Role):
         )
         self.feeds += 1
         try:
-            await apart(feed.run())
+            await feed.run()
         except (BaseExceptionGroup, VlsnLogError, OSError, TimeoutError) as errors:
             first = _first(errors) if isinstance(errors, BaseExceptionGroup) else errors
             self._raise(await self._weighed(first) if _is_integrity(first) else first)

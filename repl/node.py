@@ -42,7 +42,7 @@ from repl.roles import Roles
 from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from repl.service import NodeService
-from repl.tasks import apart, cancelled
+from repl.tasks import cancelled
 from vlsn.errors import (
     BadArgument,
     Damaged,
@@ -57,6 +57,7 @@ from vlsn.nodefile import NodeRecord
 from vlsn.queued import Pending
 from vlsn.seams import Seams, Worker
 from vlsn.seconds import Seconds
+from vlsn.together import together
 
 MENDS_BEFORE_RESTORE = 3
 """Tries to mend a log that does not open, each ``RETRY_S`` apart, before it is restored."""
@@ -172,7 +173,7 @@ class Node:
             return
         why = ""
         try:
-            await apart(self._work())
+            await self._work()
         except* RestoreWanted as wanted:
             why = str(wanted.exceptions[0])
         log = self.opened()
@@ -186,15 +187,16 @@ class Node:
         the node."""
         assert self.electing is not None and self.cleaning is not None
         assert self.mending is not None and self.scrub is not None
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tick(), name="tick")
-            tasks.create_task(self.electing.run(), name="elections")
-            tasks.create_task(self.roles.play(), name="role")
-            tasks.create_task(self.members.tell(), name="tell")
-            tasks.create_task(self.cleaning.run(), name="cleaning")
-            tasks.create_task(self.mending.run(), name="mending")
-            tasks.create_task(self.scrub.run(), name="scrub")
-            tasks.create_task(self.restoration.wanted(), name="restore")
+        await together(
+            tick=self._tick(),
+            elections=self.electing.run(),
+            role=self.roles.play(),
+            tell=self.members.tell(),
+            cleaning=self.cleaning.run(),
+            mending=self.mending.run(),
+            scrub=self.scrub.run(),
+            restore=self.restoration.wanted(),
+        )
 
     async def _mend_or_restore(self, error: Damaged) -> None:
         """A log that does not open: it is mended from peers; restored where all that it ever held is durable

@@ -46,6 +46,7 @@ from vlsn.stream import (
     round_message,
     split_blocks,
 )
+from vlsn.together import together
 
 SILENCE_S = 5.0
 LOOKS = 4
@@ -108,9 +109,7 @@ class ReplicaFeed:
             await self._syncup()
         self.streaming = True
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._receive())
-                tasks.create_task(self._acknowledge())
+            await together(receive=self._receive(), acknowledge=self._acknowledge())
         finally:
             self.streaming = False
 

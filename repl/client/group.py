@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ GROUP_BYTES_MAX: Final = BLOCK_BYTES_MAX // 2
 SMALL_BYTES: Final = GROUP_BYTES_MAX // GROUP_ENTRIES_MAX
 """Appends up to this many bytes are not counted one by one: the number of entries bounds the group."""
 ENTRY_OVERHEAD_BYTES: Final = 8
+WAKE_AT_ONCE: Final = 512
 
 Key = bytes | None
 
@@ -154,3 +156,23 @@ def as_bytes(data: object) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"an entry or key is bytes, not {type(data).__name__}; encode text first: value.encode()")
     return bytes(data)
+
+
+async def wake(acknowledged: list[tuple[Group, int]]) -> None:
+    """Wakes the waiters, of large groups a slice a turn of the loop: what the first ones append next is on its
+    way to the node while the last ones wake, so that neither side waits for all of the other's work."""
+    if sum(len(group.waiters) for group, _ in acknowledged) <= WAKE_AT_ONCE:
+        for group, first in acknowledged:
+            group.acknowledge(first, 0, WAKE_AT_ONCE)
+        return
+    slices = deque(
+        (group, first, start) for group, first in acknowledged for start in range(0, len(group.waiters), WAKE_AT_ONCE)
+    )
+    try:
+        while slices:
+            group, first, start = slices.popleft()
+            group.acknowledge(first, start, start + WAKE_AT_ONCE)
+            await asyncio.sleep(0)
+    finally:  # after a cancel: they are acknowledged all the same
+        for group, first, start in slices:
+            group.acknowledge(first, start, start + WAKE_AT_ONCE)

@@ -24,13 +24,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from repl.api import Acks
 from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
-from repl.client.group import Group
+from repl.client.group import Group, wake
 from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
 from repl.http.types import Network
 from repl.produce import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
-from repl.tasks import apart
 from vlsn.errors import (
     BadBody,
     LogClosed,
@@ -44,11 +43,11 @@ from vlsn.errors import (
 from vlsn.limits import PRODUCER_REMEMBERED_MAX
 from vlsn.records import JSON_FAULTS
 from vlsn.seams import Channel, Random
+from vlsn.together import together
 
 IN_FLIGHT_GROUPS_MAX: Final = PRODUCER_REMEMBERED_MAX
 """What the log remembers of a producer: all of it may have to be sent again."""
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20
-WAKE_AT_ONCE: Final = 512
 WATCH_PERIOD_S: Final = 0.1
 ANSWER_GRACE_S: Final = 1.0
 """How long past an append's deadline the node's own answer is waited for."""
@@ -87,6 +86,8 @@ class Producer:
         self._last_fault: VlsnLogError = Unreachable("no master took the append in time")
         self._progress = False
         self._closing = False
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Connections that are being closed."""
         self._may_send = asyncio.Event()
         self._settled = asyncio.Event()
         self._silent = asyncio.Event()
@@ -125,16 +126,17 @@ class Producer:
     async def run(self) -> None:
         """Owns the connection; runs until it is cancelled.  However it ends, no append is left waiting."""
         try:
-            async with asyncio.TaskGroup() as self._tasks:
-                self._tasks.create_task(self._watch())
-                self._tasks.create_task(self._connect_forever())
+            await together(watch=self._watch(), connect=self._connect_forever())
         finally:
             self.close()
+            for task in self._leaving:
+                task.cancel()
+            await asyncio.gather(*self._leaving, return_exceptions=True)
 
     # One connection after another.
 
     async def _connect_forever(self) -> None:
-        while not self._closing:  # asked too: a cancel that meets a failing task group is lost
+        while not self._closing:
             await self.queue.work.wait()
             await self._keep_connected()
 
@@ -181,7 +183,12 @@ class Producer:
         self._hung.clear()
         fault: VlsnLogError = Unreachable(f"the connection to {url} was lost")
         try:
-            await apart(self._exchange(channel, url, term))
+            await together(
+                send=self._send(channel),
+                receive=self._receive(channel),
+                hung=self._end_when_hung(url),
+                unseated=self._end_when_unseated(url, term),
+            )
         except* VlsnLogError as faults:
             fault = self._fault or _first(faults)
         finally:
@@ -190,21 +197,20 @@ class Producer:
         if not self._progress:
             raise fault
 
-    async def _exchange(self, channel: Channel, url: str, term: int) -> None:
-        """Appends out, answers in, until either side or the other's silence ends it."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(channel))
-            tasks.create_task(self._receive(channel))
-            tasks.create_task(self._end_when_hung(url))
-            tasks.create_task(self._end_when_unseated(url, term))
-
     async def _leave(self, channel: Channel) -> None:
         """Closes it; a silent node's part in that is not waited for, unless this client ends, too."""
         mine = asyncio.current_task()
         if self._closing or mine is None or mine.cancelling():
             await channel.close()
         else:
-            self._tasks.create_task(channel.close())
+            task = asyncio.create_task(channel.close(), name="leave")
+            self._leaving.add(task)
+            task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled():
+            task.exception()  # the connection is gone either way
 
     def _end_session(self, fault: VlsnLogError) -> None:
         """What was refused goes back to the front, and of an exactly-once client what was sent and not answered, too;
@@ -279,7 +285,7 @@ class Producer:
     async def _receive(self, channel: Channel) -> None:
         while self._fault is None or self._in_flight:
             answers = decode_answers(await channel.receive())
-            await _wake([found for answer in answers if (found := self._take(answer))])
+            await wake([found for answer in answers if (found := self._take(answer))])
             self._settle()
         raise self._fault
 
@@ -376,26 +382,6 @@ class Producer:
         if self._identities is not None and self._in_flight[0].sent_at + SILENCE_S < now:
             return True
         return min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now
-
-
-async def _wake(acknowledged: list[tuple[Group, int]]) -> None:
-    """Wakes the waiters, of large groups a slice a turn of the loop: what the first ones append next is on its
-    way to the node while the last ones wake, so that neither side waits for all of the other's work."""
-    if sum(len(group.waiters) for group, _ in acknowledged) <= WAKE_AT_ONCE:
-        for group, first in acknowledged:
-            group.acknowledge(first, 0, WAKE_AT_ONCE)
-        return
-    slices = deque(
-        (group, first, start) for group, first in acknowledged for start in range(0, len(group.waiters), WAKE_AT_ONCE)
-    )
-    try:
-        while slices:
-            group, first, start = slices.popleft()
-            group.acknowledge(first, start, start + WAKE_AT_ONCE)
-            await asyncio.sleep(0)
-    finally:  # after a cancel: they are acknowledged all the same
-        for group, first, start in slices:
-            group.acknowledge(first, start, start + WAKE_AT_ONCE)
 
 
 def _was_not_submitted(document: bytes) -> bool:

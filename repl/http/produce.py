@@ -31,6 +31,7 @@ from repl.produce import (
 )
 from vlsn.errors import BadBody, ChannelClosed, VlsnLogError
 from vlsn.seams import Channel
+from vlsn.together import together
 
 _NONE: frozenset[str] = frozenset()
 
@@ -98,9 +99,7 @@ class _Producer:
     async def run(self) -> None:
         """Until the producer leaves, or sends what is no request."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._send())
-                await self._receive()
+            await together(receive=self._receive(), send=self._send())
         except* (ChannelClosed, BadBody):
             pass
         finally:

@@ -1,0 +1,119 @@
+"""Work side by side: how it ends, and that its task is as before afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from vlsn.together import together
+
+
+async def _fail(after_s: float, error: Exception) -> None:
+    await asyncio.sleep(after_s)
+    raise error
+
+
+async def _sleep(ended: list[str]) -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            ended.append("slept")
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 10))
+
+
+def test_returns_when_every_part_has() -> None:
+    async def main() -> None:
+        told: list[int] = []
+
+        async def tell(number: int) -> None:
+            await asyncio.sleep(0.01 * number)
+            told.append(number)
+
+        await together(first=tell(2), second=tell(1))
+        assert told == [1, 2]
+
+    run(main())
+
+
+def test_one_that_fails_ends_the_others_first() -> None:
+    async def main() -> None:
+        ended: list[str] = []
+        with pytest.raises(ExceptionGroup) as raised:
+            await together(fails=_fail(0.01, ValueError("no")), sleeps=_sleep(ended))
+        assert ended == ["slept"]
+        assert [str(error) for error in raised.value.exceptions] == ["no"]
+
+    run(main())
+
+
+def test_all_that_fail_in_one_turn_are_told_of() -> None:
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup) as raised:
+            await together(first=_fail(0, ValueError("one")), second=_fail(0, KeyError("two")))
+        assert [type(error) for error in raised.value.exceptions] == [ValueError, KeyError]
+
+    run(main())
+
+
+def test_a_failure_leaves_no_cancel_behind() -> None:
+    """With ``asyncio.TaskGroup`` the count is 1 here before Python 3.13, and in 3.11.2 the timeout raises
+    ``CancelledError``."""
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(ExceptionGroup):
+            await together(fails=_fail(0.01, ValueError("no")))
+        assert task.cancelling() == 0
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+
+    asyncio.run(main())
+
+
+def test_a_cancel_that_meets_a_failing_part_is_not_lost() -> None:
+    async def main() -> None:
+        ended: list[str] = []
+        task = asyncio.create_task(together(fails=_fail(0, ValueError("no")), sleeps=_sleep(ended)))
+        await asyncio.sleep(0.005)  # it has failed, and the other one takes its time to end
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert ended == ["slept"]
+
+    run(main())
+
+
+def test_a_cancel_ends_the_parts_and_is_passed_on_again_to_one_that_lost_it() -> None:
+    async def main() -> None:
+        ended: list[str] = []
+
+        async def loses_one() -> None:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+            await _sleep(ended)
+
+        task = asyncio.create_task(together(loses=loses_one()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert ended == ["slept"]
+
+    run(main())

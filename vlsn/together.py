@@ -1,0 +1,47 @@
+"""Work side by side in one task's place: all of it ends before that task goes on.
+
+``asyncio.TaskGroup`` cancels its own task when a part fails, and before Python 3.13 leaves that cancel counted
+(``Task.cancelling``) where the task was waiting for the parts already.  From then on ``asyncio.timeout`` of Python
+3.11.0 to 3.11.2, Debian 12's among them, lets its own cancel out in that task instead of a ``TimeoutError``; and a
+cancel from outside that meets a failing part is lost.  Here nobody cancels the task but others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def together(**parts: Coroutine[Any, Any, None]) -> None:
+    """Runs ``parts`` as tasks of these names until all have returned, or one has failed: the others are cancelled then,
+    and waited for.  Raises ``ExceptionGroup`` of all that failed; ``CancelledError`` instead, once the parts have
+    ended, if this task was cancelled meanwhile."""
+    tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        await _end(tasks)
+    failures = [failure for task in tasks if (failure := _failure(task)) is not None]
+    if failures:
+        raise BaseExceptionGroup(f"{len(failures)} of {', '.join(parts)} failed", failures)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    """Each cancel from outside is passed on, and raised when all have ended."""
+    cancelled: asyncio.CancelledError | None = None
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as cancel:
+            cancelled = cancel
+    for task in tasks:
+        _failure(task)  # nobody else may ask, and asyncio would say that nobody did
+    if cancelled is not None:
+        raise cancelled
+
+
+def _failure(task: asyncio.Task[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
