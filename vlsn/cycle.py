@@ -30,7 +30,7 @@ class LogListener(Protocol):
         ...
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
-        """Everything up to ``last_vlsn`` is with the writer, and in the ring."""
+        """Everything up to ``last_vlsn`` is in the ring, and goes to the writer next."""
         ...
 
     def written(self, last_vlsn: Vlsn) -> None:
@@ -104,9 +104,11 @@ class Cycle:
             self.group = group
             self.handed_over_s = log.seams.clock.monotonic_s()
             log.stats.unacked += group.entries
-        log.writer.submit(lambda: self._write(group), self.written, self._write_failed)
-        if group.firsts:
-            self._listener.handed_over(group.last_vlsn)
+        try:
+            if group.firsts:  # before the writer is woken, which would take the interpreter's lock from whoever feeds
+                self._listener.handed_over(group.last_vlsn)
+        finally:
+            log.writer.submit(lambda: self._write(group), self.written, self._write_failed)
 
     def _write(self, group: Group) -> float:
         """On the writer's thread: how long it took, in seconds."""
