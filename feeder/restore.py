@@ -75,8 +75,9 @@ class Restores:
             generation=self._log.rollbacks,
         )
 
-    def open(self, ask: RestoreAsk, *, feeders: int) -> Offer:
-        """A session for ``ask.sender``.  Raises ``QueueFull`` when there are too many, or a rollback is under way;
+    def open(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
+        """A session for ``ask.sender``; its offer is put together by the call of what is returned, on any thread, for
+        the state record may take long.  Raises ``QueueFull`` when there are too many, or a rollback is under way;
         ``Trimmed`` when what is wanted is gone; ``NotYet`` when this log is not that far."""
         log, durable = self._log, self._durable
         for session in [each for each in self._sessions.values() if each.peer == ask.sender]:
@@ -99,14 +100,9 @@ class Restores:
         ]
         session = self._place(ask.sender, wanted)
         self._sessions[session.id] = session
-        return replace(
-            self.look(feeders=feeders),
-            session=session.id,
-            dtvlsn=durable,
-            record=log.state_record(durable),
-            at=at,
-            segments=segments,
-        )
+        offer = replace(self.look(feeders=feeders), session=session.id, dtvlsn=durable, at=at, segments=segments)
+        record = log.state_snapshot(durable)
+        return lambda: replace(offer, record=record())
 
     async def read(self, session_id: str, number: int, start: int, end: int, *, have: int) -> tuple[bytes, int]:
         """Bytes ``start`` to ``end`` (exclusive) of a segment, and the generation; everything up to VLSN ``have`` is

@@ -223,8 +223,8 @@ class NodeApi(Protocol):
         """The log is given up and restored from a peer.  Raises ``NotAllowed`` while this node leads or restores."""
         ...
 
-    def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /v1/peer/restore`` (``vlsn.offer``).  Raises as ``repl.providing`` says."""
+    async def restore_ask(self, body: dict[str, Any]) -> bytes:
+        """``POST /v1/peer/restore`` (``vlsn.offer``); the answer's JSON.  Raises as ``repl.providing`` says."""
         ...
 
     async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:

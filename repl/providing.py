@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from feeder.restore import Restores
 from vlsn.block import BlockHeader, decode
 from vlsn.closed import block_of_closed
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, WrongGroup, WrongName
 from vlsn.ids import NodeName, Vlsn
-from vlsn.offer import CLOSE, OPEN, document, read_ask
+from vlsn.offer import CLOSE, OPEN, Offer, read_ask
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -24,20 +26,27 @@ def make_restores(node: Node) -> Restores:
     )
 
 
-def answer_ask(node: Node, body: object) -> dict[str, Any]:
-    """``POST /v1/peer/restore``.  Raises ``BadBody``, ``WrongGroup``, ``WrongName``, ``Halted``, and as ``Restores``
-    does."""
+async def answer_ask(node: Node, body: object) -> bytes:
+    """``POST /v1/peer/restore``: the offer, in JSON.  With a state record, which may take 32 MiB, it is made off the
+    loop: heartbeats go on meanwhile.  Raises ``BadBody``, ``WrongGroup``, ``WrongName``, ``Halted``, and as
+    ``Restores`` does."""
     ask = read_ask(body)
     check_names(node, ask.group, ask.sender, ask.to)
     restores = _restores(node)
     feeders = len(node.leading.feeders) if node.leading is not None else 0
     if ask.purpose == OPEN:
-        offer = restores.open(ask, feeders=feeders)
+        made = restores.open(ask, feeders=feeders)
+
+        def encoded() -> tuple[Offer, bytes]:
+            offer = made()
+            return offer, msgspec.json.encode(offer)
+
+        offer, answer = await node.offload("reads")(encoded)
         node.event("restore.provides", peer=ask.sender, first=ask.from_vlsn, last=offer.dtvlsn, session=offer.session)
-        return document(offer)
+        return answer
     if ask.purpose == CLOSE:
         restores.close(ask.session)
-    return document(restores.look(feeders=feeders))
+    return msgspec.json.encode(restores.look(feeders=feeders))
 
 
 async def read_range(node: Node, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:

@@ -156,8 +156,8 @@ class NodeService:
     async def peer_copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
         return await answer_copy(self._node, asked, vlsn)
 
-    def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        return answer_ask(self._node, body)
+    async def restore_ask(self, body: dict[str, Any]) -> bytes:
+        return await answer_ask(self._node, body)
 
     async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
         return await read_range(self._node, session, number, start, end, have)

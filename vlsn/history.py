@@ -125,8 +125,8 @@ class History:
         self.term_runs = runs
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
-        """All of it as of ``vlsn``, for a checkpoint, with what was cleaned away (``StateRecord``): put together by the
-        call of what is returned, on any thread (``Producers.snapshot``)."""
+        """All of it as of ``vlsn``, for a checkpoint or a restore, with what was cleaned away (``StateRecord``): put
+        together by the call of what is returned, on any thread (``Producers.snapshot``)."""
         copy = History()
         copy.term_runs = list(self.term_runs)
         copy.groups = list(self.groups)

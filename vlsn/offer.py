@@ -11,7 +11,7 @@ session's durable end is fixed when it is opened: nothing past it is the restori
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -90,9 +90,3 @@ def read_offer(body: bytes) -> Offer:
         except ValueError as error:
             raise BadBody(f"an offer of a restore: {error}") from None
     return offer
-
-
-def document(message: msgspec.Struct) -> dict[str, Any]:
-    """As JSON shows it."""
-    found: dict[str, Any] = msgspec.to_builtins(message)
-    return found

@@ -126,17 +126,19 @@ class Life:
 
     def keep(self, start: int, end: int) -> None:
         """Only rows ``start`` to ``end`` (exclusive) stay."""
-        for column in (self._firsts, self._lasts, self._terms):
-            del column[end:]
-            del column[:start]
-        self._begin += start
+        if start or end < len(self):
+            # Other columns, for what was asked of ``rows`` before still reads these.
+            columns = (self._firsts, self._lasts, self._terms)
+            self._firsts, self._lasts, self._terms = (column[start:end] for column in columns)
+            self._begin += start
 
-    def words(self, start: int, end: int) -> bytes:
-        """Rows ``start`` to ``end`` (exclusive), as a record has them."""
+    def rows(self, start: int, end: int) -> Callable[[], bytes]:
+        """Gives rows ``start`` to ``end`` (exclusive) as a record has them, on any thread, whatever comes and goes
+        meanwhile."""
         head = array("Q", (self.producer, self._begin + start, end - start))
         columns = (self._firsts, self._lasts, self._terms)
         # Slices, not views: an array of which there is a view cannot grow.
-        return b"".join((head, *(column[start:end] for column in columns)))
+        return lambda: b"".join((head, *(column[start:end] for column in columns)))
 
     @classmethod
     def of(cls, words: array[int]) -> Life:
@@ -167,8 +169,6 @@ class Producers:
         """Whoever was heard of longest ago first."""
         self._evicted_to = record.forgotten_to
         self._ended: list[_Ended] = []
-        self._taken_away = 0
-        """How often rows may have gone."""
         self._settled = max((life.last for life in self._lives.values()), default=0)
 
     def __len__(self) -> int:
@@ -216,7 +216,6 @@ class Producers:
 
     def settle(self, vlsn: Vlsn) -> None:
         """Everything up to ``vlsn`` stays for ever."""
-        self._taken_away += 1
         self._settled = max(self._settled, vlsn)
         self._ended = [ended for ended in self._ended if ended.at > vlsn]
         for life in (*self._lives.values(), *(ended.life for ended in self._ended)):
@@ -227,7 +226,6 @@ class Producers:
     def truncate(self, last: Vlsn) -> None:
         """Undoes what came after ``last``.  Below what was settled (an operator's truncation) not all can be known any
         more, and whoever was heard of up to ``last`` only may be forgotten."""
-        self._taken_away += 1
         lives, evicted_to = self._as_of(last)
         for life in lives:
             life.keep(0, life.upto(last))
@@ -241,21 +239,14 @@ class Producers:
         return self.snapshot(vlsn)()
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """The same, put together by the call of what is returned, on any thread, for its 24 MiB take long.  Rows may
-        be added meanwhile, but nothing settled or taken back: who asks sees to that."""
+        """The same, put together by the call of what is returned, on any thread, for its 24 MiB take long."""
         lives, forgotten_to = self._as_of(vlsn)
         if vlsn < self._settled:
             forgotten_to = max(forgotten_to, vlsn)
+        remembered = self.limits.remembered
         ends = [life.upto(vlsn) for life in lives]
-        taken_away = self._taken_away
-
-        def put_together() -> ProducersRecord:
-            remembered = self.limits.remembered
-            parts = [life.words(max(0, end - remembered), end) for life, end in zip(lives, ends, strict=True)]
-            assert self._taken_away == taken_away, "rows were taken away while a record was put together"
-            return ProducersRecord(forgotten_to, b"".join(parts))
-
-        return put_together
+        parts = [life.rows(max(0, end - remembered), end) for life, end in zip(lives, ends, strict=True)]
+        return lambda: ProducersRecord(forgotten_to, b"".join([part() for part in parts]))
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
         """The lives that were there at ``vlsn``, later rows of theirs included, and what had been evicted by then."""

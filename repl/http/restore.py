@@ -41,8 +41,8 @@ class Restore:
             asked = _decoder.decode(body)
         except JSON_FAULTS as error:
             raise BadBody(f"the question is no JSON object: {error}") from None
-        answer = self._node.restore_ask(asked)
-        return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(answer))
+        answer = await self._node.restore_ask(asked)
+        return Response(200, {"Content-Type": "application/json"}, answer)
 
     async def block(self, request: Request) -> Response:
         """``GET /v1/peer/block``: one block by its name, for a member whose own is damaged."""

@@ -35,7 +35,7 @@ class Provider:
         ask = RestoreAsk(
             group="g", sender="n1", incarnation="0" * 16, to=self.name, purpose="open", from_vlsn=from_vlsn
         )
-        return self.restores.open(ask, feeders=0)
+        return self.restores.open(ask, feeders=0)()
 
     async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes:
         self.before()

@@ -299,12 +299,12 @@ def test_sessions_are_few_hold_the_log_and_end_when_nobody_asks() -> None:
         source = provider_log({})
         provider = Provider(source)
         restores, log = provider.restores, source.log
-        one = restores.open(ask("n1"), feeders=0)
+        one = restores.open(ask("n1"), feeders=0)()
         restores.open(ask("n3"), feeders=0)
         assert restores.look(feeders=0).full
         with pytest.raises(QueueFull):
             restores.open(ask("n4"), feeders=0)
-        again = restores.open(ask("n1"), feeders=0)
+        again = restores.open(ask("n1"), feeders=0)()
         assert again.session != one.session and len(restores) == 2
         with pytest.raises(NotFound):
             await restores.read(one.session, again.segments[0].number, 0, 4096, have=0)
@@ -319,7 +319,7 @@ def test_sessions_are_few_hold_the_log_and_end_when_nobody_asks() -> None:
             restores.open(ask(from_vlsn=1), feeders=0)
         with pytest.raises(NotYet):
             restores.open(ask(from_vlsn=log.range.last + 2), feeders=0)
-        whole = restores.open(ask(from_vlsn=log.range.last + 1), feeders=0)
+        whole = restores.open(ask(from_vlsn=log.range.last + 1), feeders=0)()
         assert whole.segments == [] and whole.record is not None and whole.record.vlsn == log.range.last
         restores.close_all("over")
 

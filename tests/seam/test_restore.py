@@ -17,7 +17,10 @@ from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.sim.logs import places
+from vlsn.ids import Vlsn
 from vlsn.limits import KIB
+from vlsn.offer import read_offer
+from vlsn.producers import Producers, ProducersRecord
 
 SETTINGS: dict[str, Any] = {**CLEANS, "retention_bytes": 8 * SEGMENT, "hold_bytes_max": 4 * SEGMENT}
 
@@ -91,6 +94,56 @@ async def until_under_way(group: Group, bytes_done: int = 100 * KIB) -> str:
     progress = group.nodes["n3"].restoration.progress
     assert progress is not None
     return progress.provider
+
+
+def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its producers may take 32 MiB: heartbeats do not wait for them."""
+    group: Group
+    made: list[bool] = []
+    inside: set[str] = set()
+    snapshot = Producers.snapshot
+
+    def noted(table: Producers, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
+        put_together = snapshot(table, vlsn)
+
+        def call() -> ProducersRecord:
+            made.append("reads" in inside)
+            return put_together()
+
+        return call
+
+    async def main() -> None:
+        nonlocal group
+        group = Group(49, **{**SETTINGS, "checkpoint_period_s": 600.0})
+        await group.start()
+        await group.serving()
+        worker = group.nodes[group.master].worker("reads")
+        submit = worker.submit
+
+        def reads(job: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[BaseException], None]) -> None:
+            def run() -> Any:
+                inside.add("reads")
+                try:
+                    return job()
+                finally:
+                    inside.clear()
+
+            submit(run, done, failed)
+
+        monkeypatch.setattr(worker, "submit", reads)
+        monkeypatch.setattr(Producers, "snapshot", noted)
+        other = next(name for name in group.names if name != group.master)
+        ask = {"group": "sim", "sender": other, "to": group.master, "incarnation": "0" * 16, "purpose": "open"}
+        answer = await group.client.request(
+            "POST", f"{group.url(group.master)}/v1/peer/restore", body=msgspec.json.encode(ask), timeout_s=5.0
+        )
+        offer = read_offer(bytes(answer.body))
+        assert offer.session and offer.record is not None and offer.record.vlsn == offer.dtvlsn > 0
+        assert made == [True]
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
 
 
 def test_no_cancel_is_left_counted_in_the_tasks_that_follow_and_restore() -> None:

@@ -85,13 +85,11 @@ class Table(RuleBasedStateMachine):
     def settle(self, share: float) -> None:
         self.settled = self._between(share)
         self.table.settle(Vlsn(self.settled))
-        self.snapshots.clear()
 
     @rule(share=st.floats(0, 1))
     def roll_back(self, share: float) -> None:
         self.last = self._between(share)
         self.table.truncate(Vlsn(self.last))
-        self.snapshots.clear()
         self.rows = [row for row in self.rows if row.last <= self.last]
 
     @rule(share=st.floats(0, 1))
@@ -102,7 +100,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def take_a_snapshot(self, share: float) -> None:
-        """Put together later, behind what was added meanwhile, it says what a record said at once."""
+        """Put together later, whatever was added, settled or undone meanwhile, it says what a record said at once."""
         vlsn = Vlsn(self._between(share))
         self.snapshots.append((self.table.snapshot(vlsn), self.table.record(vlsn)))
 

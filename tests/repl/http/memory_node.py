@@ -296,10 +296,10 @@ class MemoryNode:
         self.calls.append("restore")
         return {"state": "RESTORING"}
 
-    def restore_ask(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def restore_ask(self, body: dict[str, Any]) -> bytes:
         if "group" not in body:
             raise BadBody("no group")
-        return {"asked": body["group"]}
+        return b'{"asked":"%s"}' % body["group"].encode()
 
     async def peer_block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
         if asked["group"] != self.group:
