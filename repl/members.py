@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from repl import peers
 from repl.images import Heard, Told, both
+from vlsn.errors import Unreachable, VlsnLogError
 from vlsn.ids import NodeName, Term
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Members:
         """A master that neither this node's log nor its settings name."""
         self.heard = Heard()
         """What other nodes have told of themselves in this process's life."""
+        self.silent: dict[NodeName, str] = {}
+        """Who could not be reached when last asked, and why; each member is asked every ``TELL_S``."""
 
     # Where they are.
 
@@ -63,6 +66,13 @@ class Members:
     def are_none(self) -> bool:
         """No other member has a vote."""
         return not set(self.electable) - {self._node.config.name}
+
+    def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
+        """``name`` was asked, or has asked; with a refusal it has answered, too."""
+        if isinstance(fault, Unreachable):
+            self.silent[name] = str(fault)
+        else:
+            self.silent.pop(name, None)
 
     # What is told.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repl.membership import listed_as
 from repl.mending import damage_status
+from vlsn.ids import NodeName
 from vlsn.segment import segment_name
 
 if TYPE_CHECKING:
@@ -39,7 +40,15 @@ def status(node: Node) -> dict[str, Any]:
         "damage": [],
         "scrub": None,
         "members": [
-            {"name": name, "url": url, "incarnation": "", "electable": True, "priority": 1, "joining": False}
+            {
+                "name": name,
+                "url": url,
+                "incarnation": "",
+                "electable": True,
+                "priority": 1,
+                "joining": False,
+                "silent": node.members.silent.get(name, ""),
+            }
             for name, url in node.config.members.items()
         ],
     }
@@ -98,6 +107,7 @@ def status(node: Node) -> dict[str, Any]:
                 "electable": each.electable,
                 "priority": each.priority,
                 "joining": each.joining,
+                "silent": node.members.silent.get(NodeName(each.name), ""),
             }
             for each in group.members
         ]

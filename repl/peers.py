@@ -27,7 +27,13 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
     if name == node.config.name:
         return answer_of(node)
-    answer = read_answer(await post(node, f"{url}/v1/peer/hello", question_of(node, name, purpose)))
+    try:
+        body = await post(node, f"{url}/v1/peer/hello", question_of(node, name, purpose))
+    except VlsnLogError as fault:
+        node.members.answered(name, fault)
+        raise
+    node.members.answered(name)
+    answer = read_answer(body)
     if answer.group != node.config.group:
         raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
     if answer.name != name:
@@ -184,6 +190,7 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
     asker = parse_hex(question.incarnation)
     answer = answer_of(node, asker)
     node.members.heard.note(asker, Told(question.sequence, question.term, question.told))
+    node.members.answered(NodeName(question.sender))
     return msgspec.structs.asdict(answer)
 
 
