@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from repl.cli.report import several
 from repl.client.connect import connect
 from repl.cluster import Cluster, Node
 from vlsn.block import EntryKind
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from repl.audit.findings import AuditReport
 
 LINES_AN_APPEND: Final = 50
+APPENDS: Final = 64
+"""At least so many, of fewer lines each where the input is short: the master is to die in the middle of them."""
 APPENDS_UNDER_WAY: Final = 8
 START_S: Final = 60.0
 CATCH_UP_S: Final = 60.0
@@ -76,7 +79,10 @@ class Outcome:
         """Each promise with whether it was kept."""
         complete = self.records > 0 and self.last - self.first + 1 == self.records + self.own
         return [
-            (complete, f"{self.records} records acknowledged on a majority, each once, in order, no VLSN left out"),
+            (
+                complete,
+                f"{several(self.records, 'record')} acknowledged on a majority, each once, in order, no VLSN left out",
+            ),
             *(
                 (digest == self.sha256, f"{name} gives back the same bytes, SHA-256 {digest[:16]}…")
                 for name, digest in self.reads.items()
@@ -122,12 +128,11 @@ def file_records(path: Path) -> list[bytes]:
 
 
 def records_of(path: Path | None, entries: int | None) -> list[bytes]:
-    """At most ``entries`` of them.  Raises ``BadArgument`` when there are too few to show anything."""
+    """At most ``entries`` of them.  Raises ``BadArgument`` when there is none."""
     lines = installed_records() if path is None else file_records(path)
-    lines = lines[:entries]
-    if len(lines) < 4:
-        raise BadArgument(f"input: {len(lines)} lines; the demonstration needs at least 4")
-    return lines
+    if not lines:
+        raise BadArgument(f"input: {path} is empty; the demonstration needs at least one line")
+    return lines[:entries]
 
 
 class Demo:
@@ -170,13 +175,15 @@ class Demo:
         restarting: asyncio.Task[None] | None = None
         started = acknowledged = loop.time()
         done = 0
+        bodies = self._bodies()
+        under_way_max = min(APPENDS_UNDER_WAY, max(1, len(bodies) // APPENDS_UNDER_WAY))
         async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
             with self._teller.bar("append", total) as show:
                 under_way: deque[asyncio.Task[tuple[int, int]]] = deque()
-                for body in [*self._bodies(), None]:
+                for body in [*bodies, None]:
                     if body is not None:
                         under_way.append(asyncio.create_task(log.append_many(body)))
-                    while under_way and (body is None or len(under_way) == APPENDS_UNDER_WAY):
+                    while under_way and (body is None or len(under_way) == under_way_max):
                         first, last = await under_way.popleft()
                         outcome.first = outcome.first or first
                         done += last - first + 1
@@ -191,23 +198,23 @@ class Demo:
                             restarting = asyncio.create_task(self._restart(victim, done))
                 outcome.append_s = loop.time() - started
         rate = total / outcome.append_s
-        self._teller.say(f"all {total:,} records acknowledged in {outcome.append_s:.1f} s ({rate:,.0f}/s)")
+        self._teller.say(f"all {several(total, 'record')} acknowledged in {outcome.append_s:.1f} s ({rate:,.0f}/s)")
         assert restarting is not None
         await restarting
 
-    def _bodies(self) -> Iterator[Sequence[bytes]]:
-        for start in range(0, len(self._records), LINES_AN_APPEND):
-            yield self._records[start : start + LINES_AN_APPEND]
+    def _bodies(self) -> list[Sequence[bytes]]:
+        lines = min(LINES_AN_APPEND, max(1, len(self._records) // APPENDS))
+        return [self._records[start : start + lines] for start in range(0, len(self._records), lines)]
 
     def _kill(self, victim: Node, done: int) -> None:
         victim.kill()
         self.outcome.killed = victim.name
-        self._teller.say(f"SIGKILL to {victim.name}, the master, after {done:,} records; the others elect another one")
+        after = several(done, "record")
+        self._teller.say(f"SIGKILL to {victim.name}, the master, after {after}; the others elect another one")
 
     async def _restart(self, victim: Node, done: int) -> None:
-        self._teller.say(
-            f"{await self._cluster.serving()} leads; {victim.name} is started again after {done:,} records"
-        )
+        leader = await self._cluster.serving()
+        self._teller.say(f"{leader} leads; {victim.name} is started again after {several(done, 'record')}")
         victim.start()
 
     async def _catch_up(self, victim: Node) -> None:

@@ -58,12 +58,12 @@ def size(count: float) -> str:
 
 
 def count(number: int) -> str:
-    """``12 345``, as the documents write it."""
-    return f"{number:,}".replace(",", " ")
+    """``12,345``."""
+    return f"{number:,}"
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """``1 bucket``, ``12 345 buckets``."""
+    """``1 bucket``, ``12,345 buckets``."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 
@@ -72,4 +72,4 @@ def _cell(value: object) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text == "-" or text.replace(".", "", 1).replace(" ", "").isdecimal()
+    return text == "-" or text.replace(".", "", 1).replace(",", "").isdecimal()

@@ -31,8 +31,10 @@ def test_records_of_a_file_are_its_lines(tmp_path: Path) -> None:
     assert records_of(path, None) == [b"a\r", b"", b"\xff", b"last"]
     path.write_bytes(b"1\n2\n3\n4\n5\n")
     assert records_of(path, 4) == [b"1", b"2", b"3", b"4"]
-    path.write_bytes(b"one\n")
-    with pytest.raises(BadArgument, match="at least 4"):
+    path.write_bytes(b"one")
+    assert records_of(path, None) == [b"one"]
+    path.write_bytes(b"")
+    with pytest.raises(BadArgument, match="at least one line"):
         records_of(path, None)
 
 
@@ -80,10 +82,10 @@ def test_the_verdict_asks_for_every_promise() -> None:
         assert not broken.holds, change
 
 
-@pytest.mark.real
-def test_the_demonstration_holds(tmp_path: Path) -> None:
+def demonstration(tmp_path: Path, lines: bytes) -> str:
+    """What it says of that input, with a promise kept in each of five lines."""
     source = tmp_path / "input"
-    source.write_bytes(b"".join(b"line %d\n" % number for number in range(2000)))
+    source.write_bytes(lines)
     done = subprocess.run(
         [sys.executable, "-m", "repl.cli.main", "demo", "--input", str(source), "--dir", str(tmp_path / "nodes")],
         capture_output=True,
@@ -92,8 +94,23 @@ def test_the_demonstration_holds(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ", the master, after" in done.stdout
     assert done.stdout.count("ok ") == 5
     assert done.stdout.rstrip().endswith("all of it holds")
+    return done.stdout
+
+
+@pytest.mark.real
+def test_the_demonstration_holds(tmp_path: Path) -> None:
+    said = demonstration(tmp_path, b"".join(b"line %d\n" % number for number in range(2000)))
+    assert ", the master, after 1,0" in said
+    assert "append: 2,000 of 2,000\n" in said
+    assert "2,000 records acknowledged on a majority" in said
     for name in ("n1", "n2", "n3"):
         assert (tmp_path / "nodes" / name / "node.id").exists()
+
+
+@pytest.mark.real
+def test_the_demonstration_kills_half_way_however_short_its_input_is(tmp_path: Path) -> None:
+    said = demonstration(tmp_path, b"one\r\n\n\xff\nfour")
+    assert ", the master, after 2 records" in said
+    assert "4 records acknowledged on a majority" in said
