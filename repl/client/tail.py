@@ -1,25 +1,26 @@
 """Reading through any node that serves.
 
 Pages are whole blocks as they lie in the log, decoded here.  A node that fails is left for the next one, and so is,
-while following, one that has nothing new: it may be cut off from the others.  What was answered is never asked again,
-so a change of node neither doubles nor skips an entry.  The term of the last block goes along: a log that does not hold
-that block, because a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
+while following, one that has nothing new: it may be cut off from the others.  Where one does not even say that in time,
+the next one is asked, too, and whichever answers first is read on from.  What was answered is never asked again, so a
+change of node neither doubles nor skips an entry.  The term of the last block goes along: a log that does not hold that
+block, because a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
 
 from repl.api import ProducerAt
 from repl.client.backoff import Backoff
-from repl.client.endpoints import Endpoints
+from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import problem
 from repl.http.types import Network
 from vlsn import block
@@ -152,9 +153,13 @@ class Reader:
         return ProducerAt(ProducerPlace(said.next, said.first, said.last, said.term), said.durable, said.forgotten_to)
 
     async def _page(self, place: _Place, ask: str, *, wait_s: float, all_kinds: bool, for_ever: bool = False) -> Page:
-        return await self._retried(partial(self._page_of, place, ask, wait_s, all_kinds), for_ever=for_ever)
+        silent_s = wait_s + SILENT_S if wait_s else None
+        page_of = partial(self._page_of, place, ask, wait_s, all_kinds)
+        return await self._retried(page_of, for_ever=for_ever, silent_s=silent_s)
 
-    async def _retried(self, ask: Callable[[str], Awaitable[T]], *, for_ever: bool = False) -> T:
+    async def _retried(
+        self, ask: Callable[[str], Coroutine[Any, Any, T]], *, for_ever: bool = False, silent_s: float | None = None
+    ) -> T:
         retrying = AsyncRetrying(
             wait=Backoff(),
             stop=stop_never if for_ever else stop_after_delay(self._give_up_s),
@@ -162,24 +167,38 @@ class Reader:
             sleep=asyncio.sleep,
             reraise=True,
         )
-        return await retrying(self._of_any, ask)
+        return await retrying(self._of_any, ask, silent_s)
 
-    async def _of_any(self, ask: Callable[[str], Awaitable[T]]) -> T:
-        """One round over all nodes."""
+    async def _of_any(self, ask: Callable[[str], Coroutine[Any, Any, T]], silent_s: float | None) -> T:
+        """One round over all nodes, one after the other; who has said nothing for ``silent_s`` is heard still."""
         urls = self._endpoints.urls
         fault: VlsnLogError | None = None
-        for turn in range(len(urls)):
-            index = (self._current + turn) % len(urls)
-            try:
-                answer = await ask(urls[index])
-            except (Trimmed, NotInLog, BadArgument):
-                raise
-            except VlsnLogError as error:
-                fault = fault or error
-            else:
-                self._current = index
-                self._answer_s = ANSWER_TIMEOUT_S
-                return answer
+        asked: dict[asyncio.Task[T], int] = {}
+        try:
+            for turn in range(len(urls)):
+                index, left = (self._current + turn) % len(urls), len(urls) - turn - 1
+                asked[asyncio.create_task(ask(urls[index]))] = index
+                while asked:
+                    done, _ = await asyncio.wait(
+                        asked, timeout=silent_s if left else None, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for task in done:
+                        index = asked.pop(task)
+                        try:
+                            answer = task.result()
+                        except (Trimmed, NotInLog, BadArgument):
+                            raise
+                        except VlsnLogError as error:
+                            fault = fault or error
+                        else:
+                            self._current = index
+                            self._answer_s = ANSWER_TIMEOUT_S
+                            return answer
+                    if left:
+                        break
+        finally:
+            for task in asked:
+                task.cancel()
         self._answer_s = min(2 * self._answer_s, ANSWER_TIMEOUT_MAX_S)
         assert fault is not None
         raise fault

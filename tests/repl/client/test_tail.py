@@ -9,6 +9,7 @@ import pytest
 
 from repl import connect
 from repl.api import BlockPage
+from repl.client import tail
 from repl.client.tail import decode_blocks
 from repl.http.routes import Gateway
 from repl.http.types import Request, Response, Upgrade
@@ -187,6 +188,33 @@ async def test_tail_goes_on_through_the_loss_of_its_node_without_doubles_or_hole
                 await other.append(b"after the loss")
             await until(lambda: seen == [2, 3, 4, 5])
             following.cancel()
+
+
+async def test_a_tail_waits_once_for_a_node_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds its connections and says nothing, as between SIGSTOP and SIGCONT: not even that there is nothing new,
+    when that is due."""
+    monkeypatch.setattr(tail, "FOLLOW_WAIT_S", 0.2)
+    monkeypatch.setattr(tail, "ANSWER_TIMEOUT_S", 30.0)
+
+    class Stopped(GroupNode):
+        cancelled = 0
+
+        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.cancelled += 1
+            raise AssertionError
+
+    stopped, good = Stopped(), GroupNode(name="n2")
+    async with serving(stopped) as url, serving(good) as good_url, connect(f"{url},{good_url}") as log:
+        await filled(good_url, 3)
+        began = asyncio.get_running_loop().time()
+        async for page in log.tail_pages():
+            assert [entry.vlsn for entry in page.entries] == [2, 3, 4]
+            break
+        assert asyncio.get_running_loop().time() - began < 5.0
+        await until(lambda: stopped.cancelled == 1)
 
 
 async def test_tail_ends_when_what_it_needs_was_trimmed() -> None:
