@@ -31,13 +31,16 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_a_benchmark_that_is_told_to_end_leaves_no_node_and_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ctrl_c", [signal.SIG_DFL, signal.SIG_IGN], ids=["foreground", "background"])
+def test_a_benchmark_that_is_told_to_end_leaves_no_node_and_no_file(ctrl_c: signal.Handlers, tmp_path: Path) -> None:
+    """Also one that a script has started in the background, where Ctrl-C is ignored."""
     begun = "vlsnlog-bench-*/n*/node.pid"
     process = subprocess.Popen(
         [VLSNLOG, "bench", "append", "--seconds", "600", "--bytes-max", "64000000"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
     )
     try:
         until(lambda: len(list(tmp_path.glob(begun))) == 3 or process.poll() is not None, "it has begun")
