@@ -4,6 +4,7 @@
     segments         rolled after ``roll_period_s``
     the idle end     stated after ``idle_end_s`` of quiet: how far the log is surely whole without a sync after it
     checkpoints      by period; free space is looked at before each of these last two
+    free space       looked at each time while anything is written or there is too little, else every ``QUIET_LOOK_S``
 
 At home, under the log latch.
 """
@@ -19,6 +20,10 @@ from vlsn.state import IdleEnd
 if TYPE_CHECKING:
     from vlsn.local import LocalLog
 
+QUIET_LOOK_S = 1.0
+"""Of a log that takes nothing: as old may what is known of the disk be when the next append comes, whose place lies in
+segments that were reserved before."""
+
 
 class Upkeep:
     def __init__(self, log: LocalLog, queue: Queue) -> None:
@@ -26,6 +31,9 @@ class Upkeep:
         self._queue = queue
         self._quiet_since: float | None = None
         self._idle_stated: tuple[Lsn, Vlsn] | None = None
+        self._looked_s = -QUIET_LOOK_S
+        self._allocated: Vlsn | None = None
+        """The last VLSN given as of the last look."""
 
     def tick(self) -> None:
         log, cycle, queue, placement = self._log, self._log.cycle, self._queue, self._log.placement
@@ -39,7 +47,15 @@ class Upkeep:
         if period and not placement.empty and now - placement.taken_s >= period:
             placement.taken_s = now  # asked for once
             log.rotate("period")
-        log.space.look(self._looked)
+        if self._is_look_due(now):
+            self._looked_s, self._allocated = now, log.allocated
+            log.space.look(self._looked)
+
+    def _is_look_due(self, now: float) -> bool:
+        log = self._log
+        writes = log.cycle.group is not None or bool(self._queue) or log.allocated != self._allocated
+        short = log.space.cramped or bool(log.no_space)
+        return writes or short or now - self._looked_s >= QUIET_LOOK_S
 
     def _looked(self) -> None:
         """The part of a tick that needs room on the disk."""

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.fakes.seeds import seeds
-from tests.vlsn.logs import DIRECTORY, Machine, Waiting
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Waiting
 from tests.vlsn.test_replacement import holds
 from tests.vlsn.test_write_path_story import DURABILITIES, SIZES, Story
 from vlsn.errors import NoSpace
@@ -87,3 +87,41 @@ def test_whoever_waits_for_room_is_answered(seed: int) -> None:
     held = {pending.first: pending.values[0] for pending in asked if pending.synced}
     assert all(pending.synced or pending.error is not None for pending in asked)
     holds(machine, held)
+
+
+def test_free_space_is_looked_at_once_a_second_while_nothing_is_written() -> None:
+    """And each time while something is, or is too little, so that appends stop and go on soon."""
+    machine = Machine()
+    opened = Opened(machine)
+    looks = 0
+    free_bytes = machine.disk.free_bytes
+
+    def look(directory: str) -> int:
+        nonlocal looks
+        looks += 1
+        return free_bytes(directory)
+
+    machine.disk.free_bytes = look  # type: ignore[method-assign]
+
+    def ticks(count: int, value: bytes = b"") -> int:
+        """How often that many ticks, a tenth of a second apart, have looked."""
+        before = looks
+        for _ in range(count):
+            machine.clock.advance(0.1)
+            if value:
+                opened.append(value)
+            opened.log.tick()
+        return looks - before
+
+    ticks(10)
+    assert 9 <= ticks(100) <= 11
+    assert ticks(20, b"x") == 20
+    assert ticks(100) <= 11
+    machine.disk.capacity_bytes = 1 << 20
+    ticks(11)
+    with pytest.raises(NoSpace):
+        opened.append(b"refused")
+    assert ticks(20) == 20
+    machine.disk.capacity_bytes = None
+    ticks(1)
+    assert opened.append(b"taken").synced
