@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
 from random import Random
+from types import FrameType
 
 import pytest
 
@@ -60,6 +62,48 @@ def test_appends_that_a_signal_interrupts_hold_up_nobody_and_leave_no_hole(tmp_p
         assert not other.is_alive()
         assert interrupted == INTERRUPTS
     assert verify(PosixDisk(), LmdbStores(), str(tmp_path)).ok
+    with Log.open(tmp_path) as log:
+        found: dict[int, bytes] = {entry.vlsn: entry.value for entry in log.read()}
+    assert {vlsn: found.get(vlsn) for vlsn in told} == told
+
+
+class _AtEvent:
+    """A profiler that raises in this thread at one call of a function, or return of a built-in one, where a signal's
+    handler may run as well."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return") and frame.f_globals["__name__"].startswith("vlsn."):
+            self._left -= 1
+            if not self._left:
+                raise _Interrupted
+
+
+def test_an_append_that_is_interrupted_at_any_of_its_calls_holds_up_nobody(tmp_path: Path) -> None:
+    """At each of them, one after the other: by chance a signal seldom comes while a group would be made."""
+    told: dict[int, bytes] = {}
+    with Log.open(tmp_path) as log:
+
+        def append() -> None:
+            told[log.append(b"other")[1]] = b"other"
+
+        for number in count(1):
+            sys.setprofile(_AtEvent(number))
+            try:
+                told[log.append(b"main")[1]] = b"main"
+            except _Interrupted:
+                pass
+            else:
+                break
+            finally:
+                sys.setprofile(None)
+            other = threading.Thread(target=append, daemon=True)
+            other.start()
+            other.join(WAIT_S)
+            assert not other.is_alive() and len(told) == number
+        assert number > 20, "an append makes more calls than that"
     with Log.open(tmp_path) as log:
         found: dict[int, bytes] = {entry.vlsn: entry.value for entry in log.read()}
     assert {vlsn: found.get(vlsn) for vlsn in told} == told
