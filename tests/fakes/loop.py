@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -339,7 +340,10 @@ def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
 def _by_the_loop_alone() -> Iterator[None]:
     """Tasks are kept by their loop, not in asyncio's weak set of all: those of one run after the other have the same
     numbers, which are their hashes, and a new one would be compared with all that are not collected yet."""
-    everywhere: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
+    everywhere: Any = getattr(asyncio.tasks, "_all_tasks" if sys.version_info < (3, 12) else "_scheduled_tasks", None)
+    if everywhere is None:
+        yield
+        return
     everywhere.add = lambda task: None
     try:
         yield
