@@ -82,6 +82,13 @@ class Node:
         started."""
         return None if self._process is None else self._process.poll()
 
+    def how_it_ended(self) -> str:
+        """``ended with status 2``, ``was ended by SIGKILL``; once it has ended."""
+        assert self.ended is not None
+        if self.ended >= 0:
+            return f"ended with status {self.ended}"
+        return f"was ended by {signal.Signals(-self.ended).name}"
+
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -154,7 +161,7 @@ class Cluster:
                 status = None
             if node.ended is not None:
                 raise NodeEnded(
-                    f"{node.name} ended with status {node.ended}: {node.last_words()} "
+                    f"{node.name} {node.how_it_ended()}: {node.last_words()} "
                     f"(all of it in {node.directory / LOG_FILE})"
                 )
             if status is not None and status.node == node.name:

@@ -51,8 +51,7 @@ async def _keep(made: Cluster) -> int:
     """Starts the nodes, says what becomes of them; returns only when the cluster cannot start."""
     for node in made.nodes:
         node.start()
-    ready = await asyncio.gather(*(_say_ready(made, node) for node in made.nodes))
-    lost = [node for node, answers in zip(made.nodes, ready, strict=True) if not answers]
+    lost = [node for node in made.nodes if not await _say_ready(made, node)]  # by name, whoever is first
     if len(lost) * 2 >= len(made.nodes):
         click.echo("vlsnlog cluster: no majority of the nodes is left; mend what they say and start again", err=True)
         await made.stop()
@@ -86,7 +85,7 @@ async def _watch(made: Cluster, lost: list[Node]) -> None:
             if node not in lost and node.ended is not None:
                 lost.append(node)
                 click.echo(
-                    f"vlsnlog cluster: {node.name} ended with status {node.ended} and is left so; start it with "
+                    f"vlsnlog cluster: {node.name} {node.how_it_ended()} and is left so; start it with "
                     f"`vlsnlog node --config {node.config_path}`",
                     err=True,
                 )

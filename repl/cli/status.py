@@ -153,7 +153,7 @@ def _when(time_us: int) -> str:
 
 
 def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
-    title = f"group {summary['group'] or '?'}, master {summary['master'] or 'none'}, term {summary['term'] or 0}"
+    title = f"group {summary['group'] or '?'}, master {summary['master'] or 'none'}, term {summary['term'] or '?'}"
     feeds = {feeder.get("replica"): feeder for node in summary["nodes"] for feeder in (node.get("feeders") or [])}
     rows = []
     for node in summary["nodes"]:

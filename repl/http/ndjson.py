@@ -133,10 +133,19 @@ def _decode_line(line: bytes, number: int) -> Line:
     try:
         row = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadBody(f"line {number}: {error}") from None
+        raise BadBody(f"line {number}: {_why(line, error)}") from None
     if _quotes(line) != 4 * _members(row):
         raise BadBody(f"line {number}: a member is given twice")
     return row
+
+
+def _why(line: bytes, error: ValueError) -> str:
+    """What the decoder calls the end of its input where a line is empty, or ends too soon for a surrogate's pair."""
+    if not line.strip():
+        return "it is empty"
+    if line.rstrip().endswith(b"}") and str(error) == "Input data was truncated":
+        return "a surrogate without its pair, or a string without its end"
+    return str(error)
 
 
 def _members(row: Line) -> int:

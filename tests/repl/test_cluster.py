@@ -166,7 +166,7 @@ def test_cluster_starts_loses_a_node_gets_it_back_and_resumes(tmp_path: Path) ->
     base = free_base_port()
     with command(tmp_path, base) as cluster:
         lines = cluster.lines_until("ready cluster")
-        assert sorted(lines[:3]) == [f"ready n{at + 1} {cluster.urls[at]}" for at in range(3)]
+        assert lines[:3] == [f"ready n{at + 1} {cluster.urls[at]}" for at in range(3)]
         with connect_sync(",".join(cluster.urls)) as log:
             first = log.append(b"all there")
             victim = cluster.pid("n3")
@@ -190,7 +190,7 @@ def test_cluster_starts_loses_a_node_gets_it_back_and_resumes(tmp_path: Path) ->
         cluster.process.send_signal(signal.SIGINT)
         assert cluster.process.wait(WAIT_S) == 0
         assert cluster.process.stderr is not None
-        assert "n3 ended with status -9" in cluster.process.stderr.read()
+        assert "n3 was ended by SIGKILL and is left so" in cluster.process.stderr.read()
     base = free_base_port()
     with command(tmp_path, base, "--nodes", "3") as cluster:
         cluster.lines_until("ready cluster")

@@ -179,3 +179,17 @@ def test_decode_in_steps_stops_after_each_slice() -> None:
     body = b'{"value":"v"}\n' * BATCH_ENTRIES_MAX
     steps = sum(1 for _ in ndjson.decode_in_steps(body))
     assert steps >= len(body) // ndjson.SLICE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (GOOD + b"\n" + GOOD, "line 2: it is empty"),
+        (b" ", "line 1: it is empty"),
+        (b'{"value":"\\ud800"}', "line 1: a surrogate without its pair"),
+        (b'{"value":"a', "line 1: Input data was truncated"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong_with_the_line(body: bytes, says: str) -> None:
+    with pytest.raises(BadBody, match=says):
+        ndjson.decode(body)
