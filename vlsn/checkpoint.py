@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vlsn.errors import VlsnLogError
-from vlsn.frame import FrameKind
+from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn
 from vlsn.records import CheckpointEnd, CheckpointFlag, CheckpointStart
 from vlsn.reindex import mend
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Done = Callable[[Checkpoint], None]
 Failed = Callable[[VlsnLogError], None]
+OWN_BYTES: Final = 2 * FRAME_BYTES + CheckpointStart.LAYOUT.size + CheckpointEnd.LAYOUT.size
+"""What a checkpoint itself adds to the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Checkpointer:
         self._log = log
         self.last = last
         self.after: Callable[[], None] = lambda: None
-        """Called after each checkpoint."""
+        """Called after each checkpoint, and at each period that needs none."""
         self._bytes = 0
         self._running = False
         self._since: float | None = None
@@ -78,10 +80,20 @@ class Checkpointer:
             self._since = now
         elif now - self._since >= self._log.options.checkpoint_period_s:
             self._since = now
-            if self._bytes and not self._running:
+            if self._has_more():
                 self.run()
+            elif not self._running:
+                self.after()
         if self._log.index.wounded and not self._running:
             self.run()
+
+    def _has_more(self) -> bool:
+        """Whether one now would say more than the last one: its own two records do not count, or a quiet log would
+        be written to for ever."""
+        if self._running:
+            return False
+        durable = min(self._log.dtvlsn, self._log.range.last)
+        return self._bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
         """``done`` gets the checkpoint once it is the one that the next open starts from, or ``failed`` the error

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.vlsn.logs import DIRECTORY, Machine, Opened
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from vlsn.errors import LogFailed, LogInUse, NoSpace, NotMaster, QueueFull, WrongDirectory
 from vlsn.options import LogOptions
 from vlsn.recovery import recover
@@ -226,3 +226,29 @@ def test_a_checkpoint_comes_after_its_bytes_and_after_its_period() -> None:
     second = opened.log.checkpointer.last
     assert second is not None
     assert second.id == first.id + 1
+
+
+def test_a_quiet_log_is_checkpointed_once_and_again_only_when_more_of_it_is_durable() -> None:
+    opened = Undurable(Machine(), 1, LogOptions(segment_bytes=64 << 10, checkpoint_period_s=5))
+    log = opened.log
+
+    def ids() -> list[int]:
+        """Of the last checkpoint, as each of five periods has passed."""
+        found = []
+        for _ in range(5):
+            log.tick()
+            log.seams.clock.advance(6)  # type: ignore[attr-defined]
+            log.tick()
+            found.append(log.checkpointer.last.id if log.checkpointer.last is not None else 0)
+        return found
+
+    opened.append(b"x")
+    assert ids() == [1] * 5
+    end = log.synced_end(1)
+    assert ids() == [1] * 5
+    assert log.synced_end(1) == end
+    log.raise_dtvlsn(log.range.last)
+    assert ids() == [2] * 5
+    opened.append(b"y")
+    log.raise_dtvlsn(log.range.last)
+    assert ids() == [3] * 5
