@@ -81,7 +81,7 @@ class Outcome:
         return [
             (
                 complete,
-                f"{several(self.records, 'record')} acknowledged on a majority, each once, in order, no VLSN left out",
+                f"{several(self.records, 'record')} acknowledged on a majority, each once, in order, no gap",
             ),
             *(
                 (digest == self.sha256, f"{name} gives back the same bytes, SHA-256 {digest[:16]}…")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -16,29 +18,25 @@ def console(stream: TextIO | None = None) -> Console:
     return Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table for eyes; numbers to the right.  Without a terminal: the same cells, padded with spaces."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    numeric = [bool(cells) and all(_is_number(row[index]) for row in cells) for index in range(len(columns))]
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Sequence[str] = ()
+) -> None:
+    """A table for eyes; numbers to the right, its head bold on a terminal.  Where that is too narrow, ``spare``
+    columns are left out, the first one first; a line that is too long all the same wraps, and loses nothing."""
+    table = [[name, *map(_cell, values)] for name, *values in zip(columns, *rows, strict=True)]
     if sys.stdout.isatty():
-        from rich.table import Table
-
-        table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for name, right in zip(columns, numeric, strict=True):
-            table.add_column(name, justify="right" if right else "left")
-        for row in cells:
-            table.add_row(*row)
-        console().print(table)
-        return
+        room = shutil.get_terminal_size().columns
+        for name in spare:
+            if sum(_width(column) + 2 for column in table) - 2 > room:
+                table = [column for column in table if column[0] != name]
     if title:
         print(title)
-    widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
-    for row in ([*columns], *cells):
-        padded = [
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, numeric, strict=True)
-        ]
-        print("  ".join(padded).rstrip())
+    aligned = [_aligned(column) for column in table]
+    head, *lines = ("  ".join(cells).rstrip() for cells in zip(*aligned, strict=True))
+    plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    print(head if plain else f"\x1b[1m{head}\x1b[0m")
+    for line in lines:
+        print(line)
 
 
 def print_json(value: Any) -> None:
@@ -65,6 +63,17 @@ def count(number: int) -> str:
 def several(number: int, one: str, many: str = "") -> str:
     """``1 bucket``, ``12,345 buckets``."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    width = _width(column)
+    _, *values = column
+    right = bool(values) and all(map(_is_number, values))
+    return [text.rjust(width) if right else text.ljust(width) for text in column]
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column))
 
 
 def _cell(value: object) -> str:

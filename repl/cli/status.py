@@ -167,7 +167,7 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
             )
         )  # fmt: skip
     columns = ("node", "state", "term", "first", "last", "durable", "lag", "behind", "segments", "bytes", "url")
-    print_table(title, columns, rows)
+    print_table(title, columns, rows, spare=("segments", "bytes", "first", "term"))
     if told := _mastership(summary):
         click.echo(told)
     for node in summary["nodes"]:
