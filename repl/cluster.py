@@ -161,8 +161,7 @@ class Cluster:
                 status = None
             if node.ended is not None:
                 raise NodeEnded(
-                    f"{node.name} {node.how_it_ended()}: {node.last_words()} "
-                    f"(all of it in {node.directory / LOG_FILE})"
+                    f"{node.name} {node.how_it_ended()}: {node.last_words()} (all of it in {node.directory / LOG_FILE})"
                 )
             if status is not None and status.node == node.name:
                 return status
@@ -235,6 +234,8 @@ def prepare(
         raise BadArgument(f"base_port: {base_port} leaves no room for {size} ports; choose a lower one")
     urls = {f"n{number}": f"http://127.0.0.1:{base_port + number - 1}" for number in range(1, size + 1)}
     held = config.load_node_config(path=existing[0], environment={}).group if existing else None
+    if group is not None:
+        config.check_name("group", group)
     if group is not None and held is not None and group != held:
         raise BadArgument(f"group: {directory} belongs to group {held}; give that, or another --dir")
     for number, name in enumerate(urls):

@@ -103,7 +103,7 @@ class Outcome:
         if report is None:
             return "the audit did not run"
         verdict = "equal" if report.equal else "NOT equal"
-        found = f", {len(report.findings)} findings" if report.findings else ""
+        found = f", {several(len(report.findings), 'finding')}" if report.findings else ""
         compared = f"from VLSN {report.compared_from} to {report.compared_to}"
         return f"audit: {len(report.sources)} logs {verdict} {compared}{found}"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.options import Command, json_option
-from repl.cli.report import count, print_json, print_table, size
+from repl.cli.report import count, print_json, print_table, several, size
 
 if TYPE_CHECKING:
     from repl.audit.findings import AuditReport, HistoryReport
@@ -73,7 +73,7 @@ def _print_history(history: HistoryReport) -> None:
         words += f", {count(history.cleaned)} lie below what some copy still has"
     if history.once:
         words += f", {count(history.once)} lines were looked for everywhere else"
-    click.echo(words + (f", {count(history.findings)} findings" if history.findings else ""))
+    click.echo(words + (f", {several(history.findings, 'finding')}" if history.findings else ""))
 
 
 def _sentence(finding: dict[str, Any]) -> str:

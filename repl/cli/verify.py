@@ -66,7 +66,7 @@ def _print(directory: Path, report: VerifyReport) -> None:
         inside = f", with blocks up to VLSN {kept.last} of term {kept.term}" if kept.last else ""
         click.echo(f"kept aside by an earlier open: {kept.file}: {size(kept.bytes)}{inside}")
     tail = "; a torn tail, normal after a crash" if report.torn_tail else ""
-    verdict = "ok" if report.ok else f"NOT OK, {len(report.findings)} findings"
+    verdict = "ok" if report.ok else f"NOT OK, {several(len(report.findings), 'finding')}"
     click.echo(
         f"{directory}: {verdict}{tail}: VLSN {report.first} to {report.last}, durable {report.dtvlsn}; "
         f"{several(report.entries, 'entry', 'entries')} in {several(report.blocks, 'block')}, "

@@ -139,7 +139,7 @@ def _decode_line(line: bytes, number: int) -> Line:
     return row
 
 
-def _why(line: bytes, error: ValueError) -> str:
+def _why(line: bytes, error: Exception) -> str:
     """What the decoder calls the end of its input where a line is empty, or ends too soon for a surrogate's pair."""
     if not line.strip():
         return "it is empty"

@@ -76,6 +76,12 @@ async def test_prepare_writes_a_lost_config_again(tmp_path: Path) -> None:
     assert load_node_config(path=tmp_path / "n2" / "node.toml", environment={}).group == "mine"
 
 
+async def test_prepare_of_a_group_without_a_name_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="group: 'a b' is no name"):
+        prepare(tmp_path / "new", AiohttpNetwork(), base_port=free_base_port(), group="a b")
+    assert not (tmp_path / "new").exists()
+
+
 async def test_prepare_refuses_what_does_not_fit(tmp_path: Path) -> None:
     base = free_base_port()
     prepare(tmp_path, AiohttpNetwork(), base_port=base, group="mine")

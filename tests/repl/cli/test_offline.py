@@ -47,7 +47,7 @@ def test_a_flipped_bit_is_found_with_its_place(directory: Path, capsys: pytest.C
         (each["file"], each["offset"], each["vlsn"]) for each in findings
     ]
     assert main(["verify", str(directory)]) == 1
-    assert "NOT OK" in capsys.readouterr().out
+    assert "NOT OK, 1 finding: " in capsys.readouterr().out
     assert main(["dump", str(directory)]) == 1
     assert "DAMAGED" in capsys.readouterr().out
 
