@@ -174,6 +174,8 @@ class Following(Role):
                         said.append(f"{asked[task]} leads term {answer.term}, which is over")
                     elif error is not None and not isinstance(error, VlsnLogError | OSError):
                         raise error
+                    elif error is None and task.result().state == "HALTED":
+                        said.append(f"{asked[task]} is HALTED, its status says why")
                     elif error is not None:
                         self._silent(asked[task], error)
                         if isinstance(error, NotListed):

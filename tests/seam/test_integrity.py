@@ -126,7 +126,7 @@ def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() 
 
 @pytest.mark.parametrize("seed", [62, 63])
 def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_leads(seed: int) -> None:
-    """Where the first two to meet have halted (63), the third meets nobody any more."""
+    """Where the first two to meet have halted (63), the third meets nobody any more, and says where to look."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}
@@ -144,7 +144,8 @@ def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_le
             if name in halted():
                 assert "no majority" in node.reason and "audit" in node.reason
             else:
-                assert (node.state, node.reason) == ("UNKNOWN", "no-master: no member leads")
+                says = "; ".join(f"{other} is HALTED, its status says why" for other in halted())
+                assert (node.state, node.reason) == ("UNKNOWN", f"no-master: {says}")
             assert node.restoration.count == 0
         await group.stop()
 
