@@ -129,6 +129,7 @@ class Following(Role):
             channel=channel,
             store_term=partial(node.electing.take_feed, master),
             roll_back=node.roll_back,
+            drained=node.drained,
             offload=node.offload("feeds"),
             on_position=self._on_position,
             unsynced_bytes_max=node.config.unsynced_bytes_max,

@@ -417,7 +417,8 @@ class Node:
         rolling_back = self._rolling_back
         if rolling_back is not None:
             await asyncio.wait([rolling_back])
-            self._rolling_back = None
+            if self._rolling_back is rolling_back:
+                self._rolling_back = None
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.opened().drain(partial(settle(done), None))
         await done

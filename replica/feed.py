@@ -75,6 +75,7 @@ class ReplicaFeed:
         channel: Channel,
         store_term: Callable[[Term], Awaitable[None]],
         roll_back: Callable[[Vlsn], Awaitable[None]],
+        drained: Callable[[], Awaitable[None]],
         offload: Offload,
         on_position: Callable[[Position], None],
         unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
@@ -91,6 +92,8 @@ class ReplicaFeed:
         self._channel = channel
         self._store_term = store_term
         self._roll_back = roll_back
+        self._drained = drained
+        """Until all that was handed to the log is synced, and a rollback that an earlier feed began has ended."""
         self._offload = offload
         self._on_position = on_position
         self._silent_looks = 0
@@ -125,9 +128,7 @@ class ReplicaFeed:
 
     async def _syncup(self) -> None:
         log = self._log
-        drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        log.drain(lambda: None if drained.done() else drained.set_result(None))
-        await drained
+        await self._drained()
         stored = Term(log.node_file.record.term)
         await self._channel.send(encode(describe(log.range, stored, log.history.term_runs)))
         answer = await self._channel.receive()

@@ -72,6 +72,9 @@ async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 
     async def roll_back(matchpoint: Vlsn) -> None:
         events.append(("back to", matchpoint))
 
+    async def drained() -> None:
+        pass
+
     def offload(job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]:
         future: asyncio.Future[ReadRun] = asyncio.get_running_loop().create_future()
         future.set_result(job())
@@ -82,6 +85,7 @@ async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 
         channel=Master(events, matchpoint),
         store_term=store_term,
         roll_back=roll_back,
+        drained=drained,
         offload=offload,
         on_position=lambda _: None,
     )

@@ -8,8 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from replica import feed
+from replica.syncup import describe
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
+from vlsn.index.range import VlsnRange
+from vlsn.stream import Syncup, TermRun
 
 SLOW_S = (0.4, 0.4)
 
@@ -80,6 +84,45 @@ def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote() -> None:
         assert status != 200 or not answer["durable"]
         group.net.heal()
         await group.stop()
+
+    run(main())
+
+
+def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The feed that ordered it has ended with its role.  The next one would speak of what is being given up, and
+    acknowledge a matchpoint that is gone when the rollback is over; or of a range and term runs that do not fit."""
+    said: list[bool] = []
+    """Of each range that n1 has sent, whether a rollback was under way."""
+
+    async def main() -> None:
+        group = Group(33)
+        await group.start()
+        await group.serving()
+        assert (await group.append(b"everywhere", acks="all"))[0] == 200
+        group.net.split(["n1", "client"], ["n2", "n3"])
+        assert (await group.append(b"who knows", to="n1"))[0] == 504
+        await group.until(lambda: group.master != "n1", "another one leads")
+        node, process = group.nodes["n1"], group.machines["n1"].process
+        log = node.opened()
+        assert process is not None
+
+        def described(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:
+            if term_runs is log.history.term_runs:
+                said.append(log.rollbacks % 2 == 1)
+            return describe(span, stored_term, term_runs)
+
+        monkeypatch.setattr(feed, "describe", described)
+        process.threads.latency_s = SLOW_S
+        group.net.heal()
+        await group.until(lambda: log.rollbacks % 2 == 1, "n1 rolls back")
+        other = next(name for name in ("n2", "n3") if name != group.master)
+        term, before = group.nodes[group.master].opened().node_file.record.term, len(said)
+        await vote(group, "n1", other, term=term + 1, last_term=term, last_vlsn=log.range.last)
+        process.threads.latency_s = (0.0, 0.000_5)
+        await group.until(lambda: len(said) > before and node.state in ("REPLICA", "MASTER"), "n1 is back", 60.0)
+        assert said == [False] * len(said)
+        await group.stop()
+        assert not group.fatal
 
     run(main())
 
