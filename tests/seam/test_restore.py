@@ -213,6 +213,25 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
     run(main())
 
 
+def test_a_provider_that_falls_silent_half_way_is_replaced_by_another() -> None:
+    """The log that was open before has ended in a task group, in whose task no timeout could end any more."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(37, told)
+        group.net.default_delay_s = (0.02, 0.03)
+        await group.start("n3")
+        silent = await until_under_way(group)
+        group.net.split([silent], ["n3"])
+        await caught_up(group, "n3", told)
+        (done,) = group.nodes["n3"].restoration.history
+        assert done["from"] != silent
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() -> None:
     """It serves no feed and begins earlier than the master, so it is asked first; the master has cleaned away what is
     rotten there."""
