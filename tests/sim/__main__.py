@@ -20,7 +20,7 @@ from tests.fakes.loop import run
 from tests.sim.report import Report, shortfalls, sums
 from tests.sim.world import simulated
 
-COLLECT_AFTER = 20_000
+COLLECT_AFTER = 200_000
 """Objects made and not freed, before the garbage collector looks at the youngest."""
 
 

@@ -20,7 +20,7 @@ NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten")
 """What a producer that sends one submission after the other, each until it is acknowledged, never hears."""
 SIZES = (12, 200, 1500, 5000)
 TIMEOUT_S = 1.5
-PAUSE_S = 0.5
+PAUSE_S = 1.0
 
 
 class Clients:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from random import Random
 from typing import Any, Literal
 
@@ -58,6 +59,8 @@ PROVIDER_RATES = (0.2, 0.6, 0.9)
 RESTORE_LINK_S = (0.3, 0.8)
 MISSES_MAX = 3
 """So many kinds are tried for one strike."""
+AWAY_S, LONG_AWAY_S = (0.05, 3.0), (3.0, 15.0)
+"""How long a process that has ended is not started again, mostly and sometimes."""
 LATE_RATES = (0.0, 0.3, 0.8)
 STEPS_MAX = 400
 """An ambush at an await comes at most so many callbacks of the loop later."""
@@ -147,7 +150,9 @@ class Nemesis:
         return True
 
     def later(self, seconds: float, then: Callable[[], object]) -> None:
-        self.group.loop.call_later(seconds, then)
+        """As nobody's timer: one of the process in which a fault was drawn would end with it, and with that its next
+        start."""
+        self.group.loop.call_later(seconds, then, context=Context())
 
     # Ambushes.
 
@@ -155,6 +160,8 @@ class Nemesis:
         self._note(name, event)
         if not self.active:
             return
+        if event == "leads":
+            self.ways.leads(name)
         if event == "restore.begin" and self.rng.random() < self.provider_rate:
             self.strike("provider rolls back", self.group.master, lambda master: self._unseat(master, name))
         elif event == "restore.provides" and self.rng.random() < self.provider_rate:
@@ -167,7 +174,7 @@ class Nemesis:
         what = self.rng.choice(AMBUSHES)
         whom = name if self.rng.random() < 0.7 else self.rng.choice(self.group.names)
         delay_s = self.rng.choice((0.0, 0.0, self.rng.uniform(0.0, 0.01), self.rng.uniform(0.0, 0.1)))
-        self.group.loop.call_later(delay_s, self._spring, what, whom, event)
+        self.later(delay_s, lambda: self._spring(what, whom, event))
 
     def _spring(self, what: str, name: str, event: str) -> None:
         if self.active:
@@ -215,7 +222,7 @@ class Nemesis:
 
     # Processes.
 
-    def die(self, name: str, *, power: bool, back: bool = True, back_s: tuple[float, float] = (0.05, 3.0)) -> None:
+    def die(self, name: str, *, power: bool, back: bool = True, back_s: tuple[float, float] = AWAY_S) -> None:
         node = self.group.nodes.get(name)
         if node is None:
             return
@@ -223,6 +230,8 @@ class Nemesis:
         self._remember(name)
         self.group.kill(name, power=power)
         if back:
+            if back_s is AWAY_S and self.rng.random() < 0.3:
+                back_s = LONG_AWAY_S
             self.later(self.rng.uniform(*back_s), lambda: self.start(name))
 
     def _all_die(self) -> None:
@@ -232,7 +241,7 @@ class Nemesis:
     def _ended(self, name: str, error: BaseException) -> None:
         self.say(f"{name} ended: {error!r}")
         self.report.faults["ended by itself"] += 1
-        self.group.loop.call_soon(lambda: self.die(name, power=False))
+        self.later(0.0, lambda: self.die(name, power=False))
 
     def start(self, name: str) -> None:
         machine = self.group.machines.get(name)

@@ -82,7 +82,7 @@ class People:
         if name not in [member.name for member in self.members.members] or name in self._leaving:
             return False
         left = electable - self._leaving - {name}
-        rotten = left & set(self.nemesis.victims)
+        rotten = (electable - {name}) & set(self.nemesis.victims)  # who was asked to leave may stay
         if name in electable and (len(left) < ELECTABLE_MIN or 2 * len(rotten) >= len(left)):
             return False
         self._leaving.add(name)

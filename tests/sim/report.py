@@ -28,6 +28,7 @@ STRUCK = {
                 "mute",
                 "half heard",
                 "deaf",
+                "no lead lasts",
                 "slow link",
                 "messages outlive their process",
             ),

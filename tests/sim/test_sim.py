@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -32,6 +33,38 @@ def test_every_kind_of_fault_has_a_floor() -> None:
         return found
 
     assert run(main()) <= STRUCK.keys()
+
+
+def test_who_is_struck_as_something_happens_in_it_is_back_soon() -> None:
+    """A fault is drawn in the middle of what the node does; it is no part of that node's process, and outlives it."""
+
+    async def main() -> None:
+        group = SimGroup(1, 3, lambda _: None)
+        nemesis = Nemesis(group, Report(1), lambda _: None, rot="none")
+        nemesis.ambush = 0.0
+        await group.start()
+        await group.serving()
+        struck: dict[str, Callable[[str], object]] = {
+            "killed": lambda name: nemesis.die(name, power=False),
+            "stopped": lambda name: nemesis.stand_still(name, 4.0),
+        }
+        for what, strike in struck.items():
+            name = group.master
+            process = group.machines[name].process
+            assert process is not None
+
+            async def itself(name: str = name, strike: Callable[[str], object] = strike) -> None:
+                strike(name)
+
+            process.start(itself())
+
+            def is_back(name: str = name) -> bool:
+                return name in group.nodes and group.nodes[name].state == "REPLICA"
+
+            await group.until(is_back, f"{name}, {what}, is back and follows")
+        await group.stop()
+
+    run(main())
 
 
 def test_a_run_that_never_strikes_with_something_fails() -> None:

@@ -22,7 +22,8 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     nothing durable is rolled back, or gone after        at each rollback, at each open
         a restart
     what had been synced is not cut away                 at each open
-    the index says what the log says, and fits it        the same
+    index and term runs say what the log says, and       the same
+        fit it
     a value is in the log once                           at each block that becomes durable
     no node whose disk is sound is DAMAGED or HALTED     at each change of a state
 
@@ -259,10 +260,15 @@ class Watch:
         lasts = {block.last: lsn for block, lsn in found}
         last = found[-1][0].last if found else 0
         self.hold(log.range.last == last, f"{name}: the index ends at {log.range.last}, the log at {last}")
+        runs = log.history.term_runs
+        ends = runs[-1].last if runs else 0
+        self.hold(ends == last, f"{name}: its term runs end at {ends}, the log at {last}")
         first = log.range.first
         for block, lsn in [*found[:1], *found[::SAMPLE], *found[-2:]]:
             if block.first < first:
                 continue
+            if log.history.term_of(Vlsn(block.last)) != block.term:
+                raise self.violated(f"{name}: {block}, and the term runs {runs}")
             mapping = log.index.at_or_before(Vlsn(block.first))
             at, there = mapping or (block.last + 1, 0)
             if at > block.first or there not in (places.get(at), lasts.get(at)):

@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
 
 SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
-STALLED_DISK_S = (0.2, 1.5)
+STALLED_DISK_S = (0.5, 2.0)
 LATE_LINK_S = (0.3, 3.0)
+SHORT_LEAD_S = (1.0, 3.0)
+"""How long whoever has just been elected is cut off, while no lead lasts."""
 
 
 def between(one: list[str], other: list[str]) -> list[tuple[str, str]]:
@@ -21,6 +23,7 @@ class Ways:
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
+        self._unsteady_until = 0.0
 
     def table(self) -> Table:
         return {
@@ -28,8 +31,9 @@ class Ways:
             "one way": (0.8, self._one_way),
             "cut off for long": (0.4, self._cut_off),
             "mute": (0.6, self._mute),
-            "half heard": (0.8, self._half_heard),
+            "half heard": (1.2, self._half_heard),
             "deaf": (0.4, self._deaf),
+            "no lead lasts": (0.6, lambda _: self._no_lead_lasts()),
             "slow link": (0.8, self._slow_link),
             "messages outlive their process": (0.8, self._outlived),
             "cut connection": (0.6, self._cut),
@@ -70,19 +74,48 @@ class Ways:
         self.block([(name, other) for other in self._others(name)], (0.1, 6.0))
 
     def _half_heard(self, name: str) -> object:
-        """For a moment one replica alone hears the master, which then stands still for longer than the others wait; the
-        replica's disk is slow, so that what it alone has is not synced when they ask for its vote."""
+        """For a moment one replica alone hears the master, which then ends, as all can see, or stands still for longer
+        than they wait; the replica's disk is slow: what it alone has is not synced when they ask for its vote."""
         master, nemesis, rng = self.group.master, self.nemesis, self.rng
-        if master not in self.group.nodes:
+        fed = [each for each, node in self.group.nodes.items() if node.state == "REPLICA"]
+        if not fed or master not in self.group.nodes or not self.group.nodes[master].is_master():
             return False
-        one = name if name != master else rng.choice(self._others(master))
+        one = name if name in fed else rng.choice(fed)
         ways = [(master, other) for other in self._others(master) if other != one]
         for way in ways:
             self.group.net.block(*way)
         nemesis.disks.slow(one, STALLED_DISK_S)
-        nemesis.later(rng.uniform(0.05, 0.5), lambda: nemesis.stand_still(master, rng.uniform(1.2, 5.0)))
+
+        def over() -> None:
+            if not nemesis.active or rng.random() < 0.5:
+                nemesis.stand_still(master, rng.uniform(1.2, 5.0))
+            else:
+                self.group.net.unblock(ways)
+                nemesis.die(master, power=False, back_s=(0.5, 3.0))
+
+        nemesis.later(rng.uniform(0.2, 0.9), over)
         nemesis.later(rng.uniform(2.0, 6.0), lambda: self.group.net.unblock(ways))
         return True
+
+    def _no_lead_lasts(self) -> object:
+        """For some seconds whoever has just been elected is cut off, before or soon after anybody has its first block,
+        and is back when the next one leads: tails of different terms that nobody else has (Raft, figure 8).  Its own
+        lead ends first."""
+        if self.group.master not in self.group.nodes:
+            return False
+        self._unsteady_until = self.group.loop.time() + self.rng.uniform(6.0, 15.0)
+        self._cut_short(self.group.master)
+        return True
+
+    def leads(self, name: str) -> None:
+        """Its lead has begun."""
+        if self.group.loop.time() < self._unsteady_until:
+            delay_s = self.rng.choice((0.0, 0.0, self.rng.uniform(0.0, 0.01), self.rng.uniform(0.0, 0.3)))
+            self.nemesis.later(delay_s, lambda: self._cut_short(name))
+
+    def _cut_short(self, name: str) -> None:
+        if self.nemesis.active:
+            self.block(between([name], self._others(name)), SHORT_LEAD_S)
 
     def _deaf(self, name: str) -> None:
         self.block([(other, name) for other in self._others(name)], (0.1, 6.0))

@@ -44,14 +44,16 @@ class Simulation:
             "checkpoint_period_s": rng.choice((0.7, 3.0)),
             "free_bytes_min": 0,
             "cleaning_period_s": 0.5,
-            "scrub_period_s": 5.0,
+            "scrub_period_s": 20.0,
         }
         if rng.random() < 0.6:
             settings["retention_bytes"] = rng.choice((3, 5)) * SEGMENT_BYTES
             settings["hold_bytes_max"] = rng.choice((1, 3)) * SEGMENT_BYTES
+        rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
+        if rot != "none":
+            settings["scrub_period_s"] = 5.0
         self.group = SimGroup(seed, self.report.size, self.say, **settings)
         self.watch = self.group.watch
-        rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         self.nemesis = Nemesis(self.group, self.report, self.say, rot=rot)
         self.watch.rotten.update(self.nemesis.rotten)
 
@@ -144,7 +146,7 @@ class Simulation:
             and not self.group.net.brings
             and self.nemesis.people.are_done
             and nodes[self.group.master].is_master()
-            and all(node.log is not None for node in nodes.values())
+            and all(node.log is not None and not node.log.closing for node in nodes.values())
             and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().range.last for name in names}) == 1
         )
 
