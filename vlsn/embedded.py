@@ -12,33 +12,36 @@ elsewhere decide that opens it with ``durable_when_synced=False``:
     log.rollback(40)           41 and later, synced here only, are abandoned; their VLSNs are given again
 
 An adapter: it turns the log's callbacks into calls that wait.  A signal whose handler raises (Ctrl-C) ends the waiting
-only: what was begun goes on, and is over before the process ends.
+only: what was begun goes on.  A log that is still open at the end of the process is closed before, and so is one that
+nobody has any more (``log_end``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
+from typing import ClassVar
 
 from vlsn.block import Entry, EntryKind
 from vlsn.cleaning import CleaningReport
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import BadArgument, LogClosed, LogFailed, NotMaster, QueueFull, VlsnLogError
+from vlsn.errors import BadArgument, NotMaster, QueueFull, VlsnLogError
 from vlsn.holds import LogHold, Owner
 from vlsn.ids import Term, Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.lmdb_store import LmdbStores
 from vlsn.local import LocalLog
 from vlsn.log_calls import LogCalls
+from vlsn.log_end import LogEnd
 from vlsn.log_reading import LogReading
 from vlsn.log_waiting import WaitingAppend, WaitingAppends
 from vlsn.options import Durability, LogOptions, LogStats
 from vlsn.overmark import check_rollback
-from vlsn.queued import Pending
 from vlsn.reader import DATA_ONLY
 from vlsn.records import TermEntry
 from vlsn.recovery import Recovered, recover
@@ -56,24 +59,27 @@ TICK_S_MAX = 0.1
 class Log:
     """See ``Log.open``."""
 
+    _listener: ClassVar[type[WaitingAppends]] = WaitingAppends
+
     def __init__(self, recovered: Recovered, options: LogOptions, seams: Seams, keeper: Worker) -> None:
-        self._seams = seams
-        self._waiting = WaitingAppends()
-        self._ticker: Ticker | None = None
-        self._keeper = keeper
+        self._waiting = self._listener(recovered.latch)
         self._latch = recovered.latch
-        self._writer = seams.threads.worker("vlsnlog-writer")
+        writer = seams.threads.worker("vlsnlog-writer")
         self._log = LocalLog(
-            recovered, options, seams, writer=self._writer, keeper=keeper, listener=self, by_writer=True
+            recovered, options, seams, writer=writer, keeper=keeper, listener=self._waiting, by_writer=True
         )
+        self._waiting.log = self._log
         self._calls = LogCalls(self._log, self._latch, seams.threads.worker("vlsnlog-calls"))
-        self._reading = LogReading(self._log, settle=self.sync)
+        self._reading = LogReading(self._log, settle=self._calls.sync)
+        self._end = LogEnd(self._log, self._latch, self._calls, self._reading, (writer, keeper))
+        weakref.finalize(self, self._end.lost).atexit = False  # which ``LogEnd`` sees to, for any log
         if options.retention:
             self._log.checkpointer.after = self._log.cleaner.run
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
-        """Opens or makes the log in ``directory`` and takes a new term in it.  Raises ``LogInUse``,
+        """Opens or makes the log in ``directory`` and takes a new term in it.  Whoever loses what it gives instead of
+        closing it can open it again a moment later, and is warned (``ResourceWarning``).  Raises ``LogInUse``,
         ``WrongDirectory`` (a node's directory among them), ``Damaged`` or ``LogFailed``."""
         return undisturbed(lambda: cls._open(os.fspath(directory), options), lambda log: log.close())
 
@@ -106,7 +112,7 @@ class Log:
             log.close()
             raise
         period = max(TICK_S_MIN, min(TICK_S_MAX, options.flush_interval_s / 2, options.sync_interval_s / 2))
-        log._ticker = Ticker("vlsnlog-ticker", period, log._log.tick)
+        log._end.ticker = Ticker("vlsnlog-ticker", period, log._log.tick)
         return log
 
     def __enter__(self) -> Log:
@@ -185,26 +191,16 @@ class Log:
         """Everything up to ``vlsn`` (default: all that was appended before the call) is on the medium on return; the
         last VLSN that is.  At once where it is already.  Raises ``BadArgument`` for a VLSN not given yet, and
         ``LogFailed``."""
-        log = self._log
-        if vlsn is not None and vlsn <= log.range.last_sync:
-            return log.range.last_sync
-        done: Answer[None] = Answer()
-        with log.latch:
-            self._calls.check()
-            if vlsn is not None and vlsn > log.promised:
-                raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
-            log.drain(lambda: done.give(None))
-        self._calls.wait(done)
-        return log.range.last_sync
+        return self._calls.sync(vlsn)
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
         """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
         Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there; what it gave before may be undone."""
-        return self._reading.entries(from_vlsn, to_vlsn, None if all_kinds else DATA_ONLY)
+        return self._reading.entries(from_vlsn, to_vlsn, None if all_kinds else DATA_ONLY, keeps=self)
 
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
         """(VLSN, value) of the same entries, at less than half the cost.  Raises as ``read`` does."""
-        return self._reading.pairs(from_vlsn, to_vlsn)
+        return self._reading.pairs(from_vlsn, to_vlsn, keeps=self)
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
         """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
@@ -307,49 +303,7 @@ class Log:
     def close(self) -> None:
         """A clean stop.  Appends and a rollback under way are finished first; harmless when done before.  Raises
         ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
-        failed = self._log.failure
-        try:
-            self._calls.in_turn(lambda: self._close(failed))
-        except LogClosed:
-            return
-
-    def _close(self, failed: LogFailed | None) -> None:
-        """``failed``: why the log had failed before it was asked for."""
-        done: Answer[None] = Answer()
-        with self._log.latch:
-            if self._log.closed:
-                return
-            self._log.close(lambda: done.give(None))
-        done.wait()
-        if self._ticker is not None:
-            self._ticker.close()
-        self._reading.close()
-        self._writer.close()
-        self._keeper.close()
-        self._calls.close()
-        self._log.node_file.close()
-        if failed is None and self._log.failure is not None:
-            raise self._log.failure
-
-    # The log's listener.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        self._waiting.sealed(pendings)
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        self._waiting.written(last_vlsn, busy=self._log.cycle.group is not None)
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        if self._log.options.durable_when_synced:
-            self._log.raise_dtvlsn(last_vlsn)
-        self._waiting.synced(last_vlsn, busy=self._log.cycle.group is not None)
-
-    def failed(self, error: LogFailed) -> None:
-        with self._latch:  # what is synced meanwhile is told that, once
-            self._waiting.failed(error)
+        self._end.close()
 
     # Inside.
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from vlsn.errors import BadArgument
+from vlsn.ids import Vlsn
 from vlsn.local import LocalLog
 from vlsn.seams import Worker
 from vlsn.threads import Answer
@@ -57,6 +59,20 @@ class LogCalls:
     def check(self) -> None:
         if self._log.failure is not None:
             raise self._log.failure
+
+    def sync(self, vlsn: int | None = None) -> Vlsn:
+        """``Log.sync``."""
+        log = self._log
+        if vlsn is not None and vlsn <= log.range.last_sync:
+            return log.range.last_sync
+        done: Answer[None] = Answer()
+        with log.latch:
+            self.check()
+            if vlsn is not None and vlsn > log.promised:
+                raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
+            log.drain(lambda: done.give(None))
+        self.wait(done)
+        return log.range.last_sync
 
     def close(self) -> None:
         """By the last of the calls."""

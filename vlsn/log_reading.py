@@ -27,14 +27,17 @@ _Run = TypeVar("_Run", EntryRun, PairRun)
 
 
 class LogReading:
-    """``settle`` returns when all that is with the writer, and what replaces it if that fails, is synced."""
+    """``settle`` returns when all that is with the writer, and what replaces it if that fails, is synced.  ``keeps``:
+    what is not to be garbage before the iterator is, for that would end the log."""
 
     def __init__(self, log: LocalLog, settle: Callable[[], object]) -> None:
         self._log = log
         self._settle = settle
         self._readers: list[tuple[LogReader, ForwardScanner]] = []
 
-    def entries(self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY) -> Iterator[Entry]:
+    def entries(
+        self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY, *, keeps: object = None
+    ) -> Iterator[Entry]:
         """Synced entries of these ``kinds`` (None: all) from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0:
         what is synced now).  Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there."""
 
@@ -48,20 +51,24 @@ class LogReading:
                     return
                 yield entry
 
-    def pairs(self, from_vlsn: int, to_vlsn: int) -> Iterator[tuple[int, bytes]]:
+    def pairs(self, from_vlsn: int, to_vlsn: int, *, keeps: object = None) -> Iterator[tuple[int, bytes]]:
         """(VLSN, value) of the DATA entries, otherwise the same."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
             return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
 
-        return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some))
+        return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some, keeps))
 
     def close(self) -> None:
         while self._readers:
             self._readers.pop()[0].close()
 
     def _runs(
-        self, from_vlsn: int, to_vlsn: int, some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run]
+        self,
+        from_vlsn: int,
+        to_vlsn: int,
+        some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run],
+        keeps: object = None,
     ) -> Iterator[_Run]:
         """``some`` of the log after some, until all up to ``to_vlsn`` was looked at."""
         log = self._log

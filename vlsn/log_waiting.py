@@ -9,6 +9,8 @@ At home, under the log latch.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from vlsn.errors import LogFailed, OutcomeUnknown, VlsnLogError
 from vlsn.ids import Vlsn
@@ -16,6 +18,9 @@ from vlsn.options import Durability
 from vlsn.queued import Pending
 from vlsn.seal import Values
 from vlsn.threads import LoopShot, OneShot, Relay
+
+if TYPE_CHECKING:
+    from vlsn.local import LocalLog
 
 
 class WaitingAppend(Pending):
@@ -46,7 +51,12 @@ class WaitingAppend(Pending):
 
 
 class WaitingAppends:
-    def __init__(self) -> None:
+    """The listener of the ``log``, which whoever made it gives before anything is appended."""
+
+    log: LocalLog
+
+    def __init__(self, latch: AbstractContextManager[object]) -> None:
+        self._latch = latch
         self._for_sync: deque[WaitingAppend] = deque()
         self._for_write: deque[WaitingAppend] = deque()
         self._relay = Relay(())
@@ -59,15 +69,23 @@ class WaitingAppends:
             elif pending.durability is Durability.WRITE_NO_SYNC:
                 self._for_write.append(pending)
 
-    def written(self, last_vlsn: Vlsn, *, busy: bool) -> None:
-        """``busy``: this thread has another group to write, so it wakes one of those who wait, who wake the others."""
-        self._tell(self._for_write, last_vlsn, busy)
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
 
-    def synced(self, last_vlsn: Vlsn, *, busy: bool) -> None:
-        self._tell(self._for_write, last_vlsn, busy)
-        self._tell(self._for_sync, last_vlsn, busy)
+    def written(self, last_vlsn: Vlsn) -> None:
+        self._tell(self._for_write, last_vlsn)
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        if self.log.options.durable_when_synced:
+            self.log.raise_dtvlsn(last_vlsn)
+        self._tell(self._for_write, last_vlsn)
+        self._tell(self._for_sync, last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
+        with self._latch:  # what is synced meanwhile is told that, once
+            self._failed(error)
+
+    def _failed(self, error: LogFailed) -> None:
         self._relay.finish()
         waiting = [*self._for_write, *self._for_sync]
         self._for_write.clear()
@@ -77,8 +95,9 @@ class WaitingAppends:
             unknown.__cause__ = error
             pending.tell(unknown)
 
-    def _tell(self, waiting: deque[WaitingAppend], last_vlsn: Vlsn, busy: bool) -> None:
-        """Tells all up to ``last_vlsn``, and whom the relay before has not come to by now."""
+    def _tell(self, waiting: deque[WaitingAppend], last_vlsn: Vlsn) -> None:
+        """Tells all up to ``last_vlsn``, and whom the relay before has not come to by now.  While this thread has
+        another group to write, it wakes one of those who wait, who wake the others."""
         if not waiting or waiting[0].last > last_vlsn:
             return
         self._relay.finish()
@@ -87,7 +106,7 @@ class WaitingAppends:
             if (shot := waiting.popleft().tell_by_relay()) is not None:
                 shots.append(shot)
         self._relay = Relay(shots)
-        if busy:
+        if self.log.cycle.group is not None:
             self._relay.pass_on()
         else:
             self._relay.finish()

@@ -34,15 +34,16 @@ Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], 
 
 
 class CallerWorker:
-    """A worker whose home is its own thread: for a log without an event loop."""
+    """A worker whose home is its own thread: for a log without an event loop.  ``daemon``: the end of the process does
+    not wait for it to be closed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, daemon: bool = True) -> None:
         self._name = name
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._counting = threading.Lock()
         self._pending = 0
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=False)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
         self._thread.start()
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
@@ -97,7 +98,7 @@ class LoopWorker(CallerWorker):
         self._loop = loop
         self._finished: deque[tuple[Callable[[Any], None], object]] = deque()
         self._due = False  # a drain is on its way to the loop
-        super().__init__(name)
+        super().__init__(name, daemon=False)
 
     def close(self) -> None:
         """Called at home, or with the loop not running, the last completions run inside this call."""
@@ -275,6 +276,11 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
         if not over.acquire(blocking=False):
             abandoned(results[0])
         raise
+
+
+def begin_apart(call: Callable[[], object]) -> None:
+    """``call`` by a thread of its own that nobody waits for; from a finalizer, too, which may run anywhere."""
+    _thread.start_new_thread(call, ())
 
 
 class ReadAhead:

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from array import array
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +28,7 @@ from repl.bench.wal_report import FRAMING_BYTES, STAMP, Floats, Spread, WalOptio
 from vlsn import Log
 from vlsn.errors import QueueFull, VlsnLogError
 from vlsn.ids import Vlsn
+from vlsn.log_waiting import WaitingAppends
 from vlsn.options import Durability
 
 CEILING_S: Final = 1.0
@@ -35,17 +37,17 @@ CEILING_FILE_BYTES: Final = 32 << 20
 _POOL_BYTES: Final = 1 << 16
 
 
-class CountedLog(Log):
-    """A log that notes of each sync how long it took, with its write, and how many entries and bytes shared it."""
+class _Syncs(WaitingAppends):
+    """Notes of each sync how long it took, with its write, and how many entries and bytes shared it."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, latch: AbstractContextManager[object]) -> None:
+        super().__init__(latch)
         self.sync_ms, self.shared, self.group_bytes = array("d"), array("q"), array("q")
-        self._last = self.range.last
+        self._last = 0
         self._before = (0.0, 0)
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        stats = self._log.stats
+        stats = self.log.stats
         now = (stats.sync_seconds.sum, stats.bytes)
         self.sync_ms.append((now[0] - self._before[0]) * 1e3)
         self.group_bytes.append(now[1] - self._before[1])
@@ -57,6 +59,15 @@ class CountedLog(Log):
         """Forgets what was noted so far."""
         for column in (self.sync_ms, self.shared, self.group_bytes):
             del column[:]
+
+
+class CountedLog(Log):
+    _waiting: _Syncs
+    _listener = _Syncs
+
+    @property
+    def syncs(self) -> _Syncs:
+        return self._waiting
 
     @property
     def rolls(self) -> dict[str, int]:
@@ -93,9 +104,12 @@ class _Run:
         assert isinstance(log, CountedLog)
         try:
             log.append([b""])  # the first segment is made and zeroed before anything is timed
-            log.restart()
+            log.syncs.restart()
             seconds = self._load(log)
-            columns = [np.array(column, dtype=np.float64) for column in (log.sync_ms, log.shared, log.group_bytes)]
+            syncs = log.syncs
+            columns = [
+                np.array(column, dtype=np.float64) for column in (syncs.sync_ms, syncs.shared, syncs.group_bytes)
+            ]
             rolls, late = log.rolls, log.late_standbys
         finally:
             log.close()

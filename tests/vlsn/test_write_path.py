@@ -160,7 +160,7 @@ def test_a_close_that_fails_says_so_and_ends_the_threads() -> None:
     embedded.disk.fail_at(lambda call: call.name in ("write", "sync") and of_log(call.path), times=9)
     with pytest.raises(LogFailed):
         log.close()
-    assert not log._writer._thread.is_alive()  # type: ignore[attr-defined]
+    assert not log._end._workers[0]._thread.is_alive()  # type: ignore[attr-defined]
     assert not embedded.keeper._thread.is_alive()  # type: ignore[attr-defined]
     log.close()
 

@@ -1,0 +1,89 @@
+"""The end of an embedded log: when it is asked for, when nobody has the log any more, when the process ends.
+
+    log.close()                     waits until it is over
+    the log is garbage              a thread of its own ends it, with a ``ResourceWarning``: a signal's handler that
+                                    raises just behind ``open`` may have been all that it took
+    the process ends                what is still open is ended before; its threads hold up nobody
+
+Nothing that the log's threads hold leads to the ``Log`` that callers have, or it would never be garbage.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+
+from vlsn.errors import LogClosed, LogFailed, VlsnLogError
+from vlsn.local import LocalLog
+from vlsn.log_calls import LogCalls
+from vlsn.log_reading import LogReading
+from vlsn.seams import Worker
+from vlsn.threads import Answer, Ticker, begin_apart
+
+
+class LogEnd:
+    """Of one open log.  ``ticker`` ends with it, once there is one."""
+
+    def __init__(
+        self,
+        log: LocalLog,
+        latch: AbstractContextManager[object],
+        calls: LogCalls,
+        reading: LogReading,
+        workers: Sequence[Worker],
+    ) -> None:
+        self.ticker: Ticker | None = None
+        self._log = log
+        self._latch = latch
+        self._calls = calls
+        self._reading = reading
+        self._workers = workers
+        self._process = os.getpid()
+        atexit.register(self._at_exit)
+
+    def close(self) -> None:
+        """Appends and a rollback under way are finished first; harmless when done before.  Raises ``LogFailed`` when
+        the log fails meanwhile; everything is closed all the same."""
+        failed = self._log.failure
+        try:
+            self._calls.in_turn(lambda: self._close(failed))
+        except LogClosed:
+            return
+
+    def lost(self) -> None:
+        """Nobody has the log any more.  From any thread, at any point of what it does."""
+        if self._log.closing or self._is_forked():
+            return
+        begin_apart(self._at_exit)
+        warnings.warn(f"the log in {self._log.directory} was not closed", ResourceWarning, stacklevel=2)
+
+    def _at_exit(self) -> None:
+        if not self._is_forked():
+            with suppress(VlsnLogError):  # nobody is there to be told of a disk that fails now
+                self.close()
+
+    def _is_forked(self) -> bool:
+        """In a child process, which has none of the threads."""
+        return os.getpid() != self._process
+
+    def _close(self, failed: LogFailed | None) -> None:
+        """``failed``: why the log had failed before it was asked for."""
+        done: Answer[None] = Answer()
+        with self._latch:
+            if self._log.closed:
+                return
+            self._log.close(lambda: done.give(None))
+        done.wait()
+        if self.ticker is not None:
+            self.ticker.close()
+        self._reading.close()
+        for worker in self._workers:
+            worker.close()
+        self._log.node_file.close()
+        atexit.unregister(self._at_exit)
+        self._calls.close()
+        if failed is None and self._log.failure is not None:
+            raise self._log.failure
