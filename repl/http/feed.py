@@ -18,6 +18,7 @@ from vlsn.errors import BadArgument, WrongVersion
 from vlsn.ids import Incarnation, NodeName, Term, is_name
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
+from vlsn.stream import STORED_TERM_MAX
 
 MESSAGE_FROM_REPLICA_BYTES_MAX = MIB
 """SYNCUP with its term runs is the largest."""
@@ -74,8 +75,8 @@ def decode_hello(headers: Mapping[str, str]) -> FeedHello:
         raise WrongVersion(f"protocol version {version[:20]!r}; this node speaks {PROTOCOL_VERSION}")
     to_incarnation = _hex(headers, "Vlsnlog-To-Incarnation") if "Vlsnlog-To-Incarnation" in headers else None
     term = headers.get("Vlsnlog-Term", "")
-    if not _WHOLE.match(term):
-        raise BadArgument(f"header Vlsnlog-Term {term[:40]!r} is not a whole number")
+    if not _WHOLE.match(term) or int(term) > STORED_TERM_MAX:
+        raise BadArgument(f"header Vlsnlog-Term {term[:40]!r} is not a whole number in 0–{STORED_TERM_MAX}")
     return FeedHello(
         group=_name(headers, "Vlsnlog-Group"),
         node=NodeName(_name(headers, "Vlsnlog-Node")),

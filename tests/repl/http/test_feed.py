@@ -66,6 +66,8 @@ async def test_feed_is_handed_to_the_node_with_its_hello() -> None:
         ("Vlsnlog-To-Incarnation", "", 400, "bad-argument"),
         ("Vlsnlog-Term", "-1", 400, "bad-argument"),
         ("Vlsnlog-Term", "9" * 20, 400, "bad-argument"),
+        ("Vlsnlog-Term", "9" * 19, 400, "bad-argument"),  # no other message could carry it on
+        ("Vlsnlog-Term", str(2**63 - 1), 400, "bad-argument"),
         ("Vlsnlog-Process", "1", 400, "bad-argument"),
         ("Upgrade", None, 400, "bad-argument"),
         ("Upgrade", "h2c", 400, "bad-argument"),
