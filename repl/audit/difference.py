@@ -135,4 +135,6 @@ def _entry(entry: Entry | None) -> dict[str, Any]:
     if entry is None:
         return {}
     kind = EntryKind(entry.kind).name
-    return {"term": entry.term, "kind": kind} | shown("key", entry.key) | shown("value", entry.value)
+    return (
+        {"term": entry.term, "time": entry.time, "kind": kind} | shown("key", entry.key) | shown("value", entry.value)
+    )

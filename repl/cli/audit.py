@@ -77,10 +77,22 @@ def _print_history(history: HistoryReport) -> None:
 
 
 def _sentence(finding: dict[str, Any]) -> str:
-    rule, source, file = finding.pop("rule"), finding.pop("source"), finding.pop("file")
-    place = f"{source} {file} offset {finding.pop('offset')} VLSN {finding.pop('vlsn')}"
-    more = ", ".join(f"{name} {value}" for name, value in finding.items())
-    return f"{rule}: {place}" + (f": {more}" if more else "")
+    """One line; of a divergence two more, one for each copy."""
+    rule, vlsn, detail, other = (finding.pop(name, None) for name in ("rule", "vlsn", "detail", "other"))
+    if other is not None:
+        return f"{rule}: {detail}\n  {_place(finding)}: {_words(finding)}\n  {_place(other)}: {_words(other)}"
+    more = ", ".join(filter(None, (detail, _words(finding))))
+    return f"{rule}: {_place(finding)} VLSN {vlsn}" + (f": {more}" if more else "")
+
+
+def _place(finding: dict[str, Any]) -> str:
+    return f"{finding['source']} {finding['file']} offset {finding['offset']}"
+
+
+def _words(finding: dict[str, Any]) -> str:
+    """All but its place."""
+    known = {name: value for name, value in finding.items() if name not in ("source", "file", "offset")}
+    return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
 
 
 def progress_on_terminal() -> AbstractContextManager[Callable[[str, int, int], None] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,14 @@ def test_the_audits_report_says_verdict_sources_and_findings(capsys: pytest.Capt
     assert said.startswith("NOT EQUAL")
     assert "finding: divergence: DIR/n3 00000002.vlog offset 8192 VLSN 31: value x" in said
     assert "and 10 more findings" in said
+    other = {"source": "DIR/n1", "file": "00000001.vlog", "offset": 4096, "key": None, "value": "y"}
+    more = {"key": None, "value": "x", "other": other}
+    print_report(report(equal=False, findings=[replace(finding, detail="two copies differ in value", more=more)]))
+    assert (
+        "finding: divergence: two copies differ in value\n"
+        "  DIR/n3 00000002.vlog offset 8192: value x\n"
+        "  DIR/n1 00000001.vlog offset 4096: value y\n"
+    ) in capsys.readouterr().out
     print_report(report(compared_from=0, compared_to=0))
     assert "nothing was compared" in capsys.readouterr().out
 
