@@ -23,12 +23,13 @@ import msgspec
 
 from feeder.acks import majority
 from repl import peers
-from repl.election import Election, Elector, Role, Standing
-from repl.founding import Found, parse_hex
+from repl.election import Election, Role, Standing
+from repl.electors import Elector, electors, voters
+from repl.founding import Found
 from repl.membership import counting
 from repl.votes import Action, Ask, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.errors import StaleTerm, VlsnLogError
-from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.ids import NodeName, Term
 from vlsn.records import GroupEntry
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class Electing:
         following = self._node.following
         if following is None or not following.unlisted_by:
             return False
-        electable = {elector.name for elector in self._electors() if elector.electable}
+        electable = voters(self._electors())
         return len(following.unlisted_by & electable) >= majority(len(electable))
 
     def _electors(self) -> list[Elector]:
@@ -348,18 +349,3 @@ class Electing:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, VlsnLogError):
             self._node.fatal(error)
-
-
-def electors(group: GroupEntry | None) -> list[Elector]:
-    """The members that the group lists."""
-    if group is None:
-        return []
-    return [
-        Elector(
-            NodeName(member.name),
-            Incarnation(parse_hex(member.incarnation)),
-            electable=member.electable,
-            priority=member.priority,
-        )
-        for member in group.members
-    ]

@@ -29,15 +29,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from feeder.acks import majority
+from repl.electors import Elector, Listed, voters
 from repl.votes import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.nodefile import NodeRecord
-from vlsn.records import PRIORITY_MAX
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
-PRIORITY_DELAY_S = 0.05
-"""How much longer a node waits for each step below the highest priority."""
-
 GONE_FRACTION = 0.3
 """Of an election timeout: how long at most a node waits once its master's process has ended."""
 
@@ -45,16 +42,6 @@ FIRST_FRACTION = 0.2
 """Of an election timeout: how long at least a node that has just started waits; whoever hears a master refuses it."""
 
 BELOW_FLOOR = "below-floor"
-
-
-@dataclass(frozen=True, slots=True)
-class Elector:
-    """A member as the log's newest GROUP entry lists it."""
-
-    name: NodeName
-    incarnation: Incarnation
-    electable: bool = True
-    priority: int = 1
 
 
 class Role(Enum):
@@ -94,19 +81,6 @@ class _Round:
         return all(end <= own[1] for end in self.ends.values())
 
 
-class _Listed:
-    """The electors of a group as one of them, ``name``, counts and waits by them."""
-
-    __slots__ = ("delay_s", "electable", "electors")
-
-    def __init__(self, electors: Sequence[Elector], name: NodeName) -> None:
-        self.electors = electors
-        self.electable = {elector.name for elector in electors if elector.electable}
-        highest = max((elector.priority for elector in electors), default=0)
-        own = next((elector.priority for elector in electors if elector.name == name), highest)
-        self.delay_s = PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
-
-
 class Election:
     """One node's part.  The owner carries out the actions in their order, and calls nothing before it has."""
 
@@ -137,7 +111,7 @@ class Election:
         """When a master was heard last; before the start nobody was."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
-        self._listed = _Listed((), self.name)
+        self._listed = Listed((), self.name)
         self._deadline = now + uniform(timeout_s[0] * FIRST_FRACTION, timeout_s[0])
 
     # Events.
@@ -285,7 +259,7 @@ class Election:
     # Standing.
 
     def _ask(self, now: float, standing: Standing, *, pre: bool) -> list[Action]:
-        highest = not pre and self._round.is_highest_of_all(_electable(standing), (self.name, standing.end))
+        highest = not pre and self._round.is_highest_of_all(voters(standing.electors), (self.name, standing.end))
         self.role = Role.ASKING if pre else Role.STANDING
         self._round = _Round({self.name}, transfer=self._round.transfer and not pre)
         self.rounds += 1
@@ -314,7 +288,7 @@ class Election:
         return [Store(self.term, self.name), *self._ask(now, standing, pre=False)]
 
     def _count(self, now: float, standing: Standing) -> list[Action]:
-        electable = _electable(standing)
+        electable = voters(standing.electors)
         won = len(self._round.granted & electable) >= majority(len(electable))
         if self.role is Role.ASKING:
             highest = self._round.is_highest_of_all(electable, (self.name, standing.end))
@@ -343,7 +317,7 @@ class Election:
         further = [name for name, end in self._round.ends.items() if end > standing.end]
         if further:
             return f"{further[0]} has more of the log than this node"
-        silent = sorted(_electable(standing) - {self.name} - set(self._round.ends))
+        silent = sorted(voters(standing.electors) - {self.name} - set(self._round.ends))
         return f"waits for {', '.join(silent)} to tell the end of its log" if silent else ""
 
     # Voting.
@@ -378,14 +352,14 @@ class Election:
         since = now - self._timeout_s[0]
         return sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
 
-    def _of(self, electors: Sequence[Elector]) -> _Listed:
+    def _of(self, electors: Sequence[Elector]) -> Listed:
         """What is asked of the same list many times a second."""
         if electors is not self._listed.electors:
-            self._listed = _Listed(electors, self.name)
+            self._listed = Listed(electors, self.name)
         return self._listed
 
     def _check_majority(self, now: float, standing: Standing) -> list[Action]:
-        electable = _electable(standing)
+        electable = voters(standing.electors)
         if not electable:
             return []  # founding: the group is not in the log yet
         heard = self._heard(now, electable)
@@ -409,7 +383,3 @@ class Election:
     def _wait(self, now: float, electors: Sequence[Elector]) -> None:
         """Until another timeout, drawn anew; longer with a lower priority."""
         self._deadline = now + self._uniform(*self._timeout_s) + self._of(electors).delay_s
-
-
-def _electable(standing: Standing) -> set[NodeName]:
-    return {elector.name for elector in standing.electors if elector.electable}

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from feeder.acks import majority
-from repl.election import PRIORITY_DELAY_S, ROUNDS_BEFORE_PRIORITY_0, Election, Elector, Role, Standing
+from repl.election import ROUNDS_BEFORE_PRIORITY_0, Election, Role, Standing
+from repl.electors import PRIORITY_DELAY_S, Elector
 from repl.votes import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest
 from tests.fakes.seeds import seeds
 from vlsn.ids import Incarnation, NodeName, Term
