@@ -10,8 +10,7 @@
    a header page, is nobody else's: such a log is restored when a person asks for it.
 4. Two contents under one name are an integrity fault: nothing is written over either.
 
-A log that does not open for such damage, all of it at or below the durable end that this node knew, is mended the
-same way before it is opened.
+A log that does not open for its damage is mended the same way before it is (``unopened``).
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from repl.offload import Offload, settle
 from repl.peers import get
-from vlsn.directory import LOCK_NAME
 from vlsn.errors import Damaged, IntegrityFault, NoSpace, NotFound, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
-from vlsn.mending import Filling, Wound, find_wound, find_wound_of_closed, mend
+from vlsn.mending import Filling, Wound, find_wound, mend
 from vlsn.segment import parse_segment_name
 
 if TYPE_CHECKING:
@@ -122,7 +120,7 @@ class Mending:
             lambda: mend(log.seams.disk, log.directory, filling, free_bytes_min=log.options.free_bytes_min)
         )
         self.mended += len(filling.frames)
-        _tell(node, wound, filling, kept)
+        tell(node, wound, filling, kept)
 
     async def _alone(self, job: Callable[[], T]) -> T:
         """``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
@@ -154,51 +152,8 @@ class Mending:
         await self._node.drained()
 
 
-class ClosedMending:
-    """Mends a log that does not open for its damage: with the blocks that were there, where what is left of them, or
-    lies around them, says their term and so their names; else with blocks that peers say are durable."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._said = ""
-        self._last: tuple[int, int] | None = None
-
-    async def try_for(self, error: Damaged) -> bool:
-        """Whether what ``error`` speaks of was mended, so that the log may be opened again."""
-        node, number = self._node, parse_segment_name(error.file)
-        try:
-            if number is None:
-                return False
-            return await self._mend(number)
-        except (VlsnLogError, OSError, TimeoutError) as why:
-            if self._said != str(why):
-                self._said = str(why)
-                node.event("damage.stays", file=error.file, offset=error.offset, why=str(why))
-            return False
-
-    async def _mend(self, number: int) -> bool:
-        node = self._node
-        disk, stores, directory = node.seams.disk, node.seams.stores, str(node.config.dir)
-        on_keeper = Offload(node.worker("keeper"))
-        wound, term = await on_keeper(lambda: find_wound_of_closed(disk, stores, directory, number))
-        if wound is None or (wound.number, wound.start) == self._last:
-            return False
-        filling = await fill(node, wound, lambda _: 0, term_max=term)
-
-        def put() -> str:
-            lock = disk.lock(f"{directory}/{LOCK_NAME}")
-            try:
-                return mend(disk, directory, filling, free_bytes_min=node.config.free_bytes_min)
-            finally:
-                lock.release()
-
-        kept = await on_keeper(put)
-        self._last = wound.number, wound.start
-        _tell(node, wound, filling, kept)
-        return True
-
-
-def _tell(node: Node, wound: Wound, filling: Filling, kept: str) -> None:
+def tell(node: Node, wound: Wound, filling: Filling, kept: str) -> None:
+    """What was put in the place of ``wound``; ``kept``: where the damaged segment lies now."""
     last = filling.next_vlsn - 1
     node.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
 

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Any
 
 from feeder.restore import Restores
@@ -30,7 +29,7 @@ from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
 from repl.members import Members
-from repl.mending import RETRY_S, ClosedMending, Mending
+from repl.mending import Mending
 from repl.offload import Offload, settle, settle_error
 from repl.opening import append_limits, open_log
 from repl.providing import make_restores
@@ -43,15 +42,9 @@ from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from repl.service import NodeService
 from repl.tasks import cancelled
-from vlsn.errors import (
-    BadArgument,
-    Damaged,
-    LogFailed,
-    NotMaster,
-    VlsnLogError,
-    said_of,
-)
-from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
+from repl.unopened import Unopened
+from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster, VlsnLogError, said_of
+from vlsn.ids import Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
 from vlsn.nodefile import NodeRecord
 from vlsn.queued import Pending
@@ -59,8 +52,6 @@ from vlsn.seams import Seams, Worker
 from vlsn.seconds import Seconds
 from vlsn.together import together
 
-MENDS_BEFORE_RESTORE = 3
-"""Tries to mend a log that does not open, each ``RETRY_S`` apart, before it is restored."""
 logger = logging.getLogger("vlsnlog")
 
 
@@ -88,7 +79,7 @@ class Node:
         self.restores: Restores | None = None
         """Of peers, from this log."""
         self.restoration = Restoration(self)
-        self.closed_mending = ClosedMending(self)
+        self.unopened = Unopened(self)
         self.mending: Mending | None = None
         self.scrub: Scrub | None = None
         self.electing: Electing | None = None
@@ -169,7 +160,7 @@ class Node:
         try:
             await self._open()
         except Damaged as error:
-            await self._mend_or_restore(error)
+            await self.unopened.run(error)
             return
         why = ""
         try:
@@ -197,27 +188,6 @@ class Node:
             scrub=self.scrub.run(),
             restore=self.restoration.wanted(),
         )
-
-    async def _mend_or_restore(self, error: Damaged) -> None:
-        """A log that does not open: it is mended from peers; restored where all that it ever held is durable
-        elsewhere, or a person asks."""
-        self.set_state("DAMAGED", str(error))
-        restoration = self.restoration
-        asked = asyncio.create_task(restoration.asked(), name="restore")
-        durable: Vlsn | None = None
-        try:
-            for tries in count(1):
-                if await self.closed_mending.try_for(error):
-                    return
-                if tries >= MENDS_BEFORE_RESTORE and (durable := await restoration.lossless()) is not None:
-                    restoration.want(f"damaged, and all of it up to VLSN {durable} is durable elsewhere: {error}")
-                await asyncio.wait([asked], timeout=RETRY_S)
-                if asked.done():
-                    break
-            why = asked.result()
-        finally:
-            asked.cancel()
-        await restoration.run(why, durable=durable or NULL_VLSN)
 
     async def _close_log(self, why: str) -> None:
         """A clean stop of the log, if it is open."""
@@ -247,7 +217,7 @@ class Node:
         for note in recovered.notes:
             self.event("open", note=note)
         self.log = log
-        self.mending, self.closed_mending = Mending(self), ClosedMending(self)
+        self.mending, self.unopened = Mending(self), Unopened(self)
         self.reads = Reads(log, self.offload("reads"))
         self.files = SegmentFiles(log, self.offload("reads"))
         self.restores = make_restores(self)
