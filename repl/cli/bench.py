@@ -44,7 +44,7 @@ def _on_a_cluster(
         size=size,
         batch=batch,
         acks=acks,
-        bytes_max=bytes_max or BYTES_MAX,
+        bytes_max=BYTES_MAX if bytes_max is None else bytes_max,
         touch_memory=touch_memory,
     )
     report = run_bench(options)
@@ -111,7 +111,7 @@ def wal(
         sync_interval=sync_interval,
         roll=roll,
         verify=verify,
-        bytes_max=bytes_max or BYTES_MAX,
+        bytes_max=BYTES_MAX if bytes_max is None else bytes_max,
     )
     report = run_wal(options)
     if as_json:

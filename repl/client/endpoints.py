@@ -153,7 +153,7 @@ class Endpoints:
             url = self._reached.get(status.master) or self._members.get(status.master)
             if url is not None and url not in asked:
                 return url
-        raise NotMaster(f"{', '.join(each.url for each in statuses)} know of no master yet")
+        raise NotMaster(f"no master is known yet at {', '.join(each.url for each in statuses)}")
 
     async def _status_or_error(self, url: str) -> Status | VlsnLogError:
         try:

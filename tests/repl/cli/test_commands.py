@@ -216,6 +216,8 @@ def test_usage_errors_are_one_line_and_status_2(shell: Shell, tmp_path: Path) ->
         ("audit", str(tmp_path)),
         ("audit", "a", "b", "--history", "h"),
         ("bench", "nonsense"),
+        ("bench", "append", "--bytes-max", "0"),
+        ("bench", "wal", "--bytes-max", "0"),
         ("cluster",),
         ("cluster", "--dir", str(tmp_path), "--nodes", "0"),
         ("demo", "--input", str(tmp_path / "absent")),
