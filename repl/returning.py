@@ -34,6 +34,7 @@ class Returning(Role):
     def __init__(self, node: Node) -> None:
         self.node = node
         self.log = node.opened()
+        self._is_unlisted = False
 
     async def run(self) -> None:
         node = self.node
@@ -72,27 +73,39 @@ class Returning(Role):
             while waiting and not any(task.exception() is None for task in done):
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 done |= ended
+                refused = _refused(done, asked)
+                if any(isinstance(error, NotListed) for error in refused.values()) and not self._is_unlisted:
+                    self._say(refused)  # at once, though others may be silent for long
             if waiting:
                 ended, _ = await asyncio.wait(waiting, timeout=REST_S)
                 done |= ended
         finally:
             for task in asked:
                 task.cancel()
-        heard, refused = [], {}
-        for task in done:
-            error = task.exception()
-            if error is None:
-                heard.append(heard_in(task.result()))
-            elif isinstance(error, VlsnLogError | OSError):
-                refused[asked[task]] = error
-            else:
-                raise error
+        heard = [heard_in(task.result()) for task in done if task.exception() is None]
+        refused = _refused(done, asked)
         if not heard:
             self._say(refused)
         return heard
 
     def _say(self, refused: Mapping[NodeName, BaseException]) -> None:
         said = "; ".join(f"{name}: {error}" for name, error in sorted(refused.items()))
-        unlisted = any(isinstance(error, NotListed) for error in refused.values())
-        reason = f"{NotListed.slug}: {said}" if unlisted else f"waits for a member that has heard of it: {said}"
+        self._is_unlisted = any(isinstance(error, NotListed) for error in refused.values())
+        reason = (
+            f"{NotListed.slug}: {said}" if self._is_unlisted else f"waits for a member that has heard of it: {said}"
+        )
         self.node.set_state("UNKNOWN", reason)
+
+
+def _refused(
+    done: set[asyncio.Task[Answer]], asked: Mapping[asyncio.Task[Answer], NodeName]
+) -> dict[NodeName, BaseException]:
+    """Why those gave no answer.  Raises what is none of theirs."""
+    refused: dict[NodeName, BaseException] = {}
+    for task in done:
+        error = task.exception()
+        if isinstance(error, VlsnLogError | OSError):
+            refused[asked[task]] = error
+        elif error is not None:
+            raise error
+    return refused

@@ -255,6 +255,29 @@ def test_a_node_that_was_away_when_it_was_removed_unseats_nobody() -> None:
     run(main())
 
 
+def test_a_removed_node_that_starts_says_so_though_another_member_is_silent() -> None:
+    async def main() -> None:
+        group = Group(50)
+        await group.start()
+        await group.serving()
+        await told(group, 10)
+        gone, silent = (name for name in group.names if name != group.master)
+        group.kill(gone)
+        await changed(group, change="remove", name=gone)
+        group.kill(silent, power=True)
+        await group.start(gone)
+        await group.until(lambda: group.nodes[gone].reason.startswith("not-listed"), "it says why", limit_s=1.0)
+        said = group.nodes[gone].events.counts["state"]
+        await asyncio.sleep(20.0)
+        status = group.nodes[gone].service.status()
+        assert status["state"] == "UNKNOWN" and status["reason"].startswith("not-listed")
+        assert group.nodes[gone].events.counts["state"] <= said + 1  # not at every try
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_node_that_was_cut_off_when_it_was_removed_asks_for_votes_no_more_once_a_majority_tells_it() -> None:
     async def main() -> None:
         group = Group(46)
