@@ -33,6 +33,7 @@ class Disks:
         return {
             "stop at a disk call": (1.0, self._stop_soon),
             "stop inside a rollback": (0.5, self.stop_in_rollback),
+            "stop inside a checkpoint": (0.5, lambda name: self._stop_while(name, _checkpoints)),
             "failed write": (0.7, lambda name: self._fail_once(name, "write")),
             "failed sync": (0.7, lambda name: self._fail_once(name, "sync")),
             "full disk": (0.5, self._fill),
@@ -178,6 +179,11 @@ class Disks:
 
 def _rolls_back(node: Node) -> bool:
     return node.log is not None and node.log.rollbacks % 2 == 1
+
+
+def _checkpoints(node: Node) -> bool:
+    """The index is written, then what says so."""
+    return node.log is not None and node.log.checkpointer.running
 
 
 def _mends(node: Node) -> bool:

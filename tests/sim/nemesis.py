@@ -33,7 +33,7 @@ AMBUSHED = {
     "elected": 0.5,
     "leads": 1.0,
     "feed.start": 0.4,
-    "rollback": 1.0,
+    "rollback": 0.3,
     "rolled_back": 1.0,
     "hands_over": 1.0,
     "restore.begin": 1.0,
@@ -53,6 +53,8 @@ AMBUSHED = {
 to call a block so; ``first durable``: the first one in its lead; ``rollback``: it begins one."""
 AMBUSHES = ("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute", "pause")
 AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
+ROLLBACK_RATE = 0.3
+"""How likely at least a rollback, of which there are few, is stopped inside."""
 PROVIDERS = ("provider cleans", "provider restarts")
 PROVIDER_RATES = (0.2, 0.6, 0.9)
 """How likely a provider of a restore is struck as that."""
@@ -166,10 +168,10 @@ class Nemesis:
             self.strike("provider rolls back", self.group.master, lambda master: self._unseat(master, name))
         elif event == "restore.provides" and self.rng.random() < self.provider_rate:
             self.later(0.0, lambda: self._strike_provider(name, str(fields.get("peer", ""))))
-        if event not in AMBUSHED or self.rng.random() >= self.ambush * AMBUSHED[event]:
-            return
-        if event == "rollback" and self.rng.random() < 0.7:
+        if event == "rollback" and self.rng.random() < max(self.ambush, ROLLBACK_RATE):
             self.strike("stop inside a rollback", name, self.disks.stop_in_rollback)
+            return
+        if event not in AMBUSHED or self.rng.random() >= self.ambush * AMBUSHED[event]:
             return
         what = self.rng.choice(AMBUSHES)
         whom = name if self.rng.random() < 0.7 else self.rng.choice(self.group.names)

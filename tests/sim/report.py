@@ -20,7 +20,14 @@ STRUCK = {
     **dict.fromkeys(
         (
             *("kill", "power cut", "kill at an await", "pause", "clock", "everything dies", "stop inside recovery"),
-            *("stop at a disk call", "failed write", "failed sync", "full disk", "slow disk"),
+            *(
+                "stop at a disk call",
+                "stop inside a checkpoint",
+                "failed write",
+                "failed sync",
+                "full disk",
+                "slow disk",
+            ),
             *(
                 "split",
                 "one way",
