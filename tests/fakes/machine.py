@@ -113,7 +113,9 @@ class Process:
 
     def start(self, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task of this process, as are all that it starts."""
-        return self.machine.loop.create_task(self._live(main), context=self.owner.context())
+        task = self.machine.loop.create_task(self._live(main), context=self.owner.context())
+        task.add_done_callback(lambda _: main.close())  # a process may be killed before its first step
+        return task
 
     async def _live(self, main: Coroutine[Any, Any, Any]) -> Any:
         try:

@@ -113,7 +113,7 @@ class Clients:
         """What was acknowledged before such a read is in its answer, whichever node gives it."""
         rng = self._rng("linearizable", number)
         while not self.over:
-            await asyncio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
+            await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
             if not (wanted := self.latest):
                 continue
             name = self.target(rng)

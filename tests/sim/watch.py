@@ -447,6 +447,7 @@ class Watch:
         elif name == "old_image":
             self._has_synced(node)
         elif name in ("restore.begin", "restore.again"):
-            self.replaced(node.name)
+            self.copies[node.name].replaced = True  # its log is still there where nobody is there to restore from
         elif name == "restore.done":
+            self.replaced(node.name)
             self.restored += 1
