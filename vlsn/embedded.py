@@ -79,8 +79,9 @@ class Log:
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
         """Opens or makes the log in ``directory`` and takes a new term in it.  Whoever loses what it gives instead of
-        closing it can open it again a moment later, and is warned (``ResourceWarning``).  Raises ``LogInUse``,
-        ``WrongDirectory`` (a node's directory among them), ``Damaged`` or ``LogFailed``."""
+        closing it can open it again a moment later, and is warned (``ResourceWarning``); to a process that is forked
+        from this one it is closed.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among them),
+        ``Damaged`` or ``LogFailed``."""
         return undisturbed(lambda: cls._open(os.fspath(directory), options), lambda log: log.close())
 
     @classmethod
@@ -235,8 +236,8 @@ class Log:
     def rotate(self) -> int:
         """Goes on in a new segment (unless the current one is empty); its number."""
         done: Answer[int] = Answer()
+        self._calls.check()
         with self._log.latch:
-            self._calls.check()
             self._log.rotate("request", done.give)
         return self._calls.wait(done)
 
@@ -261,8 +262,8 @@ class Log:
         """Keeps the log from ``vlsn`` on (0: all there is) until it is released, advanced, or dropped for lying more
         than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under the log's latch.  It
         does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
+        self._calls.check()
         with self._log.latch:
-            self._calls.check()
             holds = self._log.holds
             return LogHold(holds, self._latch, holds.place(owner, name, Vlsn(vlsn), on_dropped=on_dropped))
 
@@ -318,6 +319,7 @@ class Log:
         pending = WaitingAppend(values_of(many, keys), durability, shot)
         if pending.cost > self._log.entry_bytes_max:
             raise BadArgument(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
+        self._calls.check()
         with self._log.latch:
             self._calls.check()
             if self._log.overloaded:

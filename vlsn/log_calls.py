@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, LogClosed
 from vlsn.ids import Vlsn
 from vlsn.local import LocalLog
 from vlsn.seams import Worker
@@ -28,6 +28,8 @@ class LogCalls:
         self._log = log
         self._latch = latch
         self._worker = worker
+        self.gone: LogClosed | None = None
+        """Why there are no threads any more that could do anything."""
 
     def begun(self, begin: Callable[[Answer[T]], None]) -> T:
         """What ``begin``, called under the latch, has its answer given."""
@@ -38,12 +40,15 @@ class LogCalls:
                 self._log.check_open()
                 begin(done)
 
+        self.check()
         self._log.check_open()
         self._worker.submit(call, lambda _: None, done.fail)
         return self.wait(done)
 
     def in_turn(self, call: Callable[[], T]) -> T:
         """What ``call`` gives, after those before it.  Raises ``LogClosed`` after ``close``."""
+        if self.gone is not None:
+            raise self.gone
         done: Answer[T] = Answer()
         self._worker.submit(call, done.give, done.fail)
         return done.wait()
@@ -57,6 +62,9 @@ class LogCalls:
                 self.check()
 
     def check(self) -> None:
+        """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
+        if self.gone is not None:
+            raise self.gone
         if self._log.failure is not None:
             raise self._log.failure
 
@@ -66,6 +74,7 @@ class LogCalls:
         if vlsn is not None and vlsn <= log.range.last_sync:
             return log.range.last_sync
         done: Answer[None] = Answer()
+        self.check()
         with log.latch:
             self.check()
             if vlsn is not None and vlsn > log.promised:

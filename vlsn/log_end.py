@@ -4,6 +4,7 @@
     the log is garbage              a thread of its own ends it, with a ``ResourceWarning``: a signal's handler that
                                     raises just behind ``open`` may have been all that it took
     the process ends                what is still open is ended before; its threads hold up nobody
+    the process forks               the child has the log's memory and none of its threads: there it is closed
 
 Nothing that the log's threads hold leads to the ``Log`` that callers have, or it would never be garbage.
 """
@@ -15,6 +16,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from weakref import WeakSet
 
 from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.local import LocalLog
@@ -41,7 +43,7 @@ class LogEnd:
         self._calls = calls
         self._reading = reading
         self._workers = workers
-        self._process = os.getpid()
+        _ends.add(self)
         atexit.register(self._at_exit)
 
     def close(self) -> None:
@@ -55,19 +57,20 @@ class LogEnd:
 
     def lost(self) -> None:
         """Nobody has the log any more.  From any thread, at any point of what it does."""
-        if self._log.closing or self._is_forked():
+        if self._log.closing or self._calls.gone is not None:
             return
         begin_apart(self._at_exit)
         warnings.warn(f"the log in {self._log.directory} was not closed", ResourceWarning, stacklevel=2)
 
-    def _at_exit(self) -> None:
-        if not self._is_forked():
-            with suppress(VlsnLogError):  # nobody is there to be told of a disk that fails now
-                self.close()
+    def forked(self) -> None:
+        """In a child process, before it does anything else.  Its parent goes on with the log, and has its lock alone:
+        else that would outlive the parent's close."""
+        self._log.lock.release()
+        self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
 
-    def _is_forked(self) -> bool:
-        """In a child process, which has none of the threads."""
-        return os.getpid() != self._process
+    def _at_exit(self) -> None:
+        with suppress(VlsnLogError):  # nobody is there to be told of a disk that fails now
+            self.close()
 
     def _close(self, failed: LogFailed | None) -> None:
         """``failed``: why the log had failed before it was asked for."""
@@ -87,3 +90,15 @@ class LogEnd:
         self._calls.close()
         if failed is None and self._log.failure is not None:
             raise self._log.failure
+
+
+_ends: WeakSet[LogEnd] = WeakSet()
+"""Of this process."""
+
+
+def _forked() -> None:
+    for end in list(_ends):
+        end.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

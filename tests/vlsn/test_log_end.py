@@ -109,8 +109,40 @@ def test_whoever_reads_has_the_log(way: Callable[[Log], Iterator[object]], tmp_p
             "import os\nchild = os.fork()\nif child:\n    assert os.waitpid(child, 0)[1] == 0\n    log.append(b'x')",
             [b"x"],
         ),
+        # And is told so, instead of waiting for them for ever.
+        (
+            "import os\n"
+            "from vlsn.errors import LogClosed\n"
+            "def refused(call):\n"
+            "    try:\n        call()\n"
+            "    except LogClosed:\n        return\n"
+            "    raise AssertionError(call)\n"
+            "with log:\n"
+            "    child = os.fork()\n"
+            "    if child:\n"
+            "        assert os.waitpid(child, 0)[1] == 0\n"
+            "        log.append(b'x')\n"
+            "    else:\n"
+            "        for call in log.sync, log.checkpoint, log.rotate, log.clean, lambda: log.append(b'y'):\n"
+            "            refused(call)\n"
+            "        log.close()",
+            [b"x"],
+        ),
+        # A child that lives on does not keep the directory.
+        (
+            "import os\n"
+            "mine, its = os.pipe()\n"
+            "child = os.fork()\n"
+            "if not child:\n    os.close(its)\n    os.read(mine, 1)\n    sys.exit()\n"
+            "log.append(b'x')\n"
+            "log.close()\n"
+            "Log.open(sys.argv[1]).close()\n"
+            "os.close(its)\n"
+            "assert os.waitpid(child, 0)[1] == 0",
+            [b"x"],
+        ),
     ],
-    ids=["open", "lost", "other thread", "fork"],
+    ids=["open", "lost", "other thread", "fork", "used behind a fork", "child lives on"],
 )
 def test_a_process_that_closes_no_log_ends_and_leaves_it_whole(
     script: str, expected: list[bytes], tmp_path: Path
