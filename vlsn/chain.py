@@ -17,7 +17,7 @@ from vlsn import scan
 from vlsn.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
 from vlsn.errors import BadBody, Damaged, LogInUse
 from vlsn.frame import FRAME_BYTES, FrameKind
-from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
+from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
 from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
 from vlsn.records import CheckpointEnd, RollbackStart
 from vlsn.recovery import STATE_NAME
@@ -81,6 +81,8 @@ class Stated:
     ends: list[Lsn] = field(default_factory=list)
     """Exclusive."""
     checkpoint_end: Lsn | None = None
+    scan_from: Lsn = NULL_LSN
+    """Where the next open reads from; 0: the log's beginning."""
     dtvlsn: int = 0
     """How far the log was known durable: the headers of the last blocks cannot say that of themselves."""
     record: StateRecord | None = None
@@ -128,6 +130,7 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
         if checkpoint is not None:
             stated.dtvlsn = checkpoint.dtvlsn
             stated.checkpoint_end = checkpoint.end_lsn
+            stated.scan_from = checkpoint.scan_lsn
             stated.ends.append(Lsn(checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
         if idle is not None:
             stated.dtvlsn = max(stated.dtvlsn, idle.dtvlsn)

@@ -171,7 +171,7 @@ class _Verifier:
         visible = visible_of(found, hidden)
         self._name_faults(link, found, visible)
         self._order.check(link, found, visible)
-        self._check_mappings(link, found, hidden)
+        self._check_mappings(link, found, hidden, stated)
         if sidecar is not None and not self._voided(link):
             self._check_sidecar(link, found, sidecar)
         self._count(found, visible, last=link.last)
@@ -198,16 +198,19 @@ class _Verifier:
 
     # What is derived.
 
-    def _check_mappings(self, link: Link, found: Inspected, hidden: Mask) -> None:
+    def _check_mappings(self, link: Link, found: Inspected, hidden: Mask, stated: Stated) -> None:
         if link.number not in self.mappings:
             return
         vlsns, offsets = self.mappings.pop(link.number)
         places = found.block_offsets
         at = np.minimum(np.searchsorted(places, offsets), max(len(places) - 1, 0))
-        right = np.zeros(len(vlsns), dtype=np.bool_)
+        # Past the end: blocks written again in the next segment, or not synced yet when the index was flushed.
+        right = offsets >= (link.end if link.end is not None else found.end)
+        right &= lsn_file(stated.scan_from) <= link.number  # so the next open puts it right
         if len(places):
-            right = (places[at] == offsets) & (found.firsts[at] == vlsns)
-            right &= ~hidden[at] | self._rollbacks.truncation_due(places[at] + (link.number << 32))
+            there = (places[at] == offsets) & (found.firsts[at] == vlsns)
+            there &= ~hidden[at] | self._rollbacks.truncation_due(places[at] + (link.number << 32))
+            right |= there
         if len(found.lost):
             right |= np.isin(offsets, found.lost)
         for index in np.flatnonzero(~right).tolist():

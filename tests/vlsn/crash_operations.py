@@ -199,6 +199,7 @@ def roll(machine: Machine, model: Model) -> None:
 def replacement(machine: Machine, model: Model) -> None:
     opened = Opened(machine)
     put(opened, model, 5)
+    opened.log.checkpointer.run()  # whose index names places that the replacements leave
     machine.begin()
     for kind in ("write", "sync"):
         machine.disk.fail_at(lambda call, kind=kind: call.name == kind and call.path.endswith(".vlog"))  # type: ignore[misc]

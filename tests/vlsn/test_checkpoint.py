@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable
+from tests.vlsn.logs import put as put_values
 from tests.vlsn.oracle import places
 from tests.vlsn.test_overmark import rolled_back
 from vlsn.block import decode_header
@@ -16,7 +17,9 @@ from vlsn.block_run import BlockRun
 from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
 from vlsn.ids import Vlsn
 from vlsn.index import inspect
+from vlsn.options import Durability
 from vlsn.state import Checkpoint
+from vlsn.verify import verify
 
 
 class LatePuts:
@@ -96,6 +99,31 @@ def held_up(request: pytest.FixtureRequest) -> tuple[Opened, LatePuts]:
 def pointer(opened: Opened) -> int:
     checkpoint = opened.log.state.checkpoint()
     return checkpoint.id if checkpoint is not None else 0
+
+
+def test_what_was_flushed_before_it_was_synced_may_be_lost() -> None:
+    """A cleaning flushes all that is tracked: blocks, too, that are written and not on the medium yet."""
+    for seed in range(10):
+        machine = Machine(seed)
+        opened = Opened(machine, replace(SMALL, retention_bytes=2 * SMALL.segment_bytes))
+        held: dict[int, bytes] = {}
+        put_values(opened, held, 40, size=6000)
+        opened.log.checkpointer.run()
+        for number in range(3):
+            opened.append(bytes([number]) * 5000, durability=Durability.WRITE_NO_SYNC)
+        opened.log.cleaner.run()
+        first = opened.log.range.first
+        assert first > 10
+        machine.power_cut(tear=True)
+        report = verify(machine.disk, machine.stores, DIRECTORY)
+        assert report.ok, (seed, report.findings)
+        again = Opened(machine)
+        found = again.entries()
+        assert {vlsn: found.get(vlsn) for vlsn in held if vlsn >= first} == {
+            vlsn: value for vlsn, value in held.items() if vlsn >= first
+        }
+        for vlsn in range(first, again.log.range.last + 1):
+            assert again.log.index.at_or_before(Vlsn(vlsn)) is not None
 
 
 def test_a_checkpoint_waits_for_every_vlsn_given_before_its_start(held_up: tuple[Opened, LatePuts]) -> None:

@@ -19,7 +19,7 @@ from vlsn.checksum import crc
 from vlsn.dump import DumpFilter, dump_rows
 from vlsn.errors import LogInUse
 from vlsn.frame import FLAG_AT, FRAME_BYTES, FrameKind
-from vlsn.ids import Lsn, Term, Vlsn, lsn
+from vlsn.ids import NULL_LSN, Lsn, Term, Vlsn, lsn
 from vlsn.index.bucket import Bucket, bucket_key
 from vlsn.index.range import VlsnRange
 from vlsn.index.stored import RECORD_KEY, Record
@@ -55,8 +55,14 @@ def three_segments() -> LogBuilder:
     return built.synced().block()
 
 
-def state_with(*, idle: Lsn | None = None, checkpoint_end: Lsn | None = None) -> FakeStores:
-    stores = FakeStores()
+def state_with(
+    *,
+    idle: Lsn | None = None,
+    checkpoint_end: Lsn | None = None,
+    scan_from: Lsn = NULL_LSN,
+    stores: FakeStores | None = None,
+) -> FakeStores:
+    stores = stores or FakeStores()
     state = StateStore(stores.open("/d/state", map_bytes=1 << 20))
     if idle is not None:
         state.save(idle_end=IdleEnd(lsn=idle, term=Term(1), vlsn=Vlsn(1)))
@@ -65,7 +71,7 @@ def state_with(*, idle: Lsn | None = None, checkpoint_end: Lsn | None = None) ->
             id=1,
             start_lsn=Lsn(0),
             end_lsn=checkpoint_end,
-            scan_lsn=Lsn(0),
+            scan_lsn=scan_from,
             first_vlsn=Vlsn(0),
             last_vlsn=Vlsn(0),
             dtvlsn=Vlsn(0),
@@ -350,6 +356,30 @@ def test_every_mapping_points_at_the_visible_block_that_begins_there() -> None:
     assert rows(overmarked) == [("index", "00000002.vlog", second[2].offset, 7)]
     built.disk.remove("/d/00000001.vlog")
     assert rows(check(built, index_of((first[0], 1), (second[1], 6)))) == [("index", "00000001.vlog", FIRST_FRAME, 1)]
+
+
+def test_a_place_that_a_replacement_left_is_normal_until_a_checkpoint_after_it() -> None:
+    """The block of VLSN 3 was written again in the next segment; the next open reads it there."""
+    built = log().blocks(3)
+    left = built.frames[-1]
+    built.piece.frames.pop()
+    built.piece.end, built.next_vlsn = left.offset, 3
+    built.roll().blocks(1).checkpoint().blocks(1).write()
+    stores = index_of((built.frames[0], 1), (left, 3))
+    again, end = built.pieces[1].frames[0], built.pieces[1].frames[2]
+    for scan_from in (NULL_LSN, built.frames[0].lsn, left.lsn):
+        assert rows(check(built, state_with(checkpoint_end=end.lsn, scan_from=scan_from, stores=stores))) == []
+    late = state_with(checkpoint_end=end.lsn, scan_from=again.lsn, stores=stores)
+    assert rows(check(built, late)) == [("index", "00000001.vlog", left.offset, 3)]
+
+
+def test_an_index_of_blocks_that_a_power_cut_took_is_normal() -> None:
+    """They were written and not synced when a checkpoint flushed it."""
+    built = log().blocks(4)
+    gone = built.frames[3]
+    assert rows(check(built.write(), index_of((built.frames[0], 1), (gone, 4)))) == []
+    built.piece.data[gone.offset :] = bytes(len(built.piece.data) - gone.offset)
+    assert rows(check(built.write(), index_of((built.frames[0], 1), (gone, 4)))) == []
 
 
 def test_an_index_not_cut_yet_after_a_rollback_is_normal() -> None:
