@@ -83,7 +83,7 @@ def check_pages(path: str) -> None:
 def _check(descriptor: int, size: int) -> None:
     first = _meta(descriptor, 0, 0)
     second = _meta(descriptor, first.page_bytes, 1)
-    low, high = sorted((first, second), key=lambda meta: meta.transaction)
+    low, high = (first, second) if first.transaction < second.transaction else (second, first)
     if first.page_bytes != second.page_bytes:
         raise _Bad("its meta pages disagree")
     started = (first.transaction, second.transaction) == (0, 0)

@@ -40,6 +40,11 @@ CRC = Struct("<I")
 KEY_BYTES_MAX = 511
 GROWTH_BYTES_MIN = 1 << 20
 DATA_FILE = "data.mdb"
+_SYSTEM_FAULTS = (
+    *(lmdb.Error, lmdb.DiskError, lmdb.MemoryError, lmdb.LockError, lmdb.ReadonlyError),
+    *(lmdb.ReadersFullError, lmdb.TlsFullError, lmdb.MapResizedError),
+)
+"""``Error`` itself stands for any other number of the system's."""
 
 _open_paths: set[str] = set()
 _open_paths_guard = threading.Lock()
@@ -72,7 +77,10 @@ class LmdbStores:
         return store
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(os.path.join(path, DATA_FILE))
+        try:
+            return os.stat(os.path.join(path, DATA_FILE)).st_size > 0  # without a byte it was never written to
+        except FileNotFoundError:
+            return False
 
     def set_aside(self, path: str) -> str:
         path = os.path.realpath(path)
@@ -211,7 +219,7 @@ class _Reading:
         except BaseException as fault:
             self._gate.release()
             if isinstance(fault, lmdb.Error):
-                _damaged(self._path, fault)
+                _unreadable(self._path, fault)
             raise
         return self._transaction
 
@@ -219,7 +227,7 @@ class _Reading:
         self._transaction.abort()
         self._gate.release()
         if isinstance(fault, lmdb.Error):
-            _damaged(self._path, fault)
+            _unreadable(self._path, fault)
 
 
 def _apply(
@@ -255,7 +263,7 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
             path, map_size=map_bytes, readonly=read_only, lock=not read_only, create=not read_only, max_spare_txns=4
         )
     except lmdb.Error as fault:
-        _damaged(path, fault)
+        _unreadable(path, fault)
     if fresh:
         _sync_directory(path)
         _sync_directory(os.path.dirname(path))
@@ -275,7 +283,11 @@ def _settle(data: str) -> None:
         os.close(descriptor)
 
 
-def _damaged(path: str, fault: lmdb.Error) -> NoReturn:
+def _unreadable(path: str, fault: lmdb.Error) -> NoReturn:
+    """What LMDB cannot read is ``Damaged``, and is set aside; what the system would not give it (descriptors, memory,
+    room) is ``LogFailed``: the environment is as good as it was."""
+    if type(fault) in _SYSTEM_FAULTS:
+        raise LogFailed(f"{path}: {fault}") from fault
     raise Damaged(f"{path}: {fault}", file=path) from fault
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlsn.errors import Damaged
-from vlsn.lmdb_pages import check_pages
+from vlsn.lmdb_pages import META, PAGE, TAIL, TREE, check_pages
 from vlsn.lmdb_store import LmdbStores
 
 KEYS = st.integers(0, 400)
@@ -151,3 +151,21 @@ def test_a_file_that_ends_within_its_meta_pages_is_damage(environment: Path, tmp
     path.write_bytes(environment.read_bytes()[:size])
     with pytest.raises(Damaged):
         check_pages(str(path))
+
+
+def test_a_first_commit_that_failed_leaves_an_empty_store(tmp_path: Path) -> None:
+    """LMDB takes the transaction's number back from the meta page that it could not write, and nothing else of it; of
+    two pages with one number it reads the first."""
+    store = LmdbStores().open(str(tmp_path / "s"), map_bytes=1 << 16)
+    store.write([(b"k", b"v")])
+    store.close()
+    path = tmp_path / "s" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    TAIL.pack_into(data, 4096 + PAGE.size + META.size + 2 * TREE.size, 1, 0)
+    path.write_bytes(data)
+    check_pages(str(path))
+    store = LmdbStores().open(str(tmp_path / "s"), map_bytes=1 << 16)
+    assert store.get(b"k") is None
+    store.write([(b"k", b"w")])
+    assert store.get(b"k") == b"w"
+    store.close()

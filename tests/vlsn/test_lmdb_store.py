@@ -112,6 +112,9 @@ def test_a_file_that_is_no_environment_is_damage_or_an_empty_store(tmp_path: Pat
     path.mkdir()
     (path / "data.mdb").write_bytes(content)
     if not content:
+        assert not LmdbStores().exists(str(path))
+        with pytest.raises(FileNotFoundError):
+            opened(path, read_only=True)
         opened(path).close()  # LMDB makes an environment of an empty file, which is what a crash at founding leaves
         return
     with pytest.raises(Damaged):
@@ -119,6 +122,45 @@ def test_a_file_that_is_no_environment_is_damage_or_an_empty_store(tmp_path: Pat
     stores = LmdbStores()
     assert os.path.exists(stores.set_aside(str(path)))
     stores.open(str(path), map_bytes=1 << 20).close()
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_store_that_the_system_has_no_descriptors_for_is_not_damaged(tmp_path: Path, fresh: bool) -> None:
+    """Whatever is set aside for it would be lost for nothing."""
+    script = """
+import os, resource, sys
+from vlsn.errors import LogFailed
+from vlsn.lmdb_store import LmdbStores
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+stores, refused = LmdbStores(), set()
+for spare in range(1, 6):
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    for descriptor in taken[:spare]:
+        os.close(descriptor)
+    try:
+        stores.open(sys.argv[1], map_bytes=1 << 24).close()
+    except (LogFailed, OSError) as error:
+        refused.add(type(error).__name__)
+    for descriptor in taken[spare:]:
+        os.close(descriptor)
+print(*sorted(refused))
+"""
+    if not fresh:
+        store = opened(tmp_path / "s")
+        store.write([(b"k", b"v")])
+        store.close()
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=60
+    )
+    assert "LogFailed" in ran.stdout, ran.stdout + ran.stderr
+    store = opened(tmp_path / "s")
+    assert store.get(b"k") == (None if fresh else b"v")
+    store.close()
 
 
 @pytest.mark.parametrize("pages", [2, 3, 10])
