@@ -13,6 +13,8 @@ from vlsn.disk import PosixDisk
 from vlsn.dump import dump_rows
 from vlsn.errors import Trimmed
 from vlsn.holds import Owner
+from vlsn.ids import Vlsn
+from vlsn.index.bucket import Bucket
 from vlsn.lmdb_store import LmdbStores
 from vlsn.options import LogOptions
 from vlsn.verify import verify
@@ -74,6 +76,34 @@ def test_a_reader_that_is_overtaken_is_told(tmp_path: Path) -> None:
         with pytest.raises(Trimmed):
             for _ in slow:
                 pass
+
+
+@pytest.mark.parametrize("what", ["cleaned away", "rolled back"])
+def test_a_reader_whose_place_goes_while_it_is_looked_up(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log.open(tmp_path, replace(SMALL, durable_when_synced=what == "cleaned away")) as log:
+        fill(log, 60)
+        hold = log.hold("until then", 1)
+        index = log._log.index
+        found = index.bucket_at_or_before
+
+        def found_too_late(vlsn: Vlsn) -> Bucket | None:
+            monkeypatch.undo()
+            if what == "cleaned away":
+                hold.release()
+                log.clean()
+            else:
+                log.rollback(5)
+            return found(vlsn)
+
+        log.checkpoint()
+        monkeypatch.setattr(index, "bucket_at_or_before", found_too_late)
+        if what == "cleaned away":
+            with pytest.raises(Trimmed):
+                list(log.read(from_vlsn=10))
+        else:
+            assert list(log.read(from_vlsn=10)) == []
 
 
 def test_cleaning_while_many_threads_append_and_one_follows_with_a_hold(tmp_path: Path) -> None:
