@@ -35,13 +35,13 @@ def seal_segment(disk: Disk, directory: str, tail: Tail) -> None:
     try:
         write_sidecar(disk, directory, sidecar)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
             raise
         _drop(disk, directory, tail.number)
 
 
 def _drop(disk: Disk, directory: str, number: int) -> None:
-    """No room for what can be done without."""
+    """No room, or no descriptor, for what can be done without."""
     temporary = f"{directory}/{sidecar_name(number)}.new"
     if disk.exists(temporary):
         disk.remove(temporary)

@@ -99,10 +99,9 @@ class Consumer:
         if isinstance(item, Barrier):
             group.after.append(item.done)
         elif isinstance(item, LocalRecord):
-            payload = item.payload()
-            if not placement.fits(group, FRAME_BYTES + padded(len(payload))):
+            if not placement.fits(group, item.room):
                 return False
-            record = Record(placement.record(group, item.kind, payload), item.done)
+            record = Record(placement.record(group, item.kind, item.payload()), item.done)
             group.records.append(record)
             group.after.append(record.tell)
         else:

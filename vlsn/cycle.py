@@ -64,6 +64,11 @@ class Cycle:
         self._gathering = False
         self._asked = False
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is with the writer, nor about to be."""
+        return self.group is None and not self._asked
+
     def ask(self) -> None:
         """Something may wait that did not before: ``pump``, by the writer's thread if the log is of ``by_writer``."""
         log = self._log
@@ -87,7 +92,7 @@ class Cycle:
         if not queue:
             return
         with log.latch:
-            if self.group is not None or self._gathering or log.failure is not None:
+            if self.group is not None or self._gathering or log.failure is not None or log.closed:
                 return
             if queue.only_lazy and not flush and queue.bytes < FLUSH_BYTES:
                 return

@@ -1,6 +1,6 @@
 """The real disk: POSIX calls, one for one, without decisions.
 
-Linux only: ``pwritev``, ``fdatasync``, ``fallocate``, open-file-description locks.  Every failure is the
+Linux only: ``pwritev``, ``fdatasync``, ``fallocate``, open-file-description locks.  Every failure but a close's is the
 ``OSError`` of the call; nothing is retried, logged or remembered here.  A file is used by one thread at a
 time, or by many that only read.
 
@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct
 
 from vlsn.errors import LogInUse
@@ -72,7 +73,8 @@ class PosixFile:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            with suppress(OSError):  # of a write that nobody has synced, and so nobody counts on
+                os.close(fd)
 
     def _write_in_pieces(self, offset: int, views: list[memoryview]) -> None:
         """From the start, in as many calls as it takes: too many buffers, or the kernel stopped early."""

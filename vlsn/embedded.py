@@ -19,9 +19,11 @@ nobody has any more (``log_end``).
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import ClassVar
@@ -30,7 +32,7 @@ from vlsn.block import Entry, EntryKind
 from vlsn.cleaning import CleaningReport
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import BadArgument, NotMaster, QueueFull, VlsnLogError
+from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, QueueFull, VlsnLogError, said_of
 from vlsn.holds import LogHold, Owner
 from vlsn.ids import Term, Vlsn
 from vlsn.index.range import VlsnRange
@@ -70,7 +72,7 @@ class Log:
         )
         self._waiting.log = self._log
         self._calls = LogCalls(self._log, self._latch, seams.threads.worker("vlsnlog-calls"))
-        self._reading = LogReading(self._log, settle=self._calls.sync)
+        self._reading = LogReading(self._log, self._calls)
         self._end = LogEnd(self._log, self._latch, self._calls, self._reading, (writer, keeper))
         weakref.finalize(self, self._end.lost).atexit = False  # which ``LogEnd`` sees to, for any log
         if options.retention:
@@ -80,8 +82,9 @@ class Log:
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
         """Opens or makes the log in ``directory`` and takes a new term in it.  Whoever loses what it gives instead of
         closing it can open it again a moment later, and is warned (``ResourceWarning``); to a process that is forked
-        from this one it is closed.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among them),
-        ``Damaged`` or ``LogFailed``."""
+        from this one it is closed.  Without room for a segment an older log is there to be read, and appends are
+        refused with ``NoSpace`` until there is.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among
+        them), ``Damaged``, ``NoSpace`` or ``LogFailed``."""
         return undisturbed(lambda: cls._open(os.fspath(directory), options), lambda log: log.close())
 
     @classmethod
@@ -103,17 +106,21 @@ class Log:
         )
         try:
             recovered = opened.wait()
+        except OSError as error:
+            keeper.close()
+            kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else LogFailed
+            raise kind(f"the log in {directory} could not be opened: {said_of(error)}") from error
         except BaseException:
             keeper.close()
             raise
         log = cls(recovered, options, seams, keeper)
+        period = max(TICK_S_MIN, min(TICK_S_MAX, options.flush_interval_s / 2, options.sync_interval_s / 2))
         try:
+            log._end.ticker = Ticker("vlsnlog-ticker", period, log._log.tick)
             log._take_term()
         except BaseException:
             log.close()
             raise
-        period = max(TICK_S_MIN, min(TICK_S_MAX, options.flush_interval_s / 2, options.sync_interval_s / 2))
-        log._end.ticker = Ticker("vlsnlog-ticker", period, log._log.tick)
         return log
 
     def __enter__(self) -> Log:
@@ -190,8 +197,8 @@ class Log:
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
         """Everything up to ``vlsn`` (default: all that was appended before the call) is on the medium on return; the
-        last VLSN that is.  At once where it is already.  Raises ``BadArgument`` for a VLSN not given yet, and
-        ``LogFailed``."""
+        last VLSN that is.  At once where it is already.  Raises ``BadArgument`` for a VLSN not given yet, ``NoSpace``
+        while some of it waits for room (it is logged when there is some), and ``LogFailed``."""
         return self._calls.sync(vlsn)
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
@@ -234,12 +241,12 @@ class Log:
         return self._calls.begun(begin)
 
     def rotate(self) -> int:
-        """Goes on in a new segment (unless the current one is empty); its number."""
+        """Goes on in a new segment (unless the current one is empty); its number.  Raises as ``sync`` does."""
         done: Answer[int] = Answer()
         self._calls.check()
         with self._log.latch:
             self._log.rotate("request", done.give)
-        return self._calls.wait(done)
+        return self._calls.wait(done, for_room=False)
 
     def clean(self, *, dry_run: bool = False) -> CleaningReport:
         """Removes what retention wants gone and nothing holds (``LogOptions.retention_bytes``, ``retention_age_s``);
@@ -264,6 +271,7 @@ class Log:
         does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
         self._calls.check()
         with self._log.latch:
+            self._log.check_open()
             holds = self._log.holds
             return LogHold(holds, self._latch, holds.place(owner, name, Vlsn(vlsn), on_dropped=on_dropped))
 
@@ -283,7 +291,7 @@ class Log:
         Appends that wait for VLSNs, and those that come meanwhile, are refused with ``NotMaster``: nothing of them
         was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, where
         what is synced is durable), ``BadArgument`` when no block ends there, ``Damaged`` when what is to be
-        abandoned cannot be read; ``LogFailed``."""
+        abandoned cannot be read, ``NoSpace``; ``LogFailed``."""
         self._log.check_open()
         self._calls.in_turn(lambda: self._rollback(matchpoint))
 
@@ -330,6 +338,7 @@ class Log:
         return pending
 
     def _take_term(self) -> None:
+        """Its TERM entry is synced on return, or, without room for another segment, the next to be logged."""
         log = self._log
         record = log.node_file.record
         term = Term(max(record.term, log.history.last_term) + 1)
@@ -341,4 +350,5 @@ class Log:
                 log.raise_dtvlsn(log.range.last_sync)
             log.start_sealing(term)
             log.append_entries([EntryKind.TERM], [entry.encode()], done.give)
-        self._calls.wait(done)
+        with suppress(NoSpace):
+            self._calls.wait(done, for_room=False)

@@ -108,16 +108,16 @@ class LmdbStore:
         self._failed = False
         self._gate = threading.Lock()
         self._environment = _open_environment(path, map_bytes, read_only)
-        self._reading = _Reading(path, self._environment, self._gate)
+        self._faults = _ReadFaults(path)
         self._map_bytes = int(self._environment.info()["map_size"])
 
     def get(self, key: bytes) -> bytes | None:
-        with self._reading as transaction:
+        with self._faults, self._gate, self._environment.begin(buffers=True) as transaction:
             found = transaction.get(key)
             return None if found is None else self._checked(key, found)
 
     def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
-        with self._reading as transaction:
+        with self._faults, self._gate, self._environment.begin(buffers=True) as transaction:
             cursor = transaction.cursor()
             there = cursor.set_range(key)
             if not (there and cursor.key() == key) and not (cursor.prev() if there else cursor.last()):
@@ -126,7 +126,7 @@ class LmdbStore:
             return found, self._checked(found, cursor.value())
 
     def at_or_after(self, key: bytes) -> tuple[bytes, bytes] | None:
-        with self._reading as transaction:
+        with self._faults, self._gate, self._environment.begin(buffers=True) as transaction:
             cursor = transaction.cursor()
             if not cursor.set_range(key):
                 return None
@@ -134,7 +134,7 @@ class LmdbStore:
             return found, self._checked(found, cursor.value())
 
     def items(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-        with self._reading as transaction:
+        with self._faults, self._gate, self._environment.begin(buffers=True) as transaction:
             cursor = transaction.cursor()
             found: list[tuple[bytes, bytes]] = []
             there = cursor.set_range(start)
@@ -144,7 +144,7 @@ class LmdbStore:
             return found
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        with self._reading as transaction:
+        with self._faults, self._gate, self._environment.begin(buffers=True) as transaction:
             cursor = transaction.cursor()
             found: list[bytes] = []
             there = cursor.set_range(start)
@@ -178,9 +178,9 @@ class LmdbStore:
     def close(self) -> None:
         """Idempotent; no write may be under way or follow."""
         with self._gate:
-            if self._reading.closed:
+            if self._faults.closed:
                 return
-            self._reading.closed = True
+            self._faults.closed = True
             self._environment.close()
             _release(self.path)
             if self.temporary is not None:
@@ -199,34 +199,23 @@ class LmdbStore:
             self.growths += 1
 
 
-class _Reading:
-    """One short read transaction at a time, with the gate held; what LMDB cannot read is ``Damaged``."""
+class _ReadFaults:
+    """What LMDB cannot read is ``Damaged``.  Around the gate and the transaction, which are C's own: a signal whose
+    handler raises may come between any two steps of Python's, and would leave what they had just taken."""
 
-    __slots__ = ("_environment", "_gate", "_path", "_transaction", "closed")
+    __slots__ = ("_path", "closed")
 
-    def __init__(self, path: str, environment: lmdb.Environment, gate: threading.Lock) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._environment = environment
-        self._gate = gate
         self.closed = False
 
-    def __enter__(self) -> Transaction:
-        self._gate.acquire()
-        try:
-            if self.closed:
-                raise LogClosed(f"{self._path} is closed")
-            self._transaction = self._environment.begin(buffers=True)
-        except BaseException as fault:
-            self._gate.release()
-            if isinstance(fault, lmdb.Error):
-                _unreadable(self._path, fault)
-            raise
-        return self._transaction
+    def __enter__(self) -> None:
+        pass
 
     def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
-        self._transaction.abort()
-        self._gate.release()
         if isinstance(fault, lmdb.Error):
+            if self.closed:
+                raise LogClosed(f"{self._path} is closed") from fault
             _unreadable(self._path, fault)
 
 

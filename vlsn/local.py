@@ -192,6 +192,12 @@ class LocalLog:
         return "the disk has no room for another segment" if self.placement.no_space else ""
 
     @property
+    def stuck(self) -> bool:
+        """What waits in the queue waits for room on the disk, and for nothing else."""
+        with self.latch:
+            return self.placement.no_space and self.cycle.idle and bool(self._queue) and not self._queue.only_lazy
+
+    @property
     def writing_s(self) -> float:
         """For how many seconds the writer has been at what it was handed last; 0 when it is free."""
         cycle = self.cycle

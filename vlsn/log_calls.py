@@ -14,12 +14,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from vlsn.errors import BadArgument, LogClosed
+from vlsn.errors import BadArgument, LogClosed, NoSpace
 from vlsn.ids import Vlsn
 from vlsn.local import LocalLog
 from vlsn.seams import Worker
 from vlsn.threads import Answer
 
+LOOK_S = 0.5
+"""How often who waits looks whether the log has ended, or is out of room."""
 T = TypeVar("T")
 
 
@@ -53,13 +55,18 @@ class LogCalls:
         self._worker.submit(call, done.give, done.fail)
         return done.wait()
 
-    def wait(self, done: Answer[T]) -> T:
-        """What ``done`` is given, or ``LogFailed`` when the log ends first."""
+    def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
+        """What ``done`` is given, or ``LogFailed`` or ``LogClosed`` when the log ends first; unless ``for_room``,
+        ``NoSpace`` where what waits in the log's queue has no room, and is done when there is some again."""
         while True:
             try:
-                return done.wait(1.0)
+                return done.wait(LOOK_S)
             except TimeoutError:
                 self.check()
+                if self._log.closed and not done.given:
+                    raise LogClosed("the log was closed") from None
+                if not for_room and self._log.stuck:
+                    raise NoSpace(f"{self._log.no_space}; what waits for it is logged when there is some") from None
 
     def check(self) -> None:
         """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
@@ -76,11 +83,11 @@ class LogCalls:
         done: Answer[None] = Answer()
         self.check()
         with log.latch:
-            self.check()
+            log.check_open()
             if vlsn is not None and vlsn > log.promised:
                 raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
             log.drain(lambda: done.give(None))
-        self.wait(done)
+        self.wait(done, for_room=False)
         return log.range.last_sync
 
     def close(self) -> None:

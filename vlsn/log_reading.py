@@ -8,7 +8,7 @@ are open at most, and one or two more for each thread that reads just then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from vlsn.errors import Damaged, Trimmed, VlsnLogError
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.scanner import ForwardScanner
 from vlsn.local import LocalLog
+from vlsn.log_calls import LogCalls
 from vlsn.reader import DATA_ONLY, EntryRun, LogReader, PairRun
 
 READERS_KEPT = 4
@@ -27,12 +28,11 @@ _Run = TypeVar("_Run", EntryRun, PairRun)
 
 
 class LogReading:
-    """``settle`` returns when all that is with the writer, and what replaces it if that fails, is synced.  ``keeps``:
-    what is not to be garbage before the iterator is, for that would end the log."""
+    """``keeps``: what is not to be garbage before the iterator is, for that would end the log."""
 
-    def __init__(self, log: LocalLog, settle: Callable[[], object]) -> None:
+    def __init__(self, log: LocalLog, calls: LogCalls) -> None:
         self._log = log
-        self._settle = settle
+        self._calls = calls
         self._readers: list[tuple[LogReader, ForwardScanner]] = []
 
     def entries(
@@ -78,8 +78,9 @@ class LogReading:
         self._check_first(at)
         wanted = min(to_vlsn, upto) if to_vlsn else upto
         start: Lsn | None = None
-        settled: int | None = None
-        """The VLSN before whose reading again ``settle`` was called."""
+        settled: tuple[Vlsn, int] | None = None
+        """Before which VLSN was read again, all that was under way was waited for, and how many rollbacks had begun or
+        ended by then."""
         with self._reader() as (reader, scanner):
             while at and at <= wanted:
                 if epoch != log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
@@ -100,11 +101,17 @@ class LogReading:
                     run = some(reader, at, start, upto, wanted)
                 except (Damaged, OSError):
                     # A failed write may have taken the page with it in which it began; it is written again elsewhere.
-                    if settled == at:
+                    # A rollback sets flags before the index, and with it what may be read, is cut.
+                    if settled == (at, log.rollbacks):
                         raise
-                    with suppress(VlsnLogError):  # of a log that has ended: what could not be read is then the answer
-                        self._settle()
-                    settled, start = at, None
+                    try:
+                        if log.rollbacks % 2:
+                            self._calls.in_turn(lambda: None)
+                        self._calls.sync()
+                        settled = at, log.rollbacks - log.rollbacks % 2
+                    except VlsnLogError:  # of a log that has ended: what could not be read is then the answer
+                        settled = at, log.rollbacks
+                    start = None
                     continue
                 if run.next_vlsn == at:
                     return

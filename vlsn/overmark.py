@@ -88,7 +88,8 @@ def _rollback(
     log: LocalLog, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]
 ) -> None:
     """Rolls ``log`` back to ``matchpoint``, the end of a visible block (or 0).  At home, the write path drained, no
-    checkpoint running; ``done`` when it is durable, ``refused`` when nothing was changed."""
+    checkpoint running; ``done`` when it is durable, ``refused`` when nothing was changed (without room for its records
+    among them)."""
     started: list[Lsn] = []
     plan: list[Abandoned] = []
 
@@ -99,7 +100,7 @@ def _rollback(
         plan.append(found)
         try:
             check_rollback(log, matchpoint)  # what is durable may have risen meanwhile
-            log.append_record(FrameKind.ROLLBACK_START, start, mark)
+            log.append_record(FrameKind.ROLLBACK_START, start, mark, refused)
         except VlsnLogError as error:
             refused(error)
 

@@ -19,11 +19,15 @@ from vlsn.errors import VlsnLogError
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import Lsn, Vlsn
 from vlsn.options import Durability
+from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.seal import Submission
 
 FRAME_OVERHEAD_BYTES = FRAME_BYTES + BLOCK_BYTES + 64
 """What a block of its own costs beside its entries: frame, header, padding of its columns."""
 ENTRY_OVERHEAD_BYTES = 8
+RECORD_ROOM_BYTES = FRAME_BYTES + max(
+    record.LAYOUT.size for record in (CheckpointStart, CheckpointEnd, RollbackStart, RollbackEnd)
+)
 
 
 class Pending:
@@ -75,6 +79,11 @@ class LocalRecord:
     done: Callable[[Lsn], None]
     refused: Callable[[VlsnLogError], None] | None = None
     """Of one that need not be there: told when there is no room for it."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that must be there for it; the end of a rollback that has begun cannot be refused any more."""
+        return RECORD_ROOM_BYTES * (2 if self.kind is FrameKind.ROLLBACK_START else 1)
 
 
 @dataclass(slots=True)

@@ -86,6 +86,8 @@ class Replacer:
     def _replaced(self, new: Rewrite, seconds: float) -> None:
         log = self._log
         with log.latch:
+            if log.failure is not None:
+                return  # a flush that failed is under way for ever
             if log.index.flushing:
                 self._rewritten(new, seconds)
                 return

@@ -117,6 +117,15 @@ def test_a_closed_file_is_of_no_use_and_closes_again(disk: Disk, at: At) -> None
         file.size()
 
 
+def test_a_close_that_fails_has_closed(tmp_path: Path) -> None:
+    """What counts of a file was synced before; whoever closes many goes on to the next."""
+    file = PosixDisk().open(str(tmp_path / "a"), create=True)
+    os.close(file._fd)
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.size()
+
+
 def test_list_is_sorted_names(disk: Disk, at: At) -> None:
     for name in ("b", "c", "a"):
         disk.open(at(name), create=True).close()

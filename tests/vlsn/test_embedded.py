@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,13 +15,17 @@ from pathlib import Path
 import pytest
 
 from vlsn import Log
+from vlsn.disk import PosixDisk
 from vlsn.errors import (
     BadArgument,
+    LogClosed,
     LogFailed,
     LogInUse,
+    NoSpace,
     NotMaster,
     RollbackProhibited,
     TooLarge,
+    VlsnLogError,
     WrongDirectory,
 )
 from vlsn.options import Durability, LogOptions
@@ -126,6 +133,62 @@ def test_a_directory_in_use_or_of_another_owner_is_refused(tmp_path: Path) -> No
         embedded.NODE_NAME = name
 
 
+@pytest.mark.parametrize("what", ["a file", "a file in its place", "no room"])
+def test_an_open_that_the_system_refuses_says_so_and_leaves_nothing_behind(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    directory = tmp_path / "log"
+    error: type[VlsnLogError] = LogFailed
+    if what == "a file":
+        directory = tmp_path / "file"
+    elif what == "a file in its place":
+        directory.mkdir()
+        (directory / "LOCK").mkdir()
+    else:
+        error = NoSpace
+
+        def full(_: object, path: str, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+        monkeypatch.setattr(PosixDisk, "open", full)
+    threads = threading.active_count()
+    with pytest.raises(error, match=str(directory)):
+        Log.open(directory, SMALL)
+    assert threading.active_count() == threads
+
+
+def test_a_log_without_room_for_a_segment_is_opened_for_reading(tmp_path: Path) -> None:
+    options = replace(SMALL, durable_when_synced=False)
+    with Log.open(tmp_path / "log", options) as log:
+        values = [b"%d" % number for number in range(20)]
+        for value in values:
+            log.append(value)
+        shutil.copytree(tmp_path / "log", tmp_path / "killed")
+    nothing = replace(options, free_bytes_min=1 << 62)  # more than any disk has
+    with Log.open(tmp_path / "killed", nothing) as log:
+        assert [entry.value for entry in log.read()] == values
+        log.raise_durable(10)
+        for refused in (
+            lambda: log.append(b"no"),
+            lambda: log.append(b"no", durability=Durability.NO_SYNC),
+            log.sync,
+            log.rotate,
+            log.checkpoint,
+            lambda: log.rollback(15),
+            log.sync,
+        ):
+            with pytest.raises(NoSpace):
+                refused()
+        assert log.clean().segments == []
+        assert [entry.value for entry in log.read()] == values
+    with Log.open(tmp_path / "killed", options) as log:
+        assert log.term == 4  # one for each open, one for the rollback
+        first, _ = log.append(b"room")
+        assert [entry.value for entry in log.read(from_vlsn=2)] == [*values, b"room"]
+        assert first == 23
+
+
 def test_limits(tmp_path: Path) -> None:
     with Log.open(tmp_path, SMALL) as log:
         with pytest.raises(TooLarge):
@@ -140,6 +203,7 @@ def test_sigkill_loses_nothing_that_was_returned(tmp_path: Path) -> None:
     script = f"""
 import sys
 from vlsn import Log
+from vlsn.disk import PosixDisk
 from vlsn.options import LogOptions
 log = Log.open({str(tmp_path)!r}, LogOptions(segment_bytes=64 << 10))
 while True:
@@ -167,9 +231,19 @@ def test_after_close_every_call_says_so(tmp_path: Path) -> None:
     log = Log.open(tmp_path, SMALL)
     log.close()
     log.close()
-    with pytest.raises(Exception, match=r"closed|not sealing") as raised:
-        log.append(b"x")
-    assert not isinstance(raised.value, LogFailed)
+    for call in (
+        lambda: log.append(b"x"),
+        log.sync,
+        log.rotate,
+        log.checkpoint,
+        log.clean,
+        lambda: log.hold("late", 1),
+        lambda: log.rollback(1),
+        lambda: log.wait_for(9),
+        lambda: list(log.read()),
+    ):
+        with pytest.raises(LogClosed):
+            call()
 
 
 def told(**changes: object) -> LogOptions:

@@ -124,6 +124,39 @@ def test_a_file_that_is_no_environment_is_damage_or_an_empty_store(tmp_path: Pat
     stores.open(str(path), map_bytes=1 << 20).close()
 
 
+def test_a_read_that_a_signal_interrupts_holds_nobody_up(tmp_path: Path) -> None:
+    """The handler raises between any two steps of it, thousands of times."""
+    script = """
+import random, signal, sys
+from vlsn.lmdb_store import LmdbStores
+store = LmdbStores().open(sys.argv[1], map_bytes=1 << 20)
+store.write([(b"k%d" % number, b"v") for number in range(9)])
+reads = [lambda: store.get(b"k3"), lambda: store.at_or_before(b"k3"), lambda: store.keys(b"k", b"l")]
+class Interrupted(Exception):
+    pass
+def interrupt(*_):
+    raise Interrupted
+signal.signal(signal.SIGALRM, interrupt)
+count = 0
+while count < 4000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 4e-5))
+        while True:
+            random.choice(reads)()
+    except Interrupted:
+        count += 1
+    assert not store._gate.locked()
+assert store.get(b"k8") == b"v"
+store.write([(b"k8", b"w")])
+store.close()
+print("done")
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout == "done\n", ran.stdout + ran.stderr
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_store_that_the_system_has_no_descriptors_for_is_not_damaged(tmp_path: Path, fresh: bool) -> None:
     """Whatever is set aside for it would be lost for nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -98,3 +99,44 @@ def test_a_log_that_has_failed_tells_what_it_cannot_read(log: Log, disk: BadPage
         list(log.read())
     with pytest.raises(LogFailed):
         log.append(b"more")
+
+
+class OneFlagSet(FakeDisk):
+    """Holds a rollback up behind its first flag, until somebody has read what it abandons."""
+
+    def __init__(self) -> None:
+        super().__init__(rng=Random(1))
+        self.flags = 0
+        self.flagged, self.tried = threading.Event(), threading.Event()
+        self.hook = self._hook
+
+    def _hook(self, call: Call) -> None:
+        if call.name == "write" and call.size == 1:
+            self.flags += 1
+            if self.flags != 2:
+                return
+            self.flagged.set()
+            assert self.tried.wait(WAIT_S)
+            time.sleep(0.05)  # and who does not wait for its end has read again, and given up
+        elif call.name == "read" and self.flagged.is_set():
+            self.tried.set()
+
+
+@pytest.mark.parametrize("from_vlsn", [4, 5])
+def test_what_is_being_rolled_back_is_no_damage(from_vlsn: int) -> None:
+    disk = OneFlagSet()
+    seams = Seams(disk, FakeClock(), SeededRandom(Random(2)), CallerThreads(), FakeStores())
+    options = LogOptions(segment_bytes=64 * KIB, durable_when_synced=False)
+    keeper = seams.threads.worker("vlsnlog-keeper")
+    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
+    log = Log(recovered, options, seams, keeper)
+    log._take_term()
+    for number in range(2, 8):
+        log.append(b"%d" % number)
+    rolling = threading.Thread(target=log.rollback, args=(4,))
+    rolling.start()
+    assert disk.flagged.wait(WAIT_S)
+    assert [entry.vlsn for entry in log.read(from_vlsn=from_vlsn)] == list(range(from_vlsn, 5))
+    rolling.join(WAIT_S)
+    assert [vlsn for vlsn, _ in log.pairs(from_vlsn=2)] == [2, 3, 4]
+    log.close()

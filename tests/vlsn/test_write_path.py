@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from dataclasses import replace
@@ -13,12 +14,13 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
-from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, Waiting
+from tests.vlsn.crash_operations import room
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, Waiting, put
 from tests.vlsn.test_checkpoint import run_of
 from tests.vlsn.test_replacement import fail_next, holds, of_log
 from vlsn.directory import survey
 from vlsn.embedded import Log
-from vlsn.errors import LogClosed, LogFailed, NoSpace, TooLarge, VlsnLogError
+from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.options import Durability, LogOptions
 from vlsn.recovery import recover
@@ -28,6 +30,7 @@ from vlsn.threads import CallerThreads
 from vlsn.verify import verify
 
 PAGE = 4096
+WAIT_S = 10.0
 
 
 def lazy(opened: Opened, *values: bytes) -> Waiting:
@@ -138,12 +141,45 @@ def test_what_was_told_its_vlsns_is_written_by_a_close_without_space() -> None:
 # The end of a log.
 
 
+@pytest.mark.parametrize("left", [72, 120, 160])
+def test_a_rollback_without_room_for_its_records_is_refused_and_takes_nothing(left: int) -> None:
+    """Both records or none: what it was to abandon is still written again when the next write fails."""
+    machine = Machine()
+    opened = Undurable(machine)
+    held: dict[int, bytes] = {}
+    put(opened, held, 6)
+    used = sum(len(machine.disk.content(path)) for path in machine.disk.files(DIRECTORY))
+    machine.disk.capacity_bytes = used + 1
+    opened.log.rotate("request")  # takes the standby
+    put(opened, held, 1)
+    fill(opened, 2000, held)
+    put(opened, held, 1, size=room(opened) - left - 96)
+    assert opened.log.placement.no_space
+    assert room(opened) == left
+    opened.log.stop_sealing(NotMaster("a rollback follows"))
+    ended: list[VlsnLogError | None] = []
+    opened.log.rollback(Vlsn(4), lambda: ended.append(None), ended.append)
+    rolled_back = left == 160
+    assert [type(error) for error in ended] == [type(None) if rolled_back else NoSpace]
+    if rolled_back:
+        held = {vlsn: value for vlsn, value in held.items() if vlsn <= 4}
+    machine.disk.capacity_bytes = None
+    opened.log.tick()
+    opened.take_term()
+    fail_next(machine, "write")
+    put(opened, held, 1)
+    assert opened.log.stats.write_errors == 1
+    assert opened.entries() == held
+    machine.power_cut(tear=True)
+    holds(machine, held)
+
+
 class Embedded:
     """An embedded log in real threads, on a disk in memory."""
 
     def __init__(self) -> None:
         self.disk = FakeDisk(rng=Random(5))
-        seams = Seams(self.disk, FakeClock(), SeededRandom(Random(6)), CallerThreads(), FakeStores())
+        seams = Seams(self.disk, FakeClock(), SeededRandom(Random(6)), CallerThreads(), FakeStores(self.disk))
         self.keeper = seams.threads.worker("vlsnlog-keeper")
         recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=SMALL.segment_bytes)
         self.log = Log(recovered, SMALL, seams, self.keeper)
@@ -179,6 +215,82 @@ def test_a_wait_that_begins_after_the_end_of_the_log_ends_at_once(ended: str) ->
     log.close()
 
 
+def test_a_replacement_does_not_wait_for_a_flush_that_failed() -> None:
+    """The index takes a replacement's places when no flush is under way; the one that failed always is."""
+    embedded = Embedded()
+    log, keeper = embedded.log, embedded.keeper
+    while keeper.pending():  # the standby is complete
+        time.sleep(0.001)
+    refused: list[VlsnLogError] = []
+
+    def append() -> None:
+        try:
+            log.append(b"with a failed sync")
+        except VlsnLogError as error:
+            refused.append(error)
+
+    appending = threading.Thread(target=append)
+
+    def fail_both(call: Call) -> None:
+        if call.name != "commit" or not call.path.endswith("index"):
+            return
+        embedded.disk.hook = None
+        embedded.disk.fail_at(lambda call: call.name == "sync" and of_log(call.path))
+        appending.start()
+        while keeper.pending() < 2:  # the flush, and the replacement that waits for it
+            time.sleep(0.001)
+        raise LogFailed("no index is written any more")
+
+    embedded.disk.hook = fail_both
+    with pytest.raises(LogFailed):
+        log.checkpoint()
+    appending.join(WAIT_S)
+    assert [type(error) for error in refused] == [OutcomeUnknown]
+    submitted: list[int] = []
+    submit = keeper.submit
+    keeper.submit = lambda *job: (submitted.append(1), submit(*job))  # type: ignore[assignment, func-returns-value, method-assign]
+    time.sleep(0.05)
+    assert not submitted
+    log.close()
+
+
+@pytest.mark.parametrize("name", ["sync", "rotate"])
+def test_a_call_that_a_close_overtakes_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the clean stop's checkpoint is all but over, and is behind it in the queue."""
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    embedded = Embedded()
+    log = embedded.log
+    log.append(b"kept")
+    ended: list[object] = []
+
+    def call() -> None:
+        try:
+            ended.append(getattr(log, name)())
+        except VlsnLogError as error:
+            ended.append(type(error))
+
+    late = threading.Thread(target=call)
+
+    def held_up() -> None:
+        while not log._log.writer._closed:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+
+    def overtaken(disk_call: Call) -> None:
+        if disk_call.name == "commit" and disk_call.path.endswith("state") and log._log.closing:
+            log._log.writer.submit(held_up, lambda _: None, lambda _: None)
+            late.start()
+            while not log._log._queue:
+                time.sleep(0.001)
+
+    log.checkpoint()
+    embedded.disk.hook = overtaken
+    log.close()
+    late.join(WAIT_S)
+    assert ended == [LogClosed]
+    assert not reported
+
+
 def test_a_failure_while_a_close_drains_ends_the_close() -> None:
     machine = Machine()
     opened = Opened(machine)
@@ -190,6 +302,34 @@ def test_a_failure_while_a_close_drains_ends_the_close() -> None:
     assert over == [1]
     opened.log.close(lambda: over.append(2))
     assert over == [1, 2]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_sidecar_that_the_system_has_nothing_for_is_done_without(code: int, step: int) -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    held: dict[int, bytes] = {}
+    put(opened, held, 4)
+    calls: list[Call] = []
+
+    def is_it(call: Call) -> bool:
+        if call.path.endswith(".vidx.new"):
+            calls.append(call)
+        return call.path.endswith(".vidx.new") and len(calls) == step
+
+    machine.disk.fail_at(is_it, code=code)
+    opened.log.rotate("request")
+    put(opened, held, 4)
+    assert opened.failure is None
+    assert len(calls) >= step
+    assert not [path for path in machine.disk.files(DIRECTORY) if ".vidx" in path]
+    opened.log.rotate("request")
+    put(opened, held, 4)
+    assert machine.disk.exists(f"{DIRECTORY}/00000002.vidx")
+    opened.close()
+    assert verify(machine.disk, machine.stores, DIRECTORY).ok
+    holds(machine, held)
 
 
 # Replacements after a rollback, a clean stop, and near a segment's end.
