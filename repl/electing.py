@@ -299,7 +299,7 @@ class Electing:
         self.core.floor = (record.floor_term, record.floor_vlsn)
         last = log.range.last_sync
         sound = node.state not in ("HALTED", "DAMAGED", "RESTORING")
-        sound = sound and not self._is_removed()
+        sound = sound and not self._is_removed() and self._knows_group()
         return Standing(
             end=(log.history.term_of(last), last),
             electors=self._electors(),
@@ -316,6 +316,13 @@ class Electing:
             return False
         electable = voters(self._electors())
         return len(following.unlisted_by & electable) >= majority(len(electable))
+
+    def _knows_group(self) -> bool:
+        """What was the group before a change that may still be rolled back: a log that was cleaned past it has that in
+        its state record alone, and where that was lost every vote would be counted by the change."""
+        log = self._log
+        groups = log.history.groups
+        return log.range.first <= 1 or not groups or groups[0][0] <= log.dtvlsn
 
     def _electors(self) -> list[Elector]:
         log = self._log

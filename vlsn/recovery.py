@@ -72,7 +72,8 @@ class Recovered:
     """Segments before the first one are gone, or never were here."""
     settled: Vlsn | None
     """The VLSN that the state record is of; None when what entries add up to is not known from the log's first
-    VLSN on (``state`` was lost, and the log does not begin at 1): then the node neither stands nor cleans."""
+    VLSN on (``state`` was lost, and the log does not begin at 1): then the node does not clean, and does
+    not stand by a group that may still be rolled back."""
     empty_store: bool
     """The node file was made by this open: a new incarnation."""
     notes: list[str] = field(default_factory=list)

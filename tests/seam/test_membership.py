@@ -9,7 +9,7 @@ import msgspec
 
 from repl.leading import Leading
 from tests.fakes.loop import run
-from tests.seam.nodes import Group
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 
 
 async def ordered(group: Group, to: str = "", **change: Any) -> tuple[int, dict[str, Any]]:
@@ -407,6 +407,40 @@ def test_who_is_not_the_master_shows_the_way_to_it() -> None:
         assert not group.fatal
 
     run(main())
+
+
+def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be_rolled_back() -> None:
+    """Its log was cleaned past the GROUP entry before, which only its state record had: by the change alone, an
+    incarnation that nobody has admitted yet would count its own vote."""
+
+    async def main(*, lost: bool) -> bool:
+        group = Group(52, **CLEANS, retention_bytes=2 * SEGMENT)
+        await group.start()
+        await group.serving()
+        while group.nodes[group.master].opened().range.first <= 2:
+            await group.appended(BIG)
+        old = group.master
+        group.net.split([old, "client"], [name for name in group.names if name != old])
+        status, answer = await ordered(group, old, change="priority", name=old, priority=2)
+        assert (status, answer["type"]) == (504, "outcome-unknown"), answer
+        group.kill(old)
+        if lost:
+            del group.machines[old].stores.contents[f"/{old}/state"]
+        await group.start(old)
+        await group.until(lambda: group.nodes[old].electing is not None, "it is open")
+        node = group.nodes[old]
+        node.recognised = True
+        assert node.opened().history.group_vlsn > node.opened().dtvlsn
+        assert len(node.opened().history.groups) == 2 - lost
+        electing = node.electing
+        assert electing is not None
+        may_stand = electing._standing().may_stand
+        await group.stop()
+        assert not group.fatal
+        return may_stand
+
+    assert run(main(lost=False))
+    assert not run(main(lost=True))
 
 
 def test_a_change_that_met_no_majority_is_rolled_back_under_a_new_master() -> None:

@@ -4,7 +4,8 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
 
     one master in a term                                 at each election
     a majority of those whom it lists has voted for      the same
-        it in that term
+        it in that term, a name that passes to another
+        counting for neither
     a master has what was durable in lower terms         the same (Raft §5.4.3)
     a vote is for a log at or past all that the voter    at each vote told (Raft §5.4.1)
         has taken, synced or on its way to the disk
@@ -171,14 +172,10 @@ class Watch:
             self.hold(has == block, said)
 
     def _has_votes(self, node: SimNode, term: int) -> None:
-        group = node.opened().history.group
-        assert group is not None
-        electable = [member for member in group.members if member.electable]
-        votes = [
-            member.name for member in electable if self._votes.get((int(member.incarnation, 16), term)) == node.name
-        ]
-        said = f"{node.name} leads term {term}, in which only {votes} of {len(electable)} have voted for it"
-        self.hold(len(votes) > len(electable) // 2, said)
+        who, size = self._who_counts(self.copies[node.name])
+        votes = sorted(name for name, incarnation in who if self._votes.get((incarnation, term)) == node.name)
+        said = f"{node.name} leads term {term}, in which only {votes} of {size} have voted for it"
+        self.hold(len(votes) > size // 2, said)
 
     def node_file(self, name: str) -> None:
         """The node file of that machine was synced."""
@@ -449,5 +446,7 @@ class Watch:
         elif name in ("restore.begin", "restore.again"):
             self.copies[node.name].replaced = True  # its log is still there where nobody is there to restore from
         elif name == "restore.done":
-            self.replaced(node.name)
+            there = self.group.machines[node.name].disk.files(f"/{node.name}")
+            for path in [path for path in self.flips if path.startswith(f"/{node.name}/") and path not in there]:
+                del self.flips[path]
             self.restored += 1
