@@ -10,6 +10,7 @@ rolled back, whatever a recovery would still do to the end of this log.  Blockin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from vlsn import block as block_format
 from vlsn.chain import read_stated
@@ -45,7 +46,7 @@ def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first
 def _blocks_from(disk: Disk, directory: str, first: int) -> Iterator[bytes]:
     """Visible blocks that are whole, in their order, from about ``first`` on."""
     segments = [segment for segment in survey(disk, directory) if segment.active]
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+    for segment, following in zip_longest(segments, segments[1:]):
         if following is None or _begins(following) > first:
             yield from _blocks_of(disk, directory, segment)
 
