@@ -55,6 +55,7 @@ def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, 
     active = [segment for segment in segments if segment.active]
     check_chain(active)
     check_stated(active, stated)
+    check_size(active)
     last = active[-1].number if active else 0
     unused: list[SegmentInfo] = []
     unsynced: list[tuple[SegmentInfo, Cut]] = []
@@ -94,6 +95,19 @@ def check_chain(active: Sequence[SegmentInfo]) -> None:
             raise Damaged(
                 f"{after.name} follows on segment {after.header.prev_number}, but the one before it is {before.name}",
                 file=after.name,
+            )
+
+
+def check_size(active: Sequence[SegmentInfo]) -> None:
+    """A segment has all its bytes before its first frame: no crash leaves the last one shorter, and what it has lost
+    may have been acknowledged.  (Where an earlier one ends, the next one's header says.)"""
+    for segment in active[-1:]:
+        assert segment.header is not None
+        if segment.size < segment.header.size:
+            raise Damaged(
+                f"{segment.name} has {segment.size} of its {segment.header.size} bytes: it was cut short",
+                file=segment.name,
+                offset=segment.size,
             )
 
 

@@ -192,6 +192,10 @@ class _Verifier:
             before = int(np.searchsorted(visible.places, fault.offset))
             known = int(visible.lasts[before - 1]) if before else link.prev_last_vlsn
             self.add(fault.rule, link.name, fault.offset, fault.vlsn or known + 1, fault.detail)
+        if link.last and link.header is not None and link.info.size < link.header.size:
+            vlsn = int(visible.lasts[-1]) + 1 if len(visible) else link.prev_last_vlsn + 1
+            detail = f"the file has {link.info.size} of its {link.header.size} bytes: it was cut short"
+            self.add(Rule.SEGMENT_HEADER, link.name, link.info.size, vlsn, detail)
         if link.fault:
             vlsn = int(visible.firsts[0]) if len(visible) else link.prev_last_vlsn + 1
             self.add(Rule.SEGMENT_HEADER, link.name, 0, vlsn, link.fault)

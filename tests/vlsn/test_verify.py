@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.fakes.disk import Call, FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.vlsn.builder import LogBuilder, Placed
+from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from tests.vlsn.test_reader import logs
 from vlsn import block as block_format
 from vlsn import nodefile
 from vlsn.checksum import crc
 from vlsn.dump import DumpFilter, dump_rows
-from vlsn.errors import LogInUse
+from vlsn.errors import Damaged, LogInUse
 from vlsn.frame import FLAG_AT, FRAME_BYTES, FrameKind
 from vlsn.ids import NULL_LSN, Lsn, Term, Vlsn, lsn
 from vlsn.index.bucket import Bucket, bucket_key
@@ -214,6 +215,29 @@ def test_what_nothing_says_was_synced_is_a_torn_tail_and_else_damage(fault: Faul
     damaged = check(built, state_with(idle=lsn(3, built.piece.end)))
     ((_, file, offset, vlsn),) = rows(damaged)
     assert (file, offset, vlsn, damaged.torn_tail) == ("00000003.vlog", victim.offset, victim.first, False)
+
+
+@pytest.mark.parametrize("left", [1, 30, 3_000, 60_000])
+def test_a_last_segment_that_was_cut_short_is_damage_and_is_not_opened(left: int) -> None:
+    """No crash shortens a file: its size is synced before its first frame."""
+    machine = Machine()
+    opened = Opened(machine)
+    values = [b"%d" % number for number in range(5)]
+    for value in values:
+        opened.append(value)
+    machine.kill()
+    path = f"{DIRECTORY}/00000001.vlog"
+    content = machine.disk.content(path)
+    machine.disk.write_content(path, content[: FIRST_FRAME + left])
+    report = verify(machine.disk, machine.stores, DIRECTORY)
+    assert ("segment-header", "00000001.vlog", FIRST_FRAME + left) in [row[:3] for row in rows(report)]
+    before = {name: machine.disk.content(name) for name in machine.disk.files(DIRECTORY) if name.endswith(".vlog")}
+    with pytest.raises(Damaged, match="cut short"):
+        Opened(machine)
+    machine.stores.abandon()
+    assert {name: machine.disk.content(name) for name in before} == before
+    machine.disk.write_content(path, content)
+    assert list(Opened(machine).entries().values()) == values
 
 
 def test_an_end_short_of_what_was_stated_is_damage() -> None:
