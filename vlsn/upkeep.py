@@ -3,7 +3,7 @@
     lazy appends     flushed within ``flush_interval_s``, synced within ``sync_interval_s``
     segments         rolled after ``roll_period_s``
     the idle end     stated after ``idle_end_s`` of quiet: how far the log is surely whole without a sync after it
-    checkpoints      by period; free space is looked at before each of these last two
+    checkpoints      by period; neither of these last two where the last look found too little free space
     free space       looked at each time while anything is written or there is too little, else every ``QUIET_LOOK_S``
 
 At home, under the log latch.
@@ -50,6 +50,8 @@ class Upkeep:
         if self._is_look_due(now):
             self._looked_s, self._allocated = now, log.allocated
             log.space.look(self._looked)
+        else:
+            self._looked()
 
     def _is_look_due(self, now: float) -> bool:
         log = self._log
@@ -58,7 +60,8 @@ class Upkeep:
         return writes or short or now - self._looked_s >= QUIET_LOOK_S
 
     def _looked(self) -> None:
-        """The part of a tick that needs room on the disk."""
+        """The part of a tick that needs room on the disk, which was looked at just now, or lately while nothing is
+        written."""
         log = self._log
         with log.latch:
             if log.failure is not None or log.closed or log.closing or log.space.cramped:
