@@ -32,7 +32,7 @@ from vlsn.block import Entry, EntryKind
 from vlsn.cleaning import CleaningReport
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, QueueFull, VlsnLogError, said_of
+from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError, said_of
 from vlsn.holds import LogHold, Owner
 from vlsn.ids import Term, Vlsn
 from vlsn.index.range import VlsnRange
@@ -326,7 +326,7 @@ class Log:
         many = [values] if isinstance(values, bytes) else list(values)
         pending = WaitingAppend(values_of(many, keys), durability, shot)
         if pending.cost > self._log.entry_bytes_max:
-            raise BadArgument(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
+            raise TooLarge(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
         self._calls.check()
         with self._log.latch:
             self._calls.check()

@@ -197,7 +197,7 @@ def test_limits(tmp_path: Path) -> None:
     with Log.open(tmp_path, SMALL) as log:
         with pytest.raises(TooLarge):
             log.append(b"x" * ((1 << 20) + 1))
-        with pytest.raises(BadArgument):
+        with pytest.raises(TooLarge):
             log.append(b"x" * (63 << 10))  # an entry that no segment of this log could hold
         assert log.append(b"x" * (50 << 10)) == (2, 2)
         assert log.range.last == 2
