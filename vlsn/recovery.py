@@ -38,6 +38,7 @@ from vlsn.rebuild import Misfit, derive_history, durable_end, note_producers
 from vlsn.reindex import Reread, StoredIndex
 from vlsn.restoring import check_no_restore
 from vlsn.resume import resumed
+from vlsn.retrack import first_bad
 from vlsn.seams import DirectoryLock, Disk, Seams
 from vlsn.segment import segment_name
 from vlsn.state import Checkpoint, StateStore
@@ -315,16 +316,23 @@ class _Opening:
         )
         if finish_cleaning(self._disk, self._directory, index, self._log.active, record):
             self._notes.append(f"the cleaning up to VLSN {index.range.first - 1} is finished")
-        if record is None:
-            self._check_head(index.range.first, known)
+        self._check_head(index, record.trimmed_to + 1 if record is not None else known)
         return index
 
-    def _check_head(self, begins: int, known: int) -> None:
-        """Without a state record the index alone can tell whether the log was cleaned up to where it begins."""
+    def _check_head(self, index: VlsnIndex, known: int) -> None:
+        """Rot at the log's first block must not pass for a cleaning.  ``known`` is the VLSN that the log begins with,
+        by the state record, which decides every cleaning; without one as the index that was stored had it, or 0."""
+        begins = index.range.first
         if begins > 1 and not known:
             self._notes.append(f"the log begins at VLSN {begins}; whether it was cleaned up to there is not known")
         elif begins > max(known, 1):
-            raise Damaged(f"the log begins at VLSN {begins}; from {known} on it was not cleaned", vlsn=known)
+            mapping = index.at_or_before(begins)
+            end = mapping[1] if mapping is not None else NULL_LSN
+            bad = first_bad(self._disk, self._directory, self._log.active, start=NULL_LSN, end=end)
+            name, offset = (segment_name(bad[0]), bad[1]) if bad is not None else ("", 0)
+            where = f"{name} is damaged at {offset}: " if bad is not None else ""
+            text = f"{where}the log begins at VLSN {begins}; from {max(known, 1)} on it was not cleaned"
+            raise Damaged(text, file=name, offset=offset, vlsn=max(known, 1))
 
     # What comes out of it.
 

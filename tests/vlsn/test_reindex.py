@@ -14,11 +14,12 @@ from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from tests.vlsn.oracle import places
 from tests.vlsn.test_overmark import rolled_back
 from vlsn.embedded import Log
-from vlsn.errors import LogFailed
+from vlsn.errors import Damaged, LogFailed
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index import inspect
 from vlsn.index.stored import RECORD_KEY, UNFINISHED, Record, decode_record
 from vlsn.options import LogOptions
+from vlsn.segment import FIRST_FRAME, segment_name
 
 INDEX = f"{DIRECTORY}/index"
 
@@ -138,6 +139,19 @@ def test_an_index_that_is_not_this_logs_is_built_anew_once(
     again = Opened(machine)
     assert not any("anew" in note for note in again.notes), "what was built is durable"
     check_index(again)
+
+
+@pytest.mark.parametrize("lose", [False, True], ids=["there", "lost"])
+@pytest.mark.parametrize("at", [0, 40], ids=["frame", "block"])
+def test_rot_in_the_first_block_is_no_later_beginning(at: int, lose: bool) -> None:
+    """An index that is built anew over it would begin behind it, as if that had been cleaned away."""
+    machine, _, _ = two_checkpoints()
+    if lose:
+        lost(machine, [])
+    machine.disk.flip_bit(f"{DIRECTORY}/{segment_name(1)}", FIRST_FRAME + at, 3)
+    with pytest.raises(Damaged) as raised:
+        Opened(machine)
+    assert (raised.value.file, raised.value.offset, raised.value.vlsn) == (segment_name(1), FIRST_FRAME, 1)
 
 
 def test_a_good_index_is_not_built_anew() -> None:
