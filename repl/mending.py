@@ -89,7 +89,7 @@ class Mending:
 
     async def _try(self, damage: Damage) -> None:
         """One look at a damaged segment, from its first wound to its last."""
-        log, number = self._log, damage.number
+        log, number, mended = self._log, damage.number, 0
         try:
             if self._is_current(number):
                 await self._rotate()
@@ -100,6 +100,9 @@ class Mending:
                 if wound is None:
                     break
                 damage.offset, damage.vlsn = wound.start, wound.first
+                if wound.start < mended:
+                    raise Damaged(f"{damage.file} at {wound.start} was mended, and does not read back")
+                mended = wound.end
                 await self._mend(wound)
         except (VlsnLogError, OSError, TimeoutError) as error:
             if damage.why != str(error):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from repl.offload import Offload
-from vlsn.errors import NotFound, Trimmed
+from vlsn.errors import Damaged, NotFound, Trimmed
 from vlsn.local import LocalLog
 from vlsn.segment import segment_name
+from vlsn.unread import is_unread
 
 
 class SegmentFiles:
@@ -34,7 +35,7 @@ class SegmentFiles:
         return end
 
     async def read(self, number: int, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive).  Raises ``Trimmed``."""
+        """Bytes ``start`` to ``end`` (exclusive).  Raises ``Trimmed``, ``Damaged``."""
         log = self._log
         path = f"{log.directory}/{segment_name(number)}"
 
@@ -42,6 +43,11 @@ class SegmentFiles:
             file = log.seams.disk.open(path)
             try:
                 return file.read(start, end - start)
+            except OSError as error:
+                if not is_unread(error):
+                    raise
+                name = segment_name(number)
+                raise Damaged(f"{name}: {error}", file=name, offset=start) from error
             finally:
                 file.close()
 

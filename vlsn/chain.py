@@ -7,7 +7,6 @@ far the log had been synced.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,11 +23,9 @@ from vlsn.recovery import STATE_NAME
 from vlsn.seams import Buffer, Disk, File, Stores
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name
 from vlsn.state import StateRecord, StateStore
+from vlsn.unread import is_unread, read_pages
 
 READ_BYTES = MIB
-PAGE_BYTES = 4096
-_LOST_ERRNOS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
-"""What a bad sector, or a file system that found one by its own checksums, answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +187,13 @@ def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tup
 
 
 def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int]]) -> int:
-    """Fills ``into``, page by page where the disk fails, and says how far; adjoining pages that it does not give are
-    one place."""
-    size = len(into)
+    """Fills ``into``, page by page where the disk fails, and says how far."""
     try:
         return file.read_into(at, into)
     except OSError as error:
-        if error.errno not in _LOST_ERRNOS:
+        if not is_unread(error):
             raise
-        if size > PAGE_BYTES:
-            pages = range(0, size, PAGE_BYTES)
-            return sum(_read_piece(file, at + page, into[page : page + PAGE_BYTES], lost) for page in pages)
-    start = lost.pop()[0] if lost and lost[-1][1] == at else at
-    lost.append((start, at + size))
-    into[:] = bytes(size)
-    return size
+        return read_pages(file, at, into, lost)
 
 
 def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:

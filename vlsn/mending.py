@@ -12,6 +12,9 @@ there, and the new file when it opens it again.  Only what peers can give is men
 which nothing rests on.  A rollback's record, a header page and an abandoned life are a node's own; a log without them
 is restored whole.
 
+A page that the disk does not give counts as rotten bytes: it is read around (``unread``), and the copy lies elsewhere.
+Not so in a log that does not open: what cannot be read there is not known, and nothing is written over it.
+
 A segment is held in memory from the damage on.  Blocking, on the keeper's thread; no rollback, checkpoint or cleaning
 meanwhile, and nobody writes to the segment.
 """
@@ -75,6 +78,8 @@ class Wound:
     old: FrameHeader | None
     """The header of the frame that began there, where it can still be read."""
     data: bytes
+    around: bool
+    """What the disk does not give of the segment is rot, here and elsewhere in it."""
 
     @property
     def bytes(self) -> int:
@@ -88,7 +93,7 @@ class Wound:
 def check_window(disk: Disk, directory: str, number: int, at: int, end: int, size: int = WINDOW_BYTES_MAX) -> int:
     """Checks about ``size`` bytes of frames from the one at ``at`` on, never past ``end``; where to go on.  Raises
     ``Damaged``, with the place."""
-    segment = SegmentFile(disk, directory, number)
+    segment = SegmentFile(disk, directory, number, around=True)
     try:
         buf, found = segment.window(at, end, size)
         bad = scan.check_crcs(buf, at, found)
@@ -109,10 +114,10 @@ def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
         file.close()
 
 
-def find_wound(disk: Disk, directory: str, number: int, end: int) -> Wound | None:
-    """The first damage in a segment whose log ends at ``end``; None when every frame is whole.  Raises ``Damaged``
-    when its header page is not."""
-    segment = SegmentFile(disk, directory, number)
+def find_wound(disk: Disk, directory: str, number: int, end: int, *, around: bool = True) -> Wound | None:
+    """The first damage in a segment whose log ends at ``end``; None when every frame is whole.  ``around``: a page that
+    the disk does not give is damage, not an ``OSError``.  Raises ``Damaged`` when its header page is not."""
+    segment = SegmentFile(disk, directory, number, around=around)
     try:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < end:
@@ -121,7 +126,7 @@ def find_wound(disk: Disk, directory: str, number: int, end: int) -> Wound | Non
             good = found if bad is None else found.before(bad)
             last.note(buf, at, good)
             if bad is not None or not len(found) or found.reason in (Stop.BAD, Stop.ZEROS):
-                return _wound(segment, good.end if len(good) else at, end, last)
+                return _wound(segment, good.end if len(good) else at, end, last, around)
             at = found.end
         return None
     finally:
@@ -154,9 +159,9 @@ def _visible(found: Walk) -> npt.NDArray[np.bool_]:
     return visible
 
 
-def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
+def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool) -> Wound:
     salt = segment.header.salt
-    rest = segment.file.read(start, end - start)
+    rest = segment.read(start, end - start)
     after = scan.find_frame_after(rest, start, start + 8, salt)
     stop = after if after is not None else end
     following, term, follows_on = Vlsn(0), 0, False
@@ -180,6 +185,7 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last) -> Wound:
         term=term if term == last.term else 0,
         old=decode_header(rest, 0, offset=start, salt=salt),
         data=rest[: stop - start],
+        around=around,
     )
 
 
@@ -288,7 +294,7 @@ def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int
     for segment in segments:
         if segment.number == number and segment.active:
             end = segment.live_end or lsn_offset(stated_synced_end(disk, segments, stated=stated.ends))
-            return find_wound(disk, directory, number, end), term
+            return find_wound(disk, directory, number, end, around=False), term
     return None, term
 
 
@@ -302,9 +308,9 @@ def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -
     for name in disk.list(directory):
         if name.endswith(COPY_SUFFIX):
             disk.remove(f"{directory}/{name}")
-    source = disk.open(path)
+    source = SegmentFile(disk, directory, wound.number, around=wound.around)
     try:
-        size = source.size()
+        size = source.file.size()
         if disk.free_bytes(directory) < size + free_bytes_min:
             raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
         patch = b"".join(filling.frames)

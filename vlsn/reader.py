@@ -13,7 +13,7 @@ Rules.
 3. Overmarked frames and local records are passed over; the blocks left must follow on exactly.
 4. A block is handed out only after its frame's checksum, header and padding were found right.
 5. What is not so is ``Damaged``, with file, offset and the VLSN that should be there; what lies before it is
-   handed out first.
+   handed out first.  A page that the disk does not give is rot too (``unread``).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from vlsn.limits import KIB
 from vlsn.scan import Stop, Walk
 from vlsn.seams import Disk, File
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
+from vlsn.unread import is_unread, read_around
 from vlsn.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
 
 SINGLE_BYTES = 8 * KIB
@@ -81,10 +82,12 @@ class PairRun:
 
 
 class SegmentFile:
-    """One segment, open for reading.  Raises ``Damaged`` when its header page is not what it must be."""
+    """One segment, open for reading.  Raises ``Damaged`` when its header page is not what it must be.
+    ``around``: what the disk does not give is rot, in an open log; else it is its ``OSError``."""
 
-    def __init__(self, disk: Disk, directory: str, number: int) -> None:
+    def __init__(self, disk: Disk, directory: str, number: int, *, around: bool = False) -> None:
         self.number = number
+        self._around = around
         self.name = segment_name(number)
         self.live_end = 0
         """Where the next segment's header ends this one; 0 until it was asked."""
@@ -97,6 +100,11 @@ class SegmentFile:
         except BadBody as error:
             self.file.close()
             raise Damaged(f"{self.name}: {error}", file=self.name) from error
+        except OSError as error:
+            self.file.close()
+            if not around or not is_unread(error):
+                raise
+            raise Damaged(f"{self.name}: its header page cannot be read ({error})", file=self.name) from error
         if self.header.number != number:
             self.file.close()
             raise Damaged(f"{self.name} holds the header of segment {self.header.number}", file=self.name)
@@ -109,7 +117,10 @@ class SegmentFile:
         """About ``size`` bytes from the frame at ``at`` on, never past ``end``, and the frames in them: at least
         one, unless none begins at ``at`` or it does not end by ``end``."""
         while True:
-            buf = self.file.read(at, min(size, end - at))
+            try:
+                buf = self.file.read(at, min(size, end - at))
+            except OSError as error:
+                buf = self._read_again(at, min(size, end - at), error)
             found = scan.walk(buf, base=at, start=at, end=at + len(buf), salt=self.header.salt)
             if len(found) or found.reason is not Stop.SHORT or len(buf) < min(size, end - at):
                 return buf, found
@@ -117,6 +128,18 @@ class SegmentFile:
             if header is None or header.size <= size or at + header.size > end:
                 return buf, found
             size = header.size
+
+    def read(self, at: int, size: int) -> bytes:
+        """``size`` bytes from ``at`` on; ``around`` where the disk fails."""
+        try:
+            return self.file.read(at, size)
+        except OSError as error:
+            return self._read_again(at, size, error)
+
+    def _read_again(self, at: int, size: int, error: OSError) -> bytes:
+        if not self._around or not is_unread(error):
+            raise error
+        return read_around(self.file, at, size)
 
     def close(self) -> None:
         self.file.close()
@@ -173,7 +196,12 @@ class LogReader:
         """Entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at most ``limit`` and about
         ``bytes_max`` bytes of keys and values, but at least one if there is any.  Raises ``Damaged``, ``Trimmed``."""
         if limit == 1:
-            entry = self._single(from_vlsn, start, upto_vlsn)
+            try:
+                entry = self._single(from_vlsn, start, upto_vlsn)
+            except OSError as error:
+                if not is_unread(error):
+                    raise
+                entry = None
             if entry is not None and (kinds is None or entry.kind in kinds):
                 return EntryRun([entry], start, Vlsn(from_vlsn + 1))
         found = Gathering(from_vlsn, limit=limit, bytes_max=bytes_max, kinds=kinds)
@@ -280,7 +308,7 @@ class LogReader:
     def _open(self, number: int) -> SegmentFile:
         segment = self._segments.get(number)
         if segment is None:
-            segment = SegmentFile(self._disk, self._directory, number)
+            segment = SegmentFile(self._disk, self._directory, number, around=True)
             self._keep(segment)
         return segment
 
@@ -311,7 +339,7 @@ class LogReader:
             if number <= segment.number:
                 continue
             try:
-                found = SegmentFile(self._disk, self._directory, number)
+                found = SegmentFile(self._disk, self._directory, number, around=True)
             except Damaged as error:
                 unreadable = error
                 continue

@@ -27,7 +27,7 @@ from functools import cache
 from random import Random
 from typing import Literal, NamedTuple
 
-from tests.fakes.inodes import Directory, Inode, Node
+from tests.fakes.inodes import PAGE_BYTES, Directory, Inode, Node
 from vlsn.errors import LogInUse
 from vlsn.seams import Buffer
 
@@ -303,6 +303,10 @@ class FakeDisk:
         inode = self._inode(path)
         inode.flip(offset, bit)
 
+    def lose_page(self, path: str, offset: int) -> None:
+        """The page with this byte is a bad sector: reads of it are EIO until it is written again."""
+        self._inode(path).unread.add(offset // PAGE_BYTES)
+
     def free(self) -> int:
         if self.capacity_bytes is None:
             return UNLIMITED_BYTES
@@ -406,6 +410,9 @@ class FakeFile:
 
     def read(self, offset: int, size: int) -> bytes:
         with self._call("read", offset, size):
+            lost = self._inode.unread
+            if lost and not lost.isdisjoint(range(offset // PAGE_BYTES, -(-(offset + size) // PAGE_BYTES))):
+                raise _error(errno.EIO, self._path)
             return bytes(memoryview(self._inode.cached)[offset : offset + size])
 
     def read_into(self, offset: int, into: memoryview) -> int:

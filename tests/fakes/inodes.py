@@ -17,6 +17,7 @@ from random import Random
 from vlsn.seams import Buffer
 
 SECTOR_BYTES = 512
+PAGE_BYTES = 4096
 
 
 class Inode:
@@ -26,6 +27,8 @@ class Inode:
         self.cached = bytearray()
         self.durable = bytearray()
         self.sizes: list[int] = []
+        self.unread: set[int] = set()
+        """Numbers of the pages that the medium does not give until they are written again."""
         self._written: list[tuple[int, bytes]] = []
         """Since the last sync, in order: first sector, and what it and the ones behind it then were."""
 
@@ -44,6 +47,8 @@ class Inode:
         end = offset + len(data)
         self.grow(end)
         self.cached[offset:end] = data
+        if self.unread:
+            self.unread -= set(range(offset // PAGE_BYTES, -(-end // PAGE_BYTES)))
         sector = offset // SECTOR_BYTES
         with memoryview(self.cached) as view:
             whole = view[sector * SECTOR_BYTES : -(-end // SECTOR_BYTES) * SECTOR_BYTES]

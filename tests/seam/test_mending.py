@@ -96,6 +96,85 @@ def test_a_flipped_bit_that_a_reader_meets_is_mended_from_a_peer(byte: int) -> N
     run(main())
 
 
+def lose(group: Group, name: str, vlsn: int) -> None:
+    path, offset = place(group, name, vlsn)
+    group.machines[name].disk.lose_page(path, offset + FRAME_BYTES + 100)
+
+
+def test_a_bad_sector_that_a_reader_meets_is_mended_from_a_peer() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(70, told)
+        path, _ = place(group, "n3", 20)
+        lose(group, "n3", 20)
+        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
+        assert response.status == 500 and b'"damaged"' in response.body, response
+        (damage,) = group.nodes["n3"].service.status()["damage"]
+        assert path.endswith(damage["file"])
+        await mended(group, "n3", told)
+        assert any(".damaged-" in each for each in group.machines["n3"].disk.list("/n3"))
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_bad_sector_at_the_master_met_by_a_feeder_is_mended_from_a_replica() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(71, told)
+        group.kill("n3")
+        await append(group, 40, told)
+        lose(group, "n1", max(told) - 35)
+        await group.start("n3")
+        await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 is fed all the same")
+        await mended(group, "n1", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_bad_sectors_that_the_scrub_meets_on_every_node_are_mended() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(72, told, scrub_bytes_per_s=64 * KIB, scrub_period_s=2.0)
+        for number, name in enumerate(group.names):
+            lose(group, name, 5 + 10 * number)
+        for name in group.names:
+            await mended(group, name, told)
+            assert not group.nodes[name].events.counts["scrub.unreadable"]
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_bad_sector_that_stays_bad_when_it_was_written_again_stays_damaged_and_is_not_tried_in_a_loop() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(73, told)
+        path, offset = place(group, "n3", 20)
+        bad = offset + FRAME_BYTES + 100
+        disk = group.machines["n3"].disk
+        disk.fail_at(
+            lambda call: call.name == "read" and call.path == path and call.offset <= bad < call.offset + call.size,
+            times=1 << 30,
+        )
+        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
+        assert response.status == 500
+        await asyncio.sleep(11.0)
+        (damage,) = group.nodes["n3"].service.status()["damage"]
+        assert "does not read back" in damage["why"], damage
+        assert sum(call.name == "rename" and call.path.endswith(".mend") for call in disk.calls) <= 3
+        disk.mend()
+        await mended(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_follows() -> None:
     """Its count says that it ends later: it is neither another block, nor not there."""
 

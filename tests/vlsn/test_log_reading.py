@@ -15,7 +15,7 @@ from tests.fakes.disk import Call, FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from vlsn.embedded import Log
-from vlsn.errors import LogFailed
+from vlsn.errors import Damaged, LogFailed
 from vlsn.limits import KIB
 from vlsn.options import LogOptions
 from vlsn.recovery import recover
@@ -85,7 +85,7 @@ def test_what_a_failed_write_took_is_read_where_it_was_written_again(log: Log, d
 def test_what_cannot_be_read_when_nothing_is_under_way_is_told(log: Log, disk: BadPage) -> None:
     log.append(b"value")
     disk.bad = f"{DIRECTORY}/00000001.vlog"
-    with pytest.raises(OSError, match="the page cannot be read"):
+    with pytest.raises(Damaged, match=r"00000001\.vlog: .* cannot be read"):
         list(log.read())
     disk.bad = ""
     assert [entry.value for entry in log.read()] == [b"value"]
@@ -95,7 +95,7 @@ def test_a_log_that_has_failed_tells_what_it_cannot_read(log: Log, disk: BadPage
     log.append(b"value")
     log._log.fail("injected", OSError("injected"))
     disk.bad = f"{DIRECTORY}/00000001.vlog"
-    with pytest.raises(OSError, match="the page cannot be read"):
+    with pytest.raises(Damaged, match=r"00000001\.vlog: .* cannot be read"):
         list(log.read())
     with pytest.raises(LogFailed):
         log.append(b"more")

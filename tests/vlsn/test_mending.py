@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from itertools import pairwise
 
 import pytest
@@ -15,8 +17,9 @@ from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import Vlsn, lsn_file, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX
-from vlsn.mending import Filling, Wound, check_window, find_wound, mend
+from vlsn.mending import COPY_SUFFIX, Filling, Wound, check_window, find_wound, find_wound_of_closed, mend
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name, sidecar_name
+from vlsn.unread import PAGE_BYTES, ROT
 from vlsn.verify import verify
 
 
@@ -287,3 +290,52 @@ def test_every_disk_call_of_a_mending_cut_leaves_the_damage_or_the_whole_segment
         assert not [name for name in story.disk.list(story.machine.directory) if name.endswith(".mend")]
         assert Opened(story.machine, take_term=False).entries() == story.held
     assert ends["damaged"] >= 9 and ends["whole"] >= 1, ends
+
+
+def test_pages_that_the_disk_does_not_give_are_read_around_and_mended() -> None:
+    """Two bad sectors in one segment: the first is mended while the other still does not read."""
+    story = Story()
+    number = story.places[30][0]
+    before = story.disk.content(story.path(number))
+    offsets = [story.places[vlsn][1] + 200 for vlsn in (20, 40)]
+    assert {story.places[vlsn][0] for vlsn in (20, 40)} == {number}
+    for offset in offsets:
+        story.disk.lose_page(story.path(number), offset)
+    with pytest.raises(Damaged) as caught:
+        check_window(story.disk, story.machine.directory, number, FIRST_FRAME, story.ends[number])
+    wound = story.wound(number)
+    assert wound is not None
+    page = offsets[0] // PAGE_BYTES * PAGE_BYTES
+    assert caught.value.offset == wound.start <= page < offsets[0] < wound.end
+    kept = story.disk.content(f"{story.machine.directory}/{story.mend(story.filled(wound))}")
+    there = before[wound.start : wound.end]
+    lost = slice(page - wound.start, page - wound.start + PAGE_BYTES)
+    assert (
+        len(kept) == len(there)
+        and kept[: lost.start] == there[: lost.start]
+        and kept[lost.stop :] == there[lost.stop :]
+    )
+    assert kept[lost] == ROT[: len(there[lost])]
+    second = story.wound(number)
+    assert second is not None and wound.end <= second.start <= offsets[1] < second.end
+    story.mend(story.filled(second))
+    assert story.wound(number) is None
+    assert not verify(story.disk, story.machine.stores, story.machine.directory).findings
+
+
+def test_in_a_log_that_does_not_open_what_cannot_be_read_is_not_known() -> None:
+    """Nothing is written in its place: past the damage an end could be taken for another."""
+    story = Story()
+    number = story.flip(30, 100)
+    story.disk.lose_page(story.path(number), story.places[40][1] + 200)
+    directory = story.machine.directory
+    wound = find_wound(story.disk, directory, number, story.places[35][1], around=False)
+    assert wound is not None
+    names = story.disk.list(directory)
+    for look in (
+        lambda: find_wound_of_closed(story.disk, story.machine.stores, directory, number),
+        lambda: story.mend(story.filled(wound)),
+    ):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            look()
+    assert [name for name in story.disk.list(directory) if not name.endswith(COPY_SUFFIX)] == names

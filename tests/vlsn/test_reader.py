@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +14,7 @@ from tests.vlsn.builder import LogBuilder, Placed
 from vlsn.block import EntryKind
 from vlsn.errors import Damaged
 from vlsn.frame import FRAME_BYTES, FrameKind
-from vlsn.ids import Lsn, Vlsn, lsn, lsn_file
+from vlsn.ids import Lsn, Vlsn, lsn, lsn_file, lsn_offset
 from vlsn.reader import LogReader, ReadRun
 from vlsn.segment import FIRST_FRAME
 
@@ -245,3 +248,61 @@ def test_any_log_reads_back_as_its_visible_blocks(built: LogBuilder, bytes_max: 
     assert [each.vlsn for each in run.entries] == list(range(vlsn, visible[-1].last + 1))
     assert lsn_file(run.next_lsn) in [piece.header.number for piece in built.pieces]
     assert all(each.kind == FrameKind.BLOCK for each in visible)
+
+
+def unread(built: LogBuilder, frame: int) -> LogReader:
+    """A reader of the log, whose page with the middle of that frame is a bad sector."""
+    place = built.frames[frame]
+    assert isinstance(built.disk, FakeDisk)
+    built.disk.lose_page("/d/00000001.vlog", lsn_offset(place.lsn) + len(place.payload) // 2)
+    return reader_of(built)
+
+
+def test_a_page_that_the_disk_does_not_give_is_damage_and_what_lies_before_comes_first() -> None:
+    built = log()
+    for number in range(20):
+        built.block(bytes([number]) * 3_000)
+    reader = unread(built.write(), 10)
+    run = reader.blocks(1, start=START, upto_vlsn=20, bytes_max=1 << 20)
+    vlsn = run.next_vlsn
+    assert run.data == payloads(built.frames[: vlsn - 1]) and 9 <= vlsn <= 11
+    with pytest.raises(Damaged) as caught:
+        reader.blocks(vlsn, start=run.next_lsn, upto_vlsn=20, bytes_max=1 << 20)
+    place = lsn_offset(built.frames[vlsn - 1].lsn)
+    assert (caught.value.file, caught.value.offset, caught.value.vlsn) == ("00000001.vlog", place, vlsn)
+    with pytest.raises(Damaged) as caught:
+        reader.entries(11, start=built.frames[10].lsn, upto_vlsn=20, limit=1, bytes_max=1)
+    assert (caught.value.offset, caught.value.vlsn) == (lsn_offset(built.frames[10].lsn), 11)
+    [entry] = reader.entries(20, start=built.frames[19].lsn, upto_vlsn=20, limit=1, bytes_max=1).entries
+    assert entry.value == b"\x13" * 3_000
+    reader.close()
+
+
+def test_zeros_that_the_disk_does_not_give_are_damage_too() -> None:
+    """Zeros put in their place would have a right checksum, and the bad sector would stay."""
+    reader = unread(log().block(bytes(20_000)).write(), 0)
+    with pytest.raises(Damaged):
+        reader.blocks(1, start=START, upto_vlsn=1, bytes_max=1)
+    reader.close()
+
+
+def test_a_header_page_that_the_disk_does_not_give_is_damage() -> None:
+    built = log().block(b"1").write()
+    assert isinstance(built.disk, FakeDisk)
+    built.disk.lose_page("/d/00000001.vlog", 0)
+    with pytest.raises(Damaged, match="its header page cannot be read") as caught:
+        reader_of(built).blocks(1, start=START, upto_vlsn=1, bytes_max=1)
+    assert caught.value.file == "00000001.vlog"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
+def test_another_failure_of_a_read_is_no_damage(code: int) -> None:
+    built = log().block(b"1").write()
+    assert isinstance(built.disk, FakeDisk)
+    for limit in (1, 2):
+        reader = reader_of(built)
+        reader.blocks(1, start=START, upto_vlsn=1, bytes_max=1)
+        built.disk.fail_at(lambda call: call.name == "read", code=code)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            reader.entries(1, start=START, upto_vlsn=1, limit=limit, bytes_max=1)
+        reader.close()
