@@ -310,7 +310,7 @@ class Restoration:
         def store() -> None:
             record = log.node_file.record
             if term > record.term:
-                log.node_file.replace(replace(record, term=term))
+                log.node_file.replace(replace(record, term=term), learned=True)
 
         await self._on_keeper(store)
 

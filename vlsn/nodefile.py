@@ -6,8 +6,8 @@ Two slots of one page each, both holding the same record:
     |VLSNNODE|version| 0 |sequence|incarnation|term|vote_term|floor_term|floor_vlsn|group|node|voted_for| zeros |crc|
 
 A change goes into slot one, is synced, then into slot two, is synced (*commit point*: the return), and only then does
-anything rest on it.  At open the readable slot with the higher sequence is right, of two with one sequence (a floor was
-being written) slot one, and both are made equal.
+anything rest on it.  At open the readable slot with the higher sequence is right, of two with one sequence (a floor or
+a restore's term was being written) slot one, and both are made equal.
 
     cut while slot one was written    one torn or new, two old      the old record, or the new one: nobody was told
     cut while slot two was written    one new, two torn or old      the new record
@@ -148,15 +148,17 @@ class NodeFile:
         """What both slots hold, synced."""
         return self._record
 
-    def replace(self, record: NodeRecord) -> NodeRecord:
+    def replace(self, record: NodeRecord, *, learned: bool = False) -> NodeRecord:
         """Makes ``record`` (with the next sequence) the node's, durable on return, and returns it.  Within one
-        incarnation the term never falls.  A floor alone keeps the sequence: an old image that writes one as it is
-        opened must not pass for the disk that has promised as much.  Raises ``LogFailed``, after which nothing is known
-        of what the file holds and every further call raises it too."""
+        incarnation the term never falls.  A floor alone keeps the sequence, and so does what was ``learned`` from
+        another's log: an old image that writes one before it was compared must not pass for the disk that has promised
+        as much.  Raises ``LogFailed``, after which nothing is known of what the file holds and every further call
+        raises it too."""
         mine = self._record
         assert record.incarnation != mine.incarnation or record.term >= mine.term
         floor_alone = replace(record, floor_term=mine.floor_term, floor_vlsn=mine.floor_vlsn, sequence=mine.sequence)
-        record = replace(record, sequence=mine.sequence + (floor_alone != mine))
+        assert not learned or (record.vote_term, record.voted_for) == (mine.vote_term, mine.voted_for)
+        record = replace(record, sequence=mine.sequence + (floor_alone != mine and not learned))
         slot = record.encode()
         self._write(0, slot)
         self._write(1, slot)

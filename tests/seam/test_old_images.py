@@ -12,6 +12,7 @@ from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import changed, electable, fed, has_all, incarnation, listed, told
+from vlsn.segment import FIRST_FRAME, segment_name
 
 
 async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
@@ -74,6 +75,40 @@ def test_an_image_of_before_a_vote_is_found_out() -> None:
         group.machines[voter].put_back(images[voter])
         await back(group, voter)
         assert group.nodes[voter].old_images == 1
+        await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -> None:
+    """A restore stores its provider's term: that must not pass for the vote which the image has forgotten."""
+
+    async def main() -> None:
+        group, entries = await started(61)
+        old = group.master
+        images = {name: group.machines[name].image() for name in group.names if name != old}
+        group.kill(old)
+        await group.until(lambda: group.master != old, "another one leads")
+        await group.serving()
+        await group.start(old)
+        voter = next(name for name in images if name != group.master)
+        told_of = group.nodes[voter].opened().node_file.record
+        await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
+        group.kill(voter)
+        group.machines[voter].put_back(images[voter])
+        group.machines[voter].disk.flip_bit(f"/{voter}/{segment_name(1)}", FIRST_FRAME, 3)
+        group.net.split([voter], [name for name in group.names if name != voter])
+        await group.start(voter)
+        await group.until(lambda: group.state(voter) == "DAMAGED", "it does not open")
+        group.nodes[voter].restoration.want("a person asked for it")
+        await group.until(lambda: group.state(voter) == "RESTORING", "it looks for a provider")
+        group.net.heal()
+        await group.until(lambda: group.nodes[voter].recognised, "it has asked")
+        assert group.nodes[voter].restoration.history
+        assert group.nodes[voter].old_images == 1 and incarnation(group, voter) != f"{told_of.incarnation:016x}"
+        await electable(group, voter)
         await has_all(group, entries)
         await group.stop()
         assert not group.fatal

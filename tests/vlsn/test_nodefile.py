@@ -129,6 +129,15 @@ def test_a_floor_alone_keeps_the_sequence_and_slot_one_is_the_newer() -> None:
     assert with_vote.sequence == before.sequence + 1
 
 
+def test_a_term_that_was_learned_keeps_the_sequence() -> None:
+    disk = disk_with_file()
+    node_file = NodeFile.open(disk, PATH)
+    before = node_file.record
+    learned = node_file.replace(replace(before, term=before.term + 3), learned=True)
+    assert (learned.term, learned.sequence) == (before.term + 3, before.sequence)
+    assert NodeFile.open(disk, PATH).record == learned
+
+
 def test_replace_refuses_a_lower_term() -> None:
     node_file = NodeFile.open(disk_with_file(), PATH)
     stored = node_file.replace(next_record(FIRST))
