@@ -23,7 +23,7 @@ from vlsn.recovery import STATE_NAME
 from vlsn.seams import Buffer, Disk, File, Stores
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name
 from vlsn.state import StateRecord, StateStore
-from vlsn.unread import is_unread, read_pages
+from vlsn.unread import is_unread, read_around, read_pages
 
 READ_BYTES = MIB
 
@@ -142,7 +142,7 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
 def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
     """The segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
     ``live``: the last one ends where it is stated to be synced."""
-    segments = survey(disk, directory)
+    segments = survey(disk, directory, around=True)
     named = {info.header.prev_number for info in segments if info.active and info.header is not None}
     last_active = max((info.number for info in segments if info.active), default=0)
     taken: list[tuple[SegmentInfo, int, str]] = []
@@ -221,12 +221,13 @@ def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
     """Whether nothing but zeros lies behind the header page: a standby, which is not held for that."""
     file = disk.open(info.path)
     piece = bytearray(READ_BYTES)
+    lost: list[tuple[int, int]] = []
     size = min(info.size, SEGMENT_BYTES_MAX)
     try:
         with memoryview(piece) as view:
             for at in range(FIRST_FRAME, size, READ_BYTES):
-                got = file.read_into(at, view[: min(READ_BYTES, size - at)])
-                if np.frombuffer(piece, np.uint8, got).any():
+                got = _read_piece(file, at, view[: min(READ_BYTES, size - at)], lost)
+                if lost or np.frombuffer(piece, np.uint8, got).any():
                     return False
     finally:
         file.close()
@@ -235,8 +236,13 @@ def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
 
 def _bytes_of(disk: Disk, info: SegmentInfo) -> bytes:
     file = disk.open(info.path)
+    size = min(info.size, SEGMENT_BYTES_MAX)
     try:
-        return file.read(0, min(info.size, SEGMENT_BYTES_MAX))
+        return file.read(0, size)
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        return read_around(file, 0, size)
     finally:
         file.close()
 

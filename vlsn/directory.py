@@ -21,6 +21,7 @@ from vlsn.errors import BadBody
 from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
 from vlsn.seams import Buffer, Disk
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, parse_segment_name
+from vlsn.unread import is_unread
 
 LOCK_NAME = "LOCK"
 """Locked while a log is open there, or restored, mended, truncated."""
@@ -46,8 +47,9 @@ class SegmentInfo:
         return self.header is not None and self.header.state == SegmentState.ACTIVE
 
 
-def survey(disk: Disk, directory: str) -> list[SegmentInfo]:
-    """Every segment file of ``directory``, by number; damaged headers included."""
+def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
+    """Every segment file of ``directory``, by number; damaged headers included, and for an outside reader (``around``)
+    those that the disk does not give, which are an ``OSError`` else."""
     found: list[SegmentInfo] = []
     ends: dict[int, int] = {}
     for number, name in reversed(segment_numbers(disk, directory)):
@@ -56,6 +58,10 @@ def survey(disk: Disk, directory: str) -> list[SegmentInfo]:
             header, size, fault = _read_header(disk, path, number)
         except FileNotFoundError:
             continue  # removed since it was listed
+        except OSError as error:
+            if not around or not is_unread(error):
+                raise
+            header, size, fault = None, _size(disk, path), f"its header page cannot be read ({error})"
         found.append(SegmentInfo(number, name, path, size, header, fault, ends.get(number)))
         if header is not None and header.state == SegmentState.ACTIVE and header.prev_number:
             ends[header.prev_number] = header.prev_end
@@ -110,6 +116,14 @@ def synced_in_frames(buf: Buffer, start: int, salt: int) -> int:
     """The highest ``synced`` of the whole frames of a segment, ``buf`` from ``start`` (where one may begin) on,
     those that lie behind bad or missing ones included; 0 if none."""
     return max((int(found.headers["synced"].max()) for found in scan.islands(buf, 0, start, salt)), default=0)
+
+
+def _size(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 def _read_header(disk: Disk, path: str, number: int) -> tuple[SegmentHeader | None, int, str]:

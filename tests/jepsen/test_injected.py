@@ -228,3 +228,37 @@ def test_a_node_loses_nothing_that_it_acknowledged_when_a_call_fails(
         cluster.kill_all()
     for name in cluster.names:
         assert not verify(PosixDisk(), LmdbStores(), str(tmp_path / name)).findings
+
+
+READING = """
+import sys
+from vlsn import Log
+from vlsn.errors import Damaged
+with Log.open(sys.argv[1]) as log:
+    print("OPEN", flush=True)
+    sys.stdin.readline()
+    try:
+        for entry in log.read():
+            print("READ", entry.vlsn)
+    except Damaged as error:
+        print("DAMAGED", error.file, error.offset, error.vlsn, flush=True)
+"""
+
+
+def test_a_read_of_an_open_log_that_the_disk_does_not_give_is_damaged(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    with Log.open(directory) as log:
+        for number in range(40):
+            log.append(b"%d" % number * 500)
+    command = [sys.executable, "-c", READING, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reading:
+        assert reading.stdin is not None and reading.stdout is not None
+        assert reading.stdout.readline() == "OPEN\n"
+        # Each call is counted by itself: the header page is given, and of the window's pages, read again, the first.
+        hurt_reading = Hurt(reading.pid, tmp_path / "trace", "pread64,preadv,preadv2:error=EIO:when=2+")
+        said, _ = reading.communicate("go on\n", timeout=60)
+        hurt_reading.end()
+    assert "(INJECTED)" in (tmp_path / "trace").read_text(errors="replace")
+    *read, damaged = said.splitlines()
+    assert read and read == [f"READ {vlsn}" for vlsn in range(2, len(read) + 2)]  # VLSN 1 is no client's
+    assert damaged == f"DAMAGED 00000001.vlog 4096 {len(read) + 2}"

@@ -12,10 +12,11 @@ from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import SEGMENT, Group
 from tests.seam.test_restore import append
+from vlsn.errors import Damaged
 from vlsn.frame import FRAME_BYTES
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.limits import KIB
-from vlsn.segment import segment_name
+from vlsn.segment import parse_segment_name, segment_name
 from vlsn.verify import verify
 
 SETTINGS: dict[str, Any] = {
@@ -129,6 +130,25 @@ def test_a_bad_sector_at_the_master_met_by_a_feeder_is_mended_from_a_replica() -
         await group.start("n3")
         await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 is fed all the same")
         await mended(group, "n1", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_bad_sector_that_a_reader_of_whole_segments_meets_is_mended_from_a_peer() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(74, told)
+        path, _ = place(group, "n3", 20)
+        number = parse_segment_name(path.rpartition("/")[2])
+        lose(group, "n3", 20)
+        files = group.nodes["n3"].files
+        assert files is not None and number is not None
+        with pytest.raises(Damaged) as caught:
+            await files.read(number, 0, files.end(number))
+        assert caught.value.file == segment_name(number)
+        await mended(group, "n3", told)
         await group.stop()
         assert not group.fatal
 

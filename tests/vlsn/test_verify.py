@@ -532,6 +532,17 @@ def test_bytes_that_the_disk_does_not_give_are_a_finding(victim: int, synced: bo
     assert any("the disk does not give" in row.detail for row in every)
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_header_page_that_the_disk_does_not_give_is_a_finding(number: int) -> None:
+    built = three_segments().write(sidecars=True)
+    assert isinstance(built.disk, FakeDisk)
+    name = f"{number:08d}.vlog"
+    built.disk.lose_page(f"/d/{name}", 0)
+    found = check(built, state_with(idle=lsn(3, FIRST_FRAME)))
+    assert ("segment-header", name, 0, (1, 6, 11)[number - 1]) in rows(found)
+    assert {row[1] for row in rows(found) if row[0] != "index"} == {name}
+
+
 def test_verify_writes_nothing() -> None:
     built = three_segments().write(sidecars=True)
     before = len(built.disk.calls)  # type: ignore[attr-defined]
