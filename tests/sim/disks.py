@@ -162,6 +162,9 @@ class Disks:
         with it, so that who is left may be short of what was durable."""
         if not self.group.listed(name):
             return False  # it is not a member again yet: the others would be a minority of who was
+        copies = self.group.watch.copies
+        if any(copies[each].replaced for each in self.group.names if each != name):
+            return False  # another's log is being replaced: what both had may be nowhere else
         self.nemesis.die(name, power=False)
         self.empty(name)
         if self.rng.random() < 0.5:

@@ -58,7 +58,10 @@ class SimNode(Node):
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
         self.group_of.happened_first(self.name, "rollback")
+        copy = self.group_of.watch.copies[self.name]
+        copy.given_up_after = matchpoint
         await super().roll_back(matchpoint)
+        copy.given_up_after = None
 
     def durable_rose(self) -> None:
         self.group_of.watch.durable_rose(self)

@@ -196,7 +196,8 @@ class Nemesis:
         else has; then it meets the next one, and rolls that back."""
         electable = {member.name for member in self.people.members.members if member.electable}
         others = [each for each in self.group.names if each not in (master, peer)]
-        if not self.group.nodes[master].is_master() or 2 * len(electable & set(others)) <= len(electable):
+        node = self.group.nodes.get(master)
+        if node is None or not node.is_master() or 2 * len(electable & set(others)) <= len(electable):
             return False
         self.ways.slow(master, peer, RESTORE_LINK_S, 8.0)
         self.ways.block(between([master, peer, "client"], others), (2.0, 4.0))

@@ -88,6 +88,9 @@ class Copy:
     dtvlsn: int = 0
     replaced: bool = False
     """A wipe or a restore has made another log of it since."""
+    given_up_after: int | None = None
+    """The matchpoint of a rollback under way: whoever calls durable what lies past it does so without this node, which
+    finishes the rollback when it is started again."""
 
     @property
     def last(self) -> int:
@@ -274,7 +277,8 @@ class Watch:
     def _kept(self, name: str, before: Copy, now: Copy, first: int) -> None:
         """What was synced here before the restart and is durable is still here."""
         held = set(now.blocks)
-        for block in before.blocks[before.at(max(first, 1)) : before.at(before.synced + 1)]:
+        kept_to = before.synced if before.given_up_after is None else min(before.synced, before.given_up_after)
+        for block in before.blocks[before.at(max(first, 1)) : before.at(kept_to + 1)]:
             if block.first >= first and self.durable.get(block.first) == block and block not in held:
                 raise self.violated(f"{name}: {block}, durable and synced here, is gone after an open")
 
