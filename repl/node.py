@@ -37,11 +37,10 @@ from repl.read_index import ReadIndex
 from repl.reads import Reads
 from repl.restoring import Restoration, RestoreWanted
 from repl.role import Role
-from repl.roles import Roles
+from repl.roles import Roles, cancelled
 from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from repl.service import NodeService
-from repl.tasks import cancelled
 from repl.unopened import Unopened
 from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster, VlsnLogError, said_of
 from vlsn.ids import Incarnation, NodeName, Vlsn

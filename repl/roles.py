@@ -16,13 +16,13 @@ from repl.founder import Founder
 from repl.leading import Leading
 from repl.returning import Returning
 from repl.role import Role
-from repl.tasks import cancelled
 from vlsn.errors import Halted, VlsnLogError
 
 if TYPE_CHECKING:
     from repl.node import Node
 
 ROLE_RETRY_S = 1.0
+CANCEL_AGAIN_S = 0.2
 
 
 class Roles:
@@ -71,3 +71,13 @@ class Roles:
         """Nothing of the role that played is left on return: its feeds and its sealing have ended."""
         if self._task is not None:
             await cancelled(self._task)
+
+
+async def cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancels ``tasks``, more than once: a cancel that meets a timeout just as it runs out, in a library's code, may be
+    lost in it.  Returns when all of them have ended."""
+    under_way = {task for task in tasks if not task.done()}
+    while under_way:
+        for task in under_way:
+            task.cancel()
+        _, under_way = await asyncio.wait(under_way, timeout=CANCEL_AGAIN_S)

@@ -38,7 +38,7 @@ from vlsn.rebuild import Misfit, derive_history, durable_end, note_producers
 from vlsn.reindex import Reread, StoredIndex
 from vlsn.restoring import check_no_restore
 from vlsn.resume import resumed
-from vlsn.retrack import first_bad
+from vlsn.retrack import first_damage
 from vlsn.seams import DirectoryLock, Disk, Seams
 from vlsn.segment import segment_name
 from vlsn.state import Checkpoint, StateStore
@@ -326,13 +326,13 @@ class _Opening:
         if begins > 1 and not known:
             self._notes.append(f"the log begins at VLSN {begins}; whether it was cleaned up to there is not known")
         elif begins > max(known, 1):
-            mapping = index.at_or_before(begins)
+            mapping, lost = index.at_or_before(begins), max(known, 1)
+            what = f"the log begins at VLSN {begins}; from {lost} on it was not cleaned"
             end = mapping[1] if mapping is not None else NULL_LSN
-            bad = first_bad(self._disk, self._directory, self._log.active, start=NULL_LSN, end=end)
-            name, offset = (segment_name(bad[0]), bad[1]) if bad is not None else ("", 0)
-            where = f"{name} is damaged at {offset}: " if bad is not None else ""
-            text = f"{where}the log begins at VLSN {begins}; from {max(known, 1)} on it was not cleaned"
-            raise Damaged(text, file=name, offset=offset, vlsn=max(known, 1))
+            damage = first_damage(
+                self._disk, self._directory, self._log.active, start=NULL_LSN, end=end, what=what, vlsn=lost
+            )
+            raise damage or Damaged(what, vlsn=lost)
 
     # What comes out of it.
 

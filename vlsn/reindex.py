@@ -25,9 +25,8 @@ from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.mend import find_wounds, heal
 from vlsn.index.stored import UNFINISHED
 from vlsn.limits import CHECKPOINT_BYTES
-from vlsn.retrack import WINDOW_BYTES, Columns, first_bad, is_block_at, visible_blocks
+from vlsn.retrack import WINDOW_BYTES, Columns, first_damage, is_block_at, visible_blocks
 from vlsn.seams import Disk, Stores
-from vlsn.segment import segment_name
 
 PROBES = 8
 """Mappings of a loaded index that are looked up in the log."""
@@ -95,16 +94,17 @@ class StoredIndex:
         if last >= log.base:
             return
         mapping = self.index.at_or_before(last)
-        bad = first_bad(disk, directory, segments, start=mapping[1] if mapping else NULL_LSN, end=log.scan_from)
-        if bad is None:
-            return
-        number, offset = bad
-        raise Damaged(
-            f"{segment_name(number)} is damaged at {offset}: the log goes on to VLSN {log.base}",
-            file=segment_name(number),
-            offset=offset,
+        damage = first_damage(
+            disk,
+            directory,
+            segments,
+            start=mapping[1] if mapping else NULL_LSN,
+            end=log.scan_from,
+            what=f"the log goes on to VLSN {log.base}",
             vlsn=last + 1,
         )
+        if damage is not None:
+            raise damage
 
     def _misfit(self, disk: Disk, directory: str, log: Reread, pointer: int, owner: int) -> str | None:
         """Why the loaded index is not the log's; ``None`` when nothing speaks against it."""

@@ -65,10 +65,11 @@ def visible_blocks(
             segment.close()
 
 
-def first_bad(
-    disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn
-) -> tuple[int, int] | None:
-    """Number of the segment and offset of the first frame from ``start`` to ``end`` that is not right."""
+def first_damage(
+    disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn, what: str, vlsn: int
+) -> Damaged | None:
+    """The first frame from ``start`` to ``end`` that is not right; ``what`` says why there should be more, ``vlsn``
+    from where on."""
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
             continue
@@ -85,7 +86,8 @@ def first_bad(
         finally:
             segment.close()
         if at < stop:
-            return info.number, at
+            text = f"{segment.name} is damaged at {at}: {what}"
+            return Damaged(text, file=segment.name, offset=at, vlsn=vlsn)
     return None
 
 

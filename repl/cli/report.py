@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -33,8 +32,11 @@ def print_table(
         print(title)
     aligned = [_aligned(column) for column in table]
     head, *lines = ("  ".join(cells).rstrip() for cells in zip(*aligned, strict=True))
-    plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    print(head if plain else f"\x1b[1m{head}\x1b[0m")
+    if sys.stdout.isatty():
+        out = console()
+        out.print(head, style="" if out.no_color else "bold", markup=False)
+    else:
+        print(head)
     for line in lines:
         print(line)
 

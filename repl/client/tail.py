@@ -10,6 +10,7 @@ block, because a person gave up durable entries, answers ``NotInLog`` instead of
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -173,29 +174,27 @@ class Reader:
         """One round over all nodes, one after the other; who has said nothing for ``silent_s`` is heard still."""
         urls = self._endpoints.urls
         fault: VlsnLogError | None = None
+        left = deque((self._current + turn) % len(urls) for turn in range(len(urls)))
         asked: dict[asyncio.Task[T], int] = {}
         try:
-            for turn in range(len(urls)):
-                index, left = (self._current + turn) % len(urls), len(urls) - turn - 1
-                asked[asyncio.create_task(ask(urls[index]))] = index
-                while asked:
-                    done, _ = await asyncio.wait(
-                        asked, timeout=silent_s if left else None, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    for task in done:
-                        index = asked.pop(task)
-                        try:
-                            answer = task.result()
-                        except (Trimmed, NotInLog, BadArgument):
-                            raise
-                        except VlsnLogError as error:
-                            fault = fault or error
-                        else:
-                            self._current = index
-                            self._answer_s = ANSWER_TIMEOUT_S
-                            return answer
-                    if left:
-                        break
+            while left or asked:
+                if left:
+                    index = left.popleft()
+                    asked[asyncio.create_task(ask(urls[index]))] = index
+                silence = silent_s if left else None
+                done, _ = await asyncio.wait(asked, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    index = asked.pop(task)
+                    try:
+                        answer = task.result()
+                    except (Trimmed, NotInLog, BadArgument):
+                        raise
+                    except VlsnLogError as error:
+                        fault = fault or error
+                    else:
+                        self._current = index
+                        self._answer_s = ANSWER_TIMEOUT_S
+                        return answer
         finally:
             for task in asked:
                 task.cancel()

@@ -35,6 +35,23 @@ async def back(group: Group, name: str) -> None:
     await electable(group, name)
 
 
+async def a_vote_forgotten(seed: int) -> tuple[Group, dict[int, bytes], str]:
+    """The name of a node that is down, whose disk is as it was before it voted for the master that leads now."""
+    group, entries = await started(seed)
+    old = group.master
+    images = {name: group.machines[name].image() for name in group.names if name != old}
+    group.kill(old)
+    await group.until(lambda: group.master != old, "another one leads")
+    await group.serving()
+    await group.start(old)
+    voter = next(name for name in images if name != group.master)
+    assert group.nodes[voter].opened().node_file.record.voted_for == group.master
+    await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
+    group.kill(voter)
+    group.machines[voter].put_back(images[voter])
+    return group, entries, voter
+
+
 def test_an_old_image_becomes_another_incarnation_and_is_admitted_again() -> None:
     async def main() -> None:
         group, entries = await started(61)
@@ -61,18 +78,7 @@ def test_an_old_image_becomes_another_incarnation_and_is_admitted_again() -> Non
 
 def test_an_image_of_before_a_vote_is_found_out() -> None:
     async def main() -> None:
-        group, entries = await started(62)
-        old = group.master
-        images = {name: group.machines[name].image() for name in group.names if name != old}
-        group.kill(old)
-        await group.until(lambda: group.master != old, "another one leads")
-        await group.serving()
-        await group.start(old)
-        voter = next(name for name in images if name != group.master)
-        assert group.nodes[voter].opened().node_file.record.voted_for == group.master
-        await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
-        group.kill(voter)
-        group.machines[voter].put_back(images[voter])
+        group, entries, voter = await a_vote_forgotten(62)
         await back(group, voter)
         assert group.nodes[voter].old_images == 1
         await has_all(group, entries)
@@ -86,18 +92,8 @@ def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -> None
     """A restore stores its provider's term: that must not pass for the vote which the image has forgotten."""
 
     async def main() -> None:
-        group, entries = await started(61)
-        old = group.master
-        images = {name: group.machines[name].image() for name in group.names if name != old}
-        group.kill(old)
-        await group.until(lambda: group.master != old, "another one leads")
-        await group.serving()
-        await group.start(old)
-        voter = next(name for name in images if name != group.master)
-        told_of = group.nodes[voter].opened().node_file.record
-        await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
-        group.kill(voter)
-        group.machines[voter].put_back(images[voter])
+        group, entries, voter = await a_vote_forgotten(61)
+        before = listed(group)[voter].incarnation
         group.machines[voter].disk.flip_bit(f"/{voter}/{segment_name(1)}", FIRST_FRAME, 3)
         group.net.split([voter], [name for name in group.names if name != voter])
         await group.start(voter)
@@ -107,7 +103,7 @@ def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -> None
         group.net.heal()
         await group.until(lambda: group.nodes[voter].recognised, "it has asked")
         assert group.nodes[voter].restoration.history
-        assert group.nodes[voter].old_images == 1 and incarnation(group, voter) != f"{told_of.incarnation:016x}"
+        assert group.nodes[voter].old_images == 1 and incarnation(group, voter) != before
         await electable(group, voter)
         await has_all(group, entries)
         await group.stop()

@@ -26,6 +26,14 @@ async def _sleep(ended: list[str]) -> None:
             ended.append("slept")
 
 
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """It is still under way, and ends of this."""
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
 def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 10))
 
@@ -86,10 +94,7 @@ def test_a_cancel_that_meets_a_failing_part_is_not_lost() -> None:
         ended: list[str] = []
         task = asyncio.create_task(together(fails=_fail(0, ValueError("no")), sleeps=_sleep(ended)))
         await asyncio.sleep(0.005)  # it has failed, and the other one takes its time to end
-        assert not task.done()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+        await _cancel(task)
         assert ended == ["slept"]
 
     run(main())
@@ -110,10 +115,7 @@ def test_a_cancel_ends_the_parts_and_is_passed_on_again_to_one_that_lost_it() ->
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.sleep(0.02)
-        assert not task.done()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+        await _cancel(task)
         assert ended == ["slept"]
 
     run(main())
