@@ -21,21 +21,28 @@ class VirtualHandle(asyncio.TimerHandle):
     _scheduled: bool
     _when: float
 
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None, when: float
-    ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = self._scheduled = False
-        self._when = when
-
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
             self._loop._timer_cancelled_count += self._scheduled
             self._callback = self._args = None
+
+
+def made(
+    callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None, when: float
+) -> VirtualHandle:
+    """A new handle.  A function, and no ``__init__``: the interpreter calls one without leaving its own loop."""
+    handle = _new(VirtualHandle)
+    handle._context = copy_context() if context is None else context
+    handle._loop = loop
+    handle._callback = callback
+    handle._args = args
+    handle._cancelled = handle._scheduled = False
+    handle._when = when
+    return handle
+
+
+_new = VirtualHandle.__new__
 
 
 def report(handle: VirtualHandle, error: BaseException) -> None:

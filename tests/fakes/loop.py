@@ -24,7 +24,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from tests.fakes.disk import StopHere
-from tests.fakes.handles import VirtualHandle, report
+from tests.fakes.handles import VirtualHandle, made, report
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -35,7 +35,7 @@ TURNS_MAX = 500_000
 """Turns of the loop without a step of time: more is a loop that never waits."""
 CANCELLED_MAX = 200
 """Cancelled timers that may lie in the heap; then, and when they are half of it, they are thrown out."""
-ENDED_MAX = 100
+ENDED_MAX = 20
 """Ended tasks are let go of once there are as many of them as of the others, and so many more."""
 
 
@@ -82,7 +82,8 @@ class Owner:
 
     def __init__(self) -> None:
         self.ended = False
-        self._tasks = Tasks()
+        self._tasks: Tasks | None = None
+        """Of its loop, its own among them; None before its first one."""
         self._context = Context()
         self._context.run(OWNER.set, self)
 
@@ -90,23 +91,26 @@ class Owner:
         """To start a task in that belongs to this process."""
         return self._context.copy()
 
-    def add(self, task: asyncio.Task[Any]) -> None:
+    def add(self, task: VirtualTask, tasks: Tasks) -> None:
+        self._tasks = tasks
         if self.ended:
             task.cancel()
-        self._tasks.add(task)
 
     def end(self) -> None:
         self.ended = True
-        for task in self._tasks.alive:
-            task.cancel()
+        for task in self._tasks.alive if self._tasks is not None else ():
+            if isinstance(task, VirtualTask) and task.owner is self:
+                task.cancel()
 
 
 OWNER: ContextVar[Owner | None] = ContextVar("OWNER", default=None)
 
 
 class VirtualTask(asyncio.Task[Any]):
-    _number = 0
-    owner: Owner | None = None
+    __slots__ = ("_number", "owner")
+
+    _number: int
+    owner: Owner | None
 
     def __hash__(self) -> int:
         return self._number
@@ -143,9 +147,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, VirtualHandle]] = []
         self._paused: set[Owner | None] = set()
         self._held: list[VirtualHandle] = []
-        self._steps = 0
-        self._break_at = 0
-        self._break: Callable[[], object] | None = None
+        self._steps_left = 0
+        """Until ``_break`` is called; below 0 where none is to be."""
+        self._break: Callable[[], object] = lambda: None
         self._home = threading.get_ident()
         self._clock_resolution = 1e-9
 
@@ -155,7 +159,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def after_steps(self, steps: int, call: Callable[[], object]) -> None:
         """``call`` between two callbacks of the loop, ``steps`` callbacks from now: so between any two awaits of
         any tasks.  One at a time; a later one takes its place."""
-        self._break_at = self._steps + steps
+        self._steps_left = steps
         self._break = call
 
     def pause(self, owner: Owner) -> None:
@@ -175,7 +179,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> VirtualHandle:
         if self._closed:
             self._check_closed()
-        handle = VirtualHandle(callback, args, self, context, 0.0)
+        handle = made(callback, args, self, context, 0.0)
         self._ready.append(handle)
         return handle
 
@@ -183,22 +187,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> VirtualHandle:
         """Two timers of one time run in the order in which they were set."""
-        if self._closed:
-            self._check_closed()
-        timer = VirtualHandle(callback, args, self, context, when)
-        timer._scheduled = True
-        heappush(self._timers, (when, next(self.numbers), timer))
-        return timer
+        return self._set_timer(when, callback, args, context)
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> VirtualHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self._set_timer(self._now + delay, callback, args, context)
+
+    def _set_timer(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> VirtualHandle:
+        if self._closed:
+            self._check_closed()
+        timer = made(callback, args, self, context, when)
+        timer._scheduled = True
+        heappush(self._timers, (when, next(self.numbers), timer))
+        return timer
 
     def _run_once(self) -> None:
         """Turns until the loop is to stop, each as asyncio's own, without its selector, its clock and its debug mode;
         time moves instead of being waited for."""
-        ready, timers = self._ready, self._timers
+        ready, timers, paused = self._ready, self._timers, self._paused
         while True:
             if self._timer_cancelled_count > CANCELLED_MAX:
                 self._throw_out()
@@ -218,7 +227,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     ready.append(timer)
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if self._paused and self._is_held(handle):
+                if paused and self._is_held(handle):
                     self._held.append(handle)
                     continue
                 if not handle._cancelled:
@@ -226,15 +235,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
                         handle._context.run(handle._callback, *handle._args)
                     except BaseException as error:
                         report(handle, error)
-                self._steps += 1
-                if self._steps == self._break_at and self._break is not None:
+                self._steps_left -= 1
+                if not self._steps_left:
                     self._break()
             if self._stopping:
                 return
 
-    def get_debug(self) -> bool:
-        """Asked by every future."""
-        return False
+    get_debug = staticmethod(bool)
+    """Asked by every future; ``bool()`` is False, and no code of Python's own."""
 
     def _throw_out(self) -> None:
         timers = self._timers
@@ -251,7 +259,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not timers:
             raise Deadlock(f"deadlock in virtual time at {self._now - START_S:.6f} s: {_waits(self)}")
         self._turns = 0
-        self._now = max(self._now, timers[0][0])
+        if timers[0][0] > self._now:
+            self._now = timers[0][0]
         if self._now > self._end:
             raise OutOfTime(f"not done after {self._end - START_S:.0f} s of virtual time: {_waits(self)}")
 
@@ -278,7 +287,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.tasks.add(task)
         task.owner = OWNER.get() if context is None else context.get(OWNER)
         if task.owner is not None:
-            task.owner.add(task)
+            task.owner.add(task, self.tasks)
         return task
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:

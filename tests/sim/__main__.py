@@ -20,9 +20,6 @@ from tests.fakes.loop import run
 from tests.sim.report import Report, shortfalls, sums
 from tests.sim.world import simulated
 
-COLLECT_AFTER = 200_000
-"""Objects made and not freed, before the garbage collector looks at the youngest."""
-
 
 @click.command()
 @click.option("--seeds", default=100, show_default=True, help="How many.")
@@ -35,12 +32,13 @@ def main(seeds: int, first_seed: int, faults_s: float, transcript: bool, until_f
     console = Console()
     reports: list[Report] = []
     failed: list[int] = []
-    _collect_seldom()
+    gc.freeze()
+    gc.disable()
     began = time.process_time()
     every: Sequence[int] = range(first_seed, first_seed + seeds)
     for seed in track(every, "seeds", console=console, disable=not console.is_terminal, transient=True):
         try:
-            reports.append(run(simulated(seed, faults_s=faults_s)))
+            reports.append(_report_of(seed, faults_s))
         except Exception:
             failed.append(seed)
             traceback.print_exc()
@@ -58,11 +56,12 @@ def main(seeds: int, first_seed: int, faults_s: float, transcript: bool, until_f
     sys.exit(1 if failed or short else 0)
 
 
-def _collect_seldom() -> None:
-    """Modules are never garbage, and of a simulation little is that no reference count frees."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+def _report_of(seed: int, faults_s: float) -> Report:
+    """What a seed leaves behind is garbage at once, and collected while it is small and near."""
+    try:
+        return run(simulated(seed, faults_s=faults_s))
+    finally:
+        gc.collect()
 
 
 if __name__ == "__main__":
