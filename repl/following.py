@@ -14,10 +14,9 @@ node.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from repl import founding
 from repl.api import FeedHello
@@ -72,7 +71,7 @@ class Following(Role):
         self.catching_up = CatchingUp()
         self._tries = 0
         self._damaged_syncups = 0
-        self._called = asyncio.Event()
+        self._called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def master_url(self) -> str | None:
@@ -89,27 +88,20 @@ class Following(Role):
         return self.feed is not None and not self.feed.streaming
 
     async def run(self) -> None:
-        async for attempt in AsyncRetrying(
-            wait=self._wait, retry=retry_if_exception_type(_Again), sleep=self._pause, reraise=True
-        ):
-            with attempt:
+        while True:
+            with suppress(*_Again):
                 await self._follow()
+            await asyncio.wait([self._called], timeout=self._backoff_s())
 
-    def _wait(self, _: RetryCallState) -> float:
+    def _backoff_s(self) -> float:
         most = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._tries, 10))
         self._tries += 1
         return self.node.seams.random.uniform(most / 2, most)
 
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._called.wait()
-        except TimeoutError:
-            pass
-
     def called(self) -> None:
         """A new master asks for its replicas: a search that waits for members that are gone begins again, at once."""
-        self._called.set()
+        if not self._called.done():
+            self._called.set_result(None)
 
     async def _follow(self) -> None:
         """One feed, from the search for a master to its end; always raises."""
@@ -148,20 +140,20 @@ class Following(Role):
         """What the member that leads says of itself.  One that leads a term below the stored one is taken only when
         no other leads: its feed is no good, but it steps down when it is told.  Raises ``NotMaster``, ``NotListed``."""
         node = self.node
-        self._called.clear()
-        called = asyncio.create_task(self._called.wait(), name="called")
+        loop = asyncio.get_running_loop()
+        called = self._called = loop.create_future()
         asked = {
             asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
             for name, url in node.members.urls.items()
             if name != node.name
         }
-        deadline = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
+        deadline = loop.time() + FIND_TIMEOUT_S
         said: list[str] = []
         unlisted: set[NodeName] = set()
         behind: Answer | None = None
         waiting = set(asked)
         try:
-            while waiting and not called.done() and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            while waiting and not called.done() and (left := deadline - loop.time()) > 0:
                 await asyncio.wait({*waiting, called}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 done = {task for task in waiting if task.done()}
                 waiting -= done
@@ -184,7 +176,6 @@ class Following(Role):
                             self.unlisted_by.add(asked[task])
                         said.append(f"{asked[task]}: {error}")
         finally:
-            called.cancel()
             for task in asked:
                 task.cancel()
         assert node.electing is not None
