@@ -77,7 +77,7 @@ class Electing:
             while True:
                 await asyncio.sleep(TICK_S)
                 self._count()
-                if not self._door.locked():
+                if not self._door.locked() and not self._rests():
                     async with self._door:  # at once; where this task ends, all that comes through the door does
                         await self._tick()
         finally:
@@ -89,10 +89,11 @@ class Electing:
         self._now += min(TICK_MAX_S, max(0.0, now - self._ticked_s))
         self._ticked_s = now
 
+    def _rests(self) -> bool:
+        return not self._unfit() and self.core.rests(self._now, self._electors())
+
     async def _tick(self) -> None:
         core, node = self.core, self._node
-        if not self._unfit() and core.rests(self._now, self._electors()):
-            return
         standing = self._standing()
         if core.is_due(self._now, standing):
             if node.following is not None and node.following.taking_feed:

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from vlsn import scan
 from vlsn.directory import SegmentInfo
 from vlsn.errors import Damaged
-from vlsn.frame import FrameKind
 from vlsn.ids import Lsn, Vlsn, lsn, lsn_file
 from vlsn.index.index import VlsnIndex
 from vlsn.reader import SegmentFile
@@ -86,7 +85,7 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
                 buf, found = segment.window(at, end, WINDOW_BYTES_MIN)
                 if not len(found):
                     raise Damaged(f"{segment.name} at {at}: no whole frame", file=segment.name, offset=at)
-                visible = found.only((found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0))
+                visible = found.visible()
                 first = scan.Walk(visible.offsets[:1], visible.headers[:1], found.end, found.reason)
                 if scan.check_crcs(buf, at, first) is not None:
                     raise Damaged(f"{segment.name}: its first block is damaged", file=segment.name, offset=at)

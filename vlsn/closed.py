@@ -16,7 +16,7 @@ from vlsn import block as block_format
 from vlsn.chain import read_stated
 from vlsn.directory import SegmentInfo, survey
 from vlsn.errors import BadBody, NotFound
-from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.frame import FRAME_BYTES
 from vlsn.ids import Vlsn
 from vlsn.reader import SegmentFile
 from vlsn.retrack import whole_frames
@@ -60,7 +60,7 @@ def _blocks_of(disk: Disk, directory: str, info: SegmentInfo) -> Iterator[bytes]
     segment = SegmentFile(disk, directory, info.number)
     try:
         for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
-            visible = found.only((found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0))
+            visible = found.visible()
             starts = (visible.offsets - base + FRAME_BYTES).tolist()
             for start, length in zip(starts, visible.headers["length"].tolist(), strict=True):
                 block = buf[start : start + length]

@@ -14,7 +14,7 @@ add fields, which this one passes over.  Raised for what does not fit: ``BadBody
 from __future__ import annotations
 
 import re
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import IntFlag
 from struct import Struct
 from typing import ClassVar, Self, TypeVar
@@ -43,7 +43,8 @@ class _Fixed:
     def encode(self) -> bytes:
         fault = self._fault()
         assert fault is None, fault
-        return self.LAYOUT.pack(*astuple(self))  # type: ignore[call-overload]
+        names: tuple[str, ...] = self.__slots__
+        return self.LAYOUT.pack(*[getattr(self, name) for name in names])
 
     @classmethod
     def decode(cls, payload: Buffer) -> Self:

@@ -135,7 +135,7 @@ def _next_header(segment: SegmentFile, at: int, end: int) -> int:
 
 
 def _visible(buf: bytes, base: int, found: Walk, number: int, last: int) -> Columns:
-    chosen = found.only((found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0))
+    chosen = found.visible()
     heads = scan.block_headers(buf, base, chosen.offsets)
     firsts = heads["first_vlsn"].astype(np.int64)
     lasts = firsts + heads["count"] - 1

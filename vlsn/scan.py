@@ -48,7 +48,8 @@ _CRC_RUN = 2048
 """Pieces whose places are lists at once."""
 _VIEW_FROM = 4 * KIB
 """Frames longer than this on the average are not copied for their checksum."""
-_KIND_LAST = max(FrameKind)
+_BLOCK, _KIND_LAST = int(FrameKind.BLOCK), int(max(FrameKind))
+"""Plain numbers: for each member of an enum NumPy asks anew what it is."""
 
 
 class Stop(StrEnum):
@@ -84,6 +85,10 @@ class Walk:
     def only(self, chosen: npt.NDArray[np.bool_]) -> Walk:
         """The frames that ``chosen`` marks, no longer consecutive."""
         return Walk(self.offsets[chosen], self.headers[chosen], self.end, self.reason)
+
+    def visible(self) -> Walk:
+        """The blocks that are not overmarked."""
+        return self.only((self.headers["kind"] == _BLOCK) & (self.headers["flag"] == 0))
 
 
 def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
@@ -340,8 +345,8 @@ def _headers_good(headers: Headers, offsets: Offsets, salt: int, *, first_prev: 
     good &= (flags == 0) | (flags == OVERMARKED)
     good &= headers["length"] != 0
     good &= headers["salt"] == (offsets.astype(np.uint32) ^ np.uint32(salt))
-    good &= (kinds != FrameKind.BLOCK) | (headers["length"] >= BLOCK_BYTES)
-    good[1:] &= headers["prev"][1:] == np.diff(offsets)
+    good &= (kinds != _BLOCK) | (headers["length"] >= BLOCK_BYTES)
+    good[1:] &= headers["prev"][1:] == offsets[1:] - offsets[:-1]
     if first_prev is not None and len(good):
         good[0] &= headers["prev"][0] == first_prev
     return good

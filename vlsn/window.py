@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, BlockHeader
-from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.frame import FRAME_BYTES
 from vlsn.gathering import Gathering
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn
 from vlsn.limits import KIB, MIB
@@ -58,7 +58,7 @@ class Taking:
         window = None
         if not len(found):
             self.stopped = Stopped.DAMAGED
-        visible = found.only((found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0))
+        visible = found.visible()
         if not len(visible):
             self.at = lsn(number, found.end)
             return None
