@@ -5,9 +5,10 @@ from repl import connect, connect_sync
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers know it; `typing` would be most of what is loaded before the command starts
 if TYPE_CHECKING:
+    from typing import Any
+
     from repl.client.connect import connect as connect
     from repl.client.sync import connect_sync as connect_sync
 

@@ -101,7 +101,7 @@ class Node:
             sys.executable,
             "-P",
             "-m",
-            "repl.cli.main",
+            "repl.cli.start",
             "node",
             "--config",
             str(self.config_path),

@@ -10,6 +10,7 @@ import click
 
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json
+from repl.cli.signals import run
 from vlsn.errors import BadBody, VlsnLogError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def restore(url: list[str], as_json: bool) -> int:
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
-    answers = asyncio.run(post_all(what, urls))
+    answers = run(post_all(what, urls))
     refused = [answer for answer in answers.values() if isinstance(answer, VlsnLogError)]
     if as_json:
         print_json(document(answers))

@@ -23,6 +23,7 @@ import click
 
 from repl.cli.options import Command, acks_option, json_option, timeout_option, url_option
 from repl.cli.resume import resume
+from repl.cli.signals import run
 from vlsn.errors import OutcomeUnknown, TooLarge, Unreachable, VlsnLogError, said_of
 from vlsn.limits import ENTRY_BYTES_MAX, MIB
 
@@ -140,7 +141,7 @@ def _run(
     urls: list[str], acks: str, timeout_s: float, key: bytes | None, lines: Iterator[list[bytes]],
     *, skipped: int | None, producer: str | None = None,
 ) -> tuple[int, int]:  # fmt: skip
-    return asyncio.run(_append(urls, acks, timeout_s, key, lines, skipped, producer))
+    return run(_append(urls, acks, timeout_s, key, lines, skipped, producer))
 
 
 async def _append(

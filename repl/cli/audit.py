@@ -12,6 +12,7 @@ import click
 
 from repl.cli.options import Command, json_option
 from repl.cli.report import count, print_json, print_table, several, size
+from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
     from repl.audit.findings import AuditReport, HistoryReport
@@ -30,6 +31,7 @@ def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], his
     from repl.audit.job import run_audit
 
     keep_py4j_quiet()
+    unwound_by_signals()
     with progress_on_terminal() as progress:
         report = run_audit(sources, spark_master=spark_master, out=out, history=history, progress=progress)
     if as_json:

@@ -8,7 +8,7 @@ import click
 
 from repl.cli.options import Command, Commands, acks_option, json_option
 from repl.cli.report import print_json
-from repl.cli.signals import end_as_ctrl_c_does
+from repl.cli.signals import unwound_by_signals
 
 WORKS: Final = {
     "append": "Writers that each await their append before the next.",
@@ -25,7 +25,6 @@ WORKS: Final = {
 @click.group(cls=Commands)
 def bench() -> None:
     """Measure a work and print rates, which count only what was acknowledged."""
-    end_as_ctrl_c_does()
 
 
 def _on_a_cluster(
@@ -47,6 +46,7 @@ def _on_a_cluster(
         bytes_max=BYTES_MAX if bytes_max is None else bytes_max,
         touch_memory=touch_memory,
     )
+    unwound_by_signals()
     report = run_bench(options)
     if as_json:
         print_json(report.json())
@@ -113,6 +113,7 @@ def wal(
         verify=verify,
         bytes_max=BYTES_MAX if bytes_max is None else bytes_max,
     )
+    unwound_by_signals()
     report = run_wal(options)
     if as_json:
         print_json(report.json())
@@ -131,6 +132,7 @@ def index(vlsns: int, lookups: int, as_json: bool) -> int:
 
     from repl.bench.index import run_index
 
+    unwound_by_signals()
     figures = run_index(vlsns=vlsns, lookups=lookups)
     if as_json:
         print_json(asdict(figures))

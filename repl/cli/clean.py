@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from repl.cli.admin import document, post_all
 from repl.cli.options import Command, json_option, require_log, url_option
 from repl.cli.report import count, print_json, print_table, size
+from repl.cli.signals import run
 from repl.config import whole_size
 from vlsn.errors import VlsnLogError
 
@@ -83,7 +83,7 @@ def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> 
 
 
 def _nodes(urls: Sequence[str], dry_run: bool, as_json: bool) -> int:
-    answers = asyncio.run(post_all("clean?dry_run=true" if dry_run else "clean", urls, "node", *_REPORT))
+    answers = run(post_all("clean?dry_run=true" if dry_run else "clean", urls, "node", *_REPORT))
     refused = False
     if as_json:
         print_json(document(answers))

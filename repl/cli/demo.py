@@ -15,7 +15,7 @@ import click
 
 from repl.cli.options import Command
 from repl.cli.report import console, count, size
-from repl.cli.signals import end_as_ctrl_c_does
+from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
     from repl.audit.findings import AuditReport
@@ -30,7 +30,7 @@ def demo(source: Path | None, entries: int | None, directory: Path | None) -> in
     """Three nodes, real records, a node killed on the way, everything read back, and an audit."""
     from repl.demo import records_of
 
-    end_as_ctrl_c_does()
+    unwound_by_signals()
     records = records_of(source, entries)
     if directory is not None:
         return _run(directory, records)

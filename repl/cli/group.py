@@ -17,6 +17,7 @@ import click
 from repl.cli.admin import json_object
 from repl.cli.options import Command, Commands, json_option, url_option
 from repl.cli.report import print_json, print_table
+from repl.cli.signals import run
 from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def group() -> None:
 @json_option
 def show(url: list[str], as_json: bool) -> int:
     """The members, as the master's log lists them; of the nodes that answer, as the one with the highest term."""
-    document = asyncio.run(_shown(url))
+    document = run(_shown(url))
     if as_json:
         print_json(document)
     else:
@@ -114,7 +115,7 @@ def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
 def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
     """Move mastership to NAME, or to the replica that is furthest."""
     path = "/v1/admin/transfer" + (f"?{urlencode({'to': name})}" if name else "")
-    answer = asyncio.run(_ordered(url, path, b"", "from", "to"))
+    answer = run(_ordered(url, path, b"", "from", "to"))
     if as_json:
         print_json(answer)
     else:
@@ -126,7 +127,7 @@ def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
 def _change(urls: Sequence[str], change: dict[str, Any], *, wait: str, timeout_s: float, as_json: bool) -> int:
     import msgspec
 
-    document = asyncio.run(_carried_out(urls, msgspec.json.encode(change), wait, timeout_s))
+    document = run(_carried_out(urls, msgspec.json.encode(change), wait, timeout_s))
     if as_json:
         print_json(document)
     else:

@@ -2,12 +2,13 @@
 
 Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a check that
 fails); 2 usage, refused, or cannot run.  Errors are one line on stderr: what, and what to do.  A closed
-pipe and Ctrl-C end quietly.
+pipe and Ctrl-C end quietly; the latter by SIGINT or with 130, which a shell shows alike, a ``read --follow`` with 0.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import sys
@@ -161,6 +162,10 @@ def status_of(error: VlsnLogError) -> int:
 def _fail(command: str, message: str, status: int) -> int:
     line = " ".join(message.split())
     try:
+        sys.stdout.flush()
+    except OSError:
+        _write_no_more()
+    try:
         click.echo(f"{command}: {line}", err=True)
     except BrokenPipeError:
         _close_quietly()
@@ -177,13 +182,16 @@ def _open_standard_streams() -> None:
                 os.close(nowhere)
             stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+    out = sys.stdout
+    if isinstance(getattr(out, "buffer", None), io.FileIO):  # by PYTHONUNBUFFERED: half a write would count as whole
+        sys.stdout = open(out.fileno(), "w", 1, out.encoding, out.errors, closefd=False)  # noqa: SIM115
 
 
 def _close_quietly() -> int:
-    # The interpreter flushes stdout at exit: into nothing, since nobody reads it any more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _write_no_more()
     return OK
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _write_no_more() -> None:
+    """The interpreter flushes stdout once more as it ends: into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

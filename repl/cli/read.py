@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from repl.cli.options import Command, json_option, url_option
+from repl.cli.signals import run
 
 if TYPE_CHECKING:
     from repl.client.tail import Page
@@ -47,7 +47,7 @@ def read(
         raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all that comes")
     printer = Printer(as_json=as_json or format == "json", all_kinds=all_kinds, flush=follow)
     try:
-        asyncio.run(_read(url, from_vlsn, to_vlsn, follow, consistency, printer))
+        run(_read(url, from_vlsn, to_vlsn, follow, consistency, printer))
     except KeyboardInterrupt:
         if not follow:
             raise

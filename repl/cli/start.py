@@ -1,16 +1,27 @@
-"""The first step of the command ``vlsnlog``: Ctrl-C ends it without a word while its modules are being loaded, too."""
+"""The first step of the command ``vlsnlog``: Ctrl-C ends it where it stands, without a word.
+
+So it stays but while a command has something to put away (``signals.py``): a ``KeyboardInterrupt`` shows as a
+traceback where nobody expects it, and is lost where it comes inside a finaliser.
+"""
 
 from __future__ import annotations
 
-import signal
+import _signal  # type: ignore[import-not-found]  # what is below `signal`, which takes as long to load as all before it
+import sys
 
 
 def main() -> int:
     """Its exit status."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # else it is ignored, and stays so
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else it is ignored, and stays so
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from repl.cli.main import main as run
+    from repl.cli.signals import end_at_once
 
-    signal.signal(signal.SIGINT, handler)
-    return run()
+    try:
+        return run()
+    finally:
+        end_at_once()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

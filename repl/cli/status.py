@@ -6,7 +6,6 @@ there is not exactly one master, or a listed member has no live feed.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import click
 
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json, print_table
+from repl.cli.signals import run
 from vlsn.errors import VlsnLogError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @json_option
 def status(url: list[str], as_json: bool) -> int:
     """Ask every member how it is; exit status 1 when the group is degraded."""
-    nodes = asyncio.run(ask(url))
+    nodes = run(ask(url))
     summary = summarise(nodes)
     reasons = degraded(nodes)
     if as_json:

@@ -121,7 +121,7 @@ class Command:
         self.urls = [f"http://127.0.0.1:{base_port + at}" for at in range(3)]
         arguments = ("cluster", "--dir", str(directory), "--base-port", str(base_port), *more)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "repl.cli.main", *arguments],
+            [sys.executable, "-m", "repl.cli.start", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -180,7 +180,7 @@ def test_cluster_starts_loses_a_node_gets_it_back_and_resumes(tmp_path: Path) ->
             wait_gone(victim)
             log.append(b"one is missing")
             alone = subprocess.Popen(
-                [sys.executable, "-m", "repl.cli.main", "node", "--config", str(tmp_path / "n3" / "node.toml")],
+                [sys.executable, "-m", "repl.cli.start", "node", "--config", str(tmp_path / "n3" / "node.toml")],
                 stderr=subprocess.DEVNULL,
             )
             try:

@@ -87,7 +87,7 @@ def demonstration(tmp_path: Path, lines: bytes) -> str:
     source = tmp_path / "input"
     source.write_bytes(lines)
     done = subprocess.run(
-        [sys.executable, "-m", "repl.cli.main", "demo", "--input", str(source), "--dir", str(tmp_path / "nodes")],
+        [sys.executable, "-m", "repl.cli.start", "demo", "--input", str(source), "--dir", str(tmp_path / "nodes")],
         capture_output=True,
         text=True,
         timeout=300,

@@ -383,7 +383,7 @@ def test_version_help_and_completion(shell: Shell) -> None:
 
 
 def command(served: ServedNode, *arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "repl.cli.main", *arguments, "--url", served.url], **pipes)
+    return subprocess.Popen([sys.executable, "-m", "repl.cli.start", *arguments, "--url", served.url], **pipes)
 
 
 def test_a_closed_pipe_ends_quietly(served: ServedNode, shell: Shell) -> None:
@@ -398,7 +398,10 @@ def test_a_closed_pipe_ends_quietly(served: ServedNode, shell: Shell) -> None:
         assert reading.stderr.read() == b""
 
 
-def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(served: ServedNode, node: GroupNode) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(
+    served: ServedNode, node: GroupNode, unbuffered: str
+) -> None:
     with connect_sync(served.url) as log:
         log.append(b"an entry")
     full = "vlsnlog: its output could not be written: No space left on device\n"
@@ -415,7 +418,7 @@ def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(served: S
     vlsnlog = Path(sys.executable).with_name("vlsnlog")
     running = [
         subprocess.Popen(
-            ["sh", "-c", f"VLSNLOG_URL={served.url} exec {vlsnlog} {redirected}"],
+            ["sh", "-c", f"PYTHONUNBUFFERED={unbuffered} VLSNLOG_URL={served.url} exec {vlsnlog} {redirected}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -471,13 +474,6 @@ def test_what_is_no_node_is_told_so_by_every_command(shell: Shell, body: bytes) 
             assert (ended.status, ended.out, ended.err.count("\n")) == (2, b"", 1), (arguments, ended)
             assert "a fault of vlsnlog" not in ended.err
             assert "message=" not in ended.err
-
-
-def test_ctrl_c_before_a_command_is_loaded_ends_it_quietly(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    start = "import sys; sys.path.insert(0, sys.argv[1]); from repl.cli.start import main; main()"
-    ended = subprocess.run([sys.executable, "-c", start, str(tmp_path)], capture_output=True, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, b"", b"")
 
 
 def test_a_fault_of_ours_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
