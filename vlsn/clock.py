@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 
@@ -15,7 +16,11 @@ class SystemClock:
 
 
 class SystemRandom:
-    """The kernel's: two nodes started from one image never draw the same."""
+    """The kernel's: two nodes started from one image never draw the same.  Delays, which are drawn for every message
+    of a feed and are no secret, come from a generator that the kernel has seeded."""
+
+    def __init__(self) -> None:
+        self._delays = random.Random()
 
     def u32(self) -> int:
         return secrets.randbits(32)
@@ -24,4 +29,4 @@ class SystemRandom:
         return secrets.randbits(64)
 
     def uniform(self, low: float, high: float) -> float:
-        return low + (high - low) * (secrets.randbits(53) / (1 << 53))
+        return self._delays.uniform(low, high)

@@ -134,6 +134,7 @@ _JSON: dict[MessageType, type[msgspec.Struct]] = {
     MessageType.START: Start,
     MessageType.REFUSE: Refuse,
 }
+_TYPES = {int(kind): kind for kind in MessageType}
 _TYPE_OF = {kind: number for number, kind in _JSON.items()}
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -159,8 +160,8 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 def message_type(message: bytes) -> MessageType:
     """Raises ``BadBody`` for an empty message or an unknown type."""
     try:
-        return MessageType(message[0])
-    except (IndexError, ValueError):
+        return _TYPES[message[0]]
+    except (IndexError, KeyError):
         raise BadBody(f"no feed message begins with {message[:1].hex() or 'nothing'}") from None
 
 

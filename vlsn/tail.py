@@ -88,11 +88,15 @@ class Tail:
         """Everything below ``offset`` (a frame's end) is synced."""
         self.synced = offset
         page = offset - offset % PAGE_BYTES
-        frames = self.frames
-        keep = len(frames)
-        while keep and frames[keep - 1].end > page:
-            keep -= 1
-        self.keep(frames[keep:])
+        gone = 0
+        for frame in self.frames:
+            if frame.end > page:
+                break
+            gone += 1
+            if not frame.dropped:
+                self.carried -= frame.bytes
+        if gone:
+            del self.frames[:gone]
 
     def forget_after(self, vlsn: Vlsn) -> None:
         """Blocks after ``vlsn`` are being rolled back: a replacement must not bring them back, and the checksum

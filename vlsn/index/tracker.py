@@ -91,6 +91,8 @@ class Tracker:
             self.track(Vlsn(firsts[at]), Vlsn(lasts[at]), Lsn(lsns[at]))
             current = self.current
             assert current is not None
+            if at + 1 == end:
+                return
             following = self._next_kept(current, firsts, lsns, at + 1)
             if following > at + 1:  # the blocks between are not kept, but the last of them may end the bucket
                 at = following - 1
