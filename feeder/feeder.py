@@ -325,19 +325,20 @@ class Feeder:
         return Position(log.allocated, self._told_dtvlsn, log.seams.clock.wall_us(), self.term)
 
     async def _receive(self) -> None:
-        receive = self._channel.receive
-        while True:
-            message = await receive()
-            if message_type(message) is MessageType.ROUND:
-                self._answered(message)
-                continue
-            ack = decode_ack(message)
-            if ack.term != self.term or ack.synced > self.sent:
-                raise BadBody(f"ACK of term {ack.term} to VLSN {ack.synced}; sent in term {self.term} to {self.sent}")
-            self.silent_ticks = 0
-            if ack.synced > self.acked:
-                self.acked = Vlsn(ack.synced)
-            self._owner.acknowledged(self, ack)
+        await self._channel.deliver(self._take)
+
+    def _take(self, message: bytes) -> bool:
+        if message_type(message) is MessageType.ROUND:
+            self._answered(message)
+            return True
+        ack = decode_ack(message)
+        if ack.term != self.term or ack.synced > self.sent:
+            raise BadBody(f"ACK of term {ack.term} to VLSN {ack.synced}; sent in term {self.term} to {self.sent}")
+        self.silent_ticks = 0
+        if ack.synced > self.acked:
+            self.acked = Vlsn(ack.synced)
+        self._owner.acknowledged(self, ack)
+        return True
 
     def _answered(self, message: bytes) -> None:
         term, number = decode_round(message)

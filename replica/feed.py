@@ -191,39 +191,39 @@ class ReplicaFeed:
     # Streaming.
 
     async def _receive(self) -> None:
-        receive, log = self._channel.receive, self._log
-        clock = log.seams.clock
         while True:
-            message = await receive()
-            self.heard_s = clock.monotonic_s()
-            self._silent_looks = 0
-            kind = message_type(message)
-            if kind is MessageType.REFUSE:
-                raise _rejected(decode_json(message, Refuse))
-            if kind is MessageType.ROUND:
-                self._answer(message)
-                continue
-            if kind is not MessageType.BLOCKS and kind is not MessageType.HEARTBEAT:
-                raise BadBody(f"a {kind.name} message in the stream")
-            position = decode_position(message)
-            if position.term != self.term:
-                raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
-            self.position = position
-            if self._failed is not None:
-                raise self._failed  # what was refused is missing before whatever comes
-            if kind is MessageType.BLOCKS:
-                run = split_blocks(
-                    message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term
-                )
-                self._unsynced += run.bytes
-                log.append_blocks(run, lambda error, size=run.bytes: self._kept(size, error))  # type: ignore[misc]
-                self.verified, self._last_term = Vlsn(run.last_vlsn), run.terms[-1]
-            else:
-                self.synced()
-            log.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
-            self._on_position(position)
-            if self._unsynced > self._unsynced_max:
-                await self._wait_for_room()
+            await self._channel.deliver(self._take)
+            await self._wait_for_room()
+
+    def _take(self, message: bytes) -> bool:
+        """Whether there is room for another one."""
+        log = self._log
+        self.heard_s = log.seams.clock.monotonic_s()
+        self._silent_looks = 0
+        kind = message_type(message)
+        if kind is MessageType.REFUSE:
+            raise _rejected(decode_json(message, Refuse))
+        if kind is MessageType.ROUND:
+            self._answer(message)
+            return True
+        if kind is not MessageType.BLOCKS and kind is not MessageType.HEARTBEAT:
+            raise BadBody(f"a {kind.name} message in the stream")
+        position = decode_position(message)
+        if position.term != self.term:
+            raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
+        self.position = position
+        if self._failed is not None:
+            raise self._failed  # what was refused is missing before whatever comes
+        if kind is MessageType.BLOCKS:
+            run = split_blocks(message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term)
+            self._unsynced += run.bytes
+            log.append_blocks(run, lambda error, size=run.bytes: self._kept(size, error))  # type: ignore[misc]
+            self.verified, self._last_term = Vlsn(run.last_vlsn), run.terms[-1]
+        else:
+            self.synced()
+        log.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
+        self._on_position(position)
+        return self._unsynced <= self._unsynced_max
 
     def _answer(self, message: bytes) -> None:
         """That the feed's term is the stored one at this moment, after the round began."""

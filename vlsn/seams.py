@@ -208,6 +208,13 @@ class Channel(Protocol):
         """The next message.  Raises ``ChannelClosed``."""
         ...
 
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Hands every message to ``take``, in order and as soon as it has come: where the carrier can, without a task
+        between the two.  Returns when ``take`` wants no more for now.  Raises ``ChannelClosed``, and what ``take``
+        raises.  Nothing is taken before the call, nor after it has ended."""
+        while take(await self.receive()):
+            pass
+
     async def close(self) -> None: ...
 
 

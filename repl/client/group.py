@@ -158,21 +158,30 @@ def as_bytes(data: object) -> bytes:
     return bytes(data)
 
 
-async def wake(acknowledged: list[tuple[Group, int]]) -> None:
-    """Wakes the waiters, of large groups a slice a turn of the loop: what the first ones append next is on its
-    way to the node while the last ones wake, so that neither side waits for all of the other's work."""
-    if sum(len(group.waiters) for group, _ in acknowledged) <= WAKE_AT_ONCE:
-        for group, first in acknowledged:
-            group.acknowledge(first, 0, WAKE_AT_ONCE)
-        return
-    slices = deque(
-        (group, first, start) for group, first in acknowledged for start in range(0, len(group.waiters), WAKE_AT_ONCE)
-    )
-    try:
-        while slices:
-            group, first, start = slices.popleft()
-            group.acknowledge(first, start, start + WAKE_AT_ONCE)
-            await asyncio.sleep(0)
-    finally:  # after a cancel: they are acknowledged all the same
-        for group, first, start in slices:
-            group.acknowledge(first, start, start + WAKE_AT_ONCE)
+class Waking:
+    """Waiters whose groups are acknowledged, of large groups a slice a turn of the loop: what the first ones append
+    next is on its way to the node while the last ones wake, so that neither side waits for all of the other's work."""
+
+    def __init__(self) -> None:
+        self._asleep: deque[tuple[Group, int, int]] = deque()
+        """Each group, its first VLSN, and how many of its waiters are awake."""
+
+    def put(self, group: Group, first: int) -> None:
+        """``first``: its first VLSN."""
+        self._asleep.append((group, first, 0))
+
+    def wake_some(self) -> bool:
+        """Wakes the next ``WAKE_AT_ONCE``; True when that was all."""
+        left = WAKE_AT_ONCE
+        while self._asleep and left > 0:
+            group, first, start = self._asleep.popleft()
+            end = start + left
+            group.acknowledge(first, start, end)
+            if end < len(group.waiters):
+                self._asleep.appendleft((group, first, end))
+            left -= len(group.waiters) - start
+        return not self._asleep
+
+    def wake_all(self) -> None:
+        while not self.wake_some():
+            pass

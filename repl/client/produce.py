@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from repl.api import Acks
 from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
-from repl.client.group import Group, wake
+from repl.client.group import Group, Waking
 from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
@@ -80,6 +80,7 @@ class Producer:
         self._in_flight: deque[Group] = deque()
         self._in_flight_bytes = 0
         self._refused: list[Group] = []
+        self._waking = Waking()
         self._next_id = 1
         self._fault: VlsnLogError | None = None
         """This connection's first refusal: nothing more is sent on it."""
@@ -283,27 +284,41 @@ class Producer:
     # Answers.
 
     async def _receive(self, channel: Channel) -> None:
-        while self._fault is None or self._in_flight:
-            answers = decode_answers(await channel.receive())
-            await wake([found for answer in answers if (found := self._take(answer))])
-            self._settle()
-        raise self._fault
+        try:
+            while True:
+                if not self._waking.wake_some():
+                    await asyncio.sleep(0)
+                    continue
+                self._settle()
+                if self._fault is not None and not self._in_flight:
+                    raise self._fault
+                await channel.deliver(self._take)
+        finally:
+            self._waking.wake_all()  # after a cancel: they are acknowledged all the same
 
-    def _take(self, answer: Answer) -> tuple[Group, int] | None:
-        """The group that is acknowledged and its first VLSN; None when it was refused."""
+    def _take(self, message: bytes) -> bool:
+        """Whether all whom it answers are awake, and the next one may come."""
+        for answer in decode_answers(message):
+            self._answered(answer)
+        if not self._waking.wake_some() or self._fault is not None:
+            return False
+        self._settle()
+        return True
+
+    def _answered(self, answer: Answer) -> None:
         if not self._in_flight or self._in_flight[0].id != answer.id:
             raise BadBody(f"the node answered request {answer.id}, which is not the next one")
         group = self._in_flight.popleft()
         self._in_flight_bytes -= group.bytes
         if not answer.done:
             self._refuse(group, answer.problem)
-            return None
+            return
         self._progress = True
         if answer.durable:
             self.highest_durable = max(self.highest_durable, answer.last)
         if self._identities is not None:
             self._identities.acknowledged(group)
-        return group, answer.first
+        self._waking.put(group, answer.first)
 
     def _refuse(self, group: Group, document: bytes) -> None:
         error = problem.error_of(document)

@@ -107,12 +107,17 @@ class _Producer:
 
     async def _receive(self) -> None:
         while True:
-            while len(self._slots) >= REQUESTS_IN_FLIGHT_MAX or self._bytes >= PRODUCER_BYTES_IN_FLIGHT_MAX:
+            await self._channel.deliver(self._take)
+            while self._full:
                 self._room = self._loop.create_future()
                 await self._room
-            self._take(await self._channel.receive())
 
-    def _take(self, message: bytes) -> None:
+    @property
+    def _full(self) -> bool:
+        return len(self._slots) >= REQUESTS_IN_FLIGHT_MAX or self._bytes >= PRODUCER_BYTES_IN_FLIGHT_MAX
+
+    def _take(self, message: bytes) -> bool:
+        """Whether there is room for another one."""
         asked = decode_request(message)
         id, timeout_ms = asked.id, asked.timeout_ms
         if id != (id if self._next_id is None else self._next_id):
@@ -124,11 +129,12 @@ class _Producer:
             first, error = self._refused
             slot.answer = refused_answer(id, problem.document(error, after=first))
             self.answered(slot)
-            return
+            return not self._full
         try:
             self._submit(slot, message, asked)
         except VlsnLogError as error:
             slot.done(error)
+        return not self._full
 
     def _submit(self, slot: _Slot, message: bytes, asked: Asked) -> None:
         submission = decode_batch(memoryview(message)[asked.batch_at :], self._limits)

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from repl.net.frame import is_small_frame
 from vlsn.limits import KIB, MIB
 
 ARRIVING_BYTES_MAX = 48 * MIB
@@ -44,6 +45,11 @@ class Frames:
         self._head = bytearray()
         self._left = 0
         self._ends_message = False
+
+    @property
+    def between(self) -> bool:
+        """The next byte begins a message."""
+        return not (self._left or self._head or self.announced or self.fragmented)
 
     def feed(self, data: bytes) -> list[int]:
         """The sizes of the messages that are whole now."""
@@ -143,6 +149,11 @@ class Arrival:
         self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is held, and the next byte begins a frame."""
+        return not (self._whole or self._taken or self.due) and self._frames.between
+
     def arrived(self, data: bytes) -> None:
         for size in self._frames.feed(data):
             self._whole.append(size)
@@ -198,17 +209,26 @@ class Arrival:
             self._timer = None
 
 
-class CountedParser:
-    """aiohttp's reader of a WebSocket, with what it is given counted first."""
+class Tap:
+    """aiohttp's reader of a WebSocket: what it is given is counted first; ``came`` is called when it has read that."""
 
-    def __init__(self, parser: Any, arrival: Arrival) -> None:
+    def __init__(self, parser: Any, arrival: Arrival | None = None) -> None:
+        self.came: Callable[[], None] = nobody
         self._parser = parser
         self._arrival = arrival
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        self._arrival.arrived(data)
+        arrival = self._arrival
+        if arrival is not None and not (self.came is not nobody and is_small_frame(data) and arrival.idle):
+            arrival.arrived(data)  # what does not go out again in this very turn
         result: tuple[bool, bytes] = self._parser.feed_data(data)
+        self.came()
         return result
 
     def feed_eof(self) -> None:
         self._parser.feed_eof()
+        self.came()
+
+
+def nobody() -> None:
+    """Waits for nothing."""

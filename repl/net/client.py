@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any, cast
 
 from aiohttp import (
     ClientError,
@@ -20,6 +21,7 @@ from aiohttp import (
 
 from repl.http import problem
 from repl.http.types import Headers, Response
+from repl.net.arrivals import Tap
 from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
 from vlsn.errors import Unreachable, said_of
 from vlsn.limits import MIB
@@ -72,10 +74,14 @@ class Client:
                 )
         except (ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
-        transport = socket.get_extra_info("transport") or getattr(socket._response.connection, "transport", None)
-        if transport is not None:
-            transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        return WebSocketChannel(socket, transport)
+        connection = socket._response.connection
+        protocol = connection.protocol if connection is not None else None
+        if connection is None or protocol is None or connection.transport is None:  # it is lost already
+            return WebSocketChannel(socket)
+        connection.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        tap = Tap(protocol._payload_parser)
+        protocol._payload_parser = cast(Any, tap)
+        return WebSocketChannel(socket, connection.transport, tap)
 
     async def close(self) -> None:
         if self._session is not None:

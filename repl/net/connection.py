@@ -26,7 +26,7 @@ from aiohttp.web_protocol import RequestHandler
 from repl.http import problem
 from repl.http.types import BytesBody, Leave, Quick, Request, Response, Start
 from repl.net import reply
-from repl.net.arrivals import Arrival, Arrivals, CountedParser
+from repl.net.arrivals import Arrival, Arrivals, Tap
 from vlsn.errors import BadArgument, ChannelClosed
 from vlsn.limits import KEY_BYTES_MAX
 
@@ -69,7 +69,7 @@ class Server(web.Server):
 
 
 class Connection(RequestHandler):
-    __slots__ = ("_answered", "_arrival", "_clean", "_held", "_known", "_leave", "_server")
+    __slots__ = ("_answered", "_arrival", "_clean", "_held", "_known", "_leave", "_server", "tap")
 
     def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -85,6 +85,8 @@ class Connection(RequestHandler):
         )
         self._server = server
         self._arrival: Arrival | None = None
+        self.tap: Tap | None = None
+        """Of its WebSocket, once it is one."""
         self._known = server.known
         self._clean = True
         self._leave: Leave | None = None
@@ -191,7 +193,7 @@ class Connection(RequestHandler):
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         if self._arrival is not None:
-            parser = CountedParser(parser, self._arrival)
+            parser = self.tap = Tap(parser, self._arrival)
         super().set_parser(parser, data_received_cb)
 
     def _process_keepalive(self) -> None:

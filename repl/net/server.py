@@ -87,7 +87,7 @@ class HttpListener:
         assert task is not None
         self._streams.add(task)
         try:
-            await upgrade.run(WebSocketChannel(ws, incoming.transport, arrival))
+            await upgrade.run(WebSocketChannel(ws, incoming.transport, connection.tap, arrival))
         finally:
             self._streams.discard(task)
             arrival.close()

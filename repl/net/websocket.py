@@ -7,12 +7,15 @@ so that the next message can be made while the last one leaves.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 from aiohttp.web import WebSocketResponse
 
-from repl.net.arrivals import Arrival
+from repl.net.arrivals import Arrival, Tap, nobody
+from repl.net.frame import SMALL_BYTES, small_frame
 from vlsn.errors import ChannelClosed
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
@@ -30,16 +33,25 @@ def size_limit(message_bytes_max: int) -> int:
 class WebSocketChannel:
     """``vlsn.seams.Channel``; one reader and one writer at a time."""
 
-    __slots__ = ("_arrival", "_socket", "_transport")
+    __slots__ = ("_arrival", "_incoming", "_masked", "_socket", "_tap", "_transport")
 
     def __init__(
-        self, socket: WebSocketResponse | ClientWebSocketResponse, transport: Any = None, arrival: Arrival | None = None
+        self,
+        socket: WebSocketResponse | ClientWebSocketResponse,
+        transport: Any = None,
+        tap: Tap | None = None,
+        arrival: Arrival | None = None,
     ) -> None:
         self._socket: Any = socket
+        self._incoming: Any = socket._reader
+        self._masked = isinstance(socket, ClientWebSocketResponse)
         self._transport = transport
+        self._tap = tap
         self._arrival = arrival
 
     async def send(self, message: Buffer) -> None:
+        if len(message) <= SMALL_BYTES and self.send_now(message):
+            return
         try:
             await self._socket.send_bytes(message)
         except (ConnectionError, RuntimeError) as error:
@@ -49,6 +61,11 @@ class WebSocketChannel:
         transport = self._transport
         if transport is None or transport.is_closing() or transport.get_write_buffer_size():
             return False
+        if len(message) <= SMALL_BYTES:
+            if self._socket._writer._closing:
+                return False
+            transport.write(small_frame(message, masked=self._masked))
+            return True
         sending = self._socket.send_bytes(message)
         try:
             sending.send(None)
@@ -74,6 +91,59 @@ class WebSocketChannel:
             await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
             raise ChannelClosed("the peer sent a text message")
         raise ChannelClosed(f"the channel was closed (code {self._socket.close_code})")
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        tap, loop = self._tap, asyncio.get_running_loop()
+        if tap is None:
+            while take(await self.receive()):
+                pass
+            return
+        wanted = True
+        fault: BaseException | None = None
+        waiter: asyncio.Future[None] | None = None
+
+        def came() -> None:
+            """In the turn in which it was read: all that is whole and wanted."""
+            nonlocal wanted, fault
+            try:
+                while wanted and fault is None and self._message_waits():
+                    wanted = take(self._waiting_message())
+            except BaseException as error:  # the boundary of the loop's own callback: our caller is told
+                fault = error
+            if not wanted or fault is not None or self._incoming._buffer or self._incoming.is_eof():
+                tap.came = nobody
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(None)
+
+        try:
+            while True:
+                came()
+                if fault is not None:
+                    raise fault
+                if not wanted:
+                    return
+                if self._incoming._buffer or self._incoming.is_eof():  # a ping, or the end
+                    wanted = take(await self.receive())
+                    continue
+                waiter = loop.create_future()
+                tap.came = came
+                await waiter
+        finally:
+            tap.came = nobody
+
+    def _message_waits(self) -> bool:
+        buffer = self._incoming._buffer
+        return bool(buffer) and buffer[0][0].type is WSMsgType.BINARY
+
+    def _waiting_message(self) -> bytes:
+        reading = self._incoming.read()
+        try:
+            reading.send(None)
+        except StopIteration as read:
+            data: bytes = read.value.data
+        if self._arrival is not None:
+            self._arrival.received()
+        return data
 
     async def close(self) -> None:
         await self._socket.close()

@@ -17,7 +17,7 @@ from collections import deque
 from typing import Protocol
 
 from vlsn.errors import ChannelClosed
-from vlsn.seams import Buffer
+from vlsn.seams import Buffer, Channel
 
 SAME_TIME_S = 1e-9
 
@@ -198,7 +198,7 @@ class Wire:
             self._connection.cut(f"nothing moved from {self._source} to {self._target} for {self._ways.stall_s} s")
 
 
-class FakeChannel:
+class FakeChannel(Channel):
     """``vlsn.seams.Channel`` at one end of a connection."""
 
     def __init__(self, ways: Ways, *, out: Wire, come: Wire) -> None:

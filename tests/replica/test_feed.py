@@ -15,11 +15,11 @@ from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
 from vlsn.ids import Term, Vlsn
 from vlsn.reader import LogReader, ReadRun
-from vlsn.seams import Buffer
+from vlsn.seams import Buffer, Channel
 from vlsn.stream import Ack, Matchpoint, Start, ack_message, encode, message_type
 
 
-class Master:
+class Master(Channel):
     """A channel whose other end gives one MATCHPOINT and then hangs up; ``events`` is what the replica did."""
 
     def __init__(self, events: list[object], matchpoint: Matchpoint) -> None:

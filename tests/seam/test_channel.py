@@ -336,6 +336,133 @@ def test_a_sender_waits_for_a_receiver_that_does_not_receive(run_body: RunBody) 
     run_body(body)
 
 
+async def count_to(channel: Channel, last: int) -> None:
+    for number in range(last):
+        await channel.send(b"%d" % number)
+
+
+def test_what_comes_is_delivered_as_far_as_it_is_wanted_and_the_rest_waits(run_body: RunBody) -> None:
+    async def body(pair: Pair) -> None:
+        async with pair.channel(lambda channel: count_to(channel, 300)) as channel:
+            taken: list[int] = []
+
+            def take(message: bytes) -> bool:
+                taken.append(int(message))
+                return len(taken) % 70 != 0
+
+            for stop in (70, 140):
+                await channel.deliver(take)
+                assert taken == list(range(stop))
+            taken.append(int(await channel.receive()))
+            while len(taken) < 280:
+                await channel.deliver(take)
+            with pytest.raises(ChannelClosed):
+                await channel.deliver(take)
+        assert taken == list(range(300)), "what was sent before the close is delivered before it"
+
+    run_body(body)
+
+
+def test_large_messages_that_nobody_wanted_yet_are_delivered_when_they_are(run_body: RunBody) -> None:
+    sent = [bytes([number]) * (number * 50_000 + 1) for number in range(60)]
+
+    async def send_all(channel: Channel) -> None:
+        for message in sent:
+            await channel.send(message)
+        await channel.receive()
+
+    async def body(pair: Pair) -> None:
+        async with pair.channel(send_all) as channel:
+            taken: list[bytes] = []
+
+            def take(message: bytes) -> bool:
+                taken.append(message)
+                return len(taken) % 7 != 0
+
+            while len(taken) < 56:
+                await channel.deliver(take)
+                await asyncio.sleep(0.01)
+            taken += [await channel.receive() for _ in range(4)]
+            await channel.send(b"enough")
+        assert taken == sent
+
+    run_body(body)
+
+
+def test_what_a_taker_raises_ends_the_delivery_and_the_channel_goes_on(run_body: RunBody) -> None:
+    async def body(pair: Pair) -> None:
+        async with pair.channel(echo) as channel:
+
+            def take(message: bytes) -> bool:
+                if message == b"bad":
+                    raise ValueError("no such message")
+                return True
+
+            for message in (b"good", b"bad", b"next"):
+                await channel.send(message)
+            with pytest.raises(ValueError, match="no such message"):
+                await channel.deliver(take)
+            assert await channel.receive() == b"next"
+
+    run_body(body)
+
+
+def test_nothing_is_taken_once_a_delivery_was_cancelled(run_body: RunBody) -> None:
+    async def body(pair: Pair) -> None:
+        async with pair.channel(echo) as channel:
+            taken: list[bytes] = []
+            first = asyncio.Event()
+
+            def take(message: bytes) -> bool:
+                taken.append(message)
+                first.set()
+                return True
+
+            delivering = asyncio.get_running_loop().create_task(channel.deliver(take))
+            await channel.send(b"one")
+            await first.wait()
+            delivering.cancel()
+            await asyncio.wait([delivering])
+            assert delivering.cancelled()
+            await channel.send(b"two")
+            assert await channel.receive() == b"two"
+        assert taken == [b"one"]
+
+    run_body(body)
+
+
+def test_a_delivery_ends_with_the_other_side_and_with_a_message_over_the_limit(run_body: RunBody) -> None:
+    async def body(pair: Pair) -> None:
+        ended: list[str] = []
+        over = asyncio.Event()
+
+        async def deliver_all(channel: Channel) -> None:
+            def take(message: bytes) -> bool:
+                ended.append(f"{len(message)} bytes")
+                return True
+
+            try:
+                await channel.deliver(take)
+            except ChannelClosed:
+                ended.append("closed")
+            over.set()
+
+        async with pair.channel(deliver_all) as channel:
+            await channel.send(b"within")
+            await channel.send(bytes(MESSAGE_MAX + 1))
+            await over.wait()
+        assert ended == ["6 bytes", "closed"]
+        ended.clear()
+        over.clear()
+        async with pair.channel(deliver_all) as channel:
+            await channel.send(b"within")
+            await channel.close()
+            await over.wait()
+        assert ended == ["6 bytes", "closed"]
+
+    run_body(body)
+
+
 def test_a_sender_that_waits_is_woken_by_the_end_of_the_other_side(run_body: RunBody) -> None:
     async def body(pair: Pair) -> None:
         leave = asyncio.Event()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from vlsn.errors import ChannelClosed
-from vlsn.seams import Buffer
+from vlsn.seams import Buffer, Channel
 
 WINDOW_MESSAGES = 64
 
 
-class MemoryChannel:
+class MemoryChannel(Channel):
     """One end; messages come out at the other in their order, each a copy."""
 
     def __init__(self) -> None:
