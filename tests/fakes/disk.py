@@ -321,19 +321,25 @@ class FakeDisk:
 
     def _call(self, name: str, path: str, offset: int = 0, size: int = 0) -> _UnderWay:
         """To be entered at once: the latch is taken here, and given back where the body ends."""
-        with self._latch:
+        self._latch.acquire()
+        try:
             if self.stopped:
                 self.check_life()
             call = Call(len(self.calls) + 1, name, _normal(path), offset, size)
             self.calls.append(call)
-        if self.hook is not None:
-            self.hook(call)
-        self._latch.acquire()
-        try:
+            if self.hook is not None:
+                self._hooked(self.hook, call)
             return self._struck(call) if self._rules or self.stopped or self.latency is not None else self._no_rule
         except BaseException:
             self._latch.release()
             raise
+
+    def _hooked(self, hook: Callable[[Call], None], call: Call) -> None:
+        self._latch.release()
+        try:
+            hook(call)
+        finally:
+            self._latch.acquire()
 
     def _struck(self, call: Call) -> _UnderWay:
         self.check_life()
