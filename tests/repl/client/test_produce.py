@@ -292,7 +292,7 @@ async def test_a_silent_master_gets_no_more_than_was_sent_before(monkeypatch: py
         second = asyncio.create_task(log.append(b"kept back"))
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
     assert isinstance(outcomes[0], OutcomeUnknown)
-    assert not any(b"kept back" in message for message in received[:1])
+    assert not any(b"kept back" in message for message in received)
     assert isinstance(outcomes[1], VlsnLogError)
 
 
