@@ -178,25 +178,32 @@ class Demo:
         bodies = self._bodies()
         under_way_max = min(APPENDS_UNDER_WAY, max(1, len(bodies) // APPENDS_UNDER_WAY))
         async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
-            with self._teller.bar("append", total) as show:
-                under_way: deque[asyncio.Task[tuple[int, int]]] = deque()
-                for body in [*bodies, None]:
-                    if body is not None:
-                        under_way.append(asyncio.create_task(log.append_many(body)))
-                    while under_way and (body is None or len(under_way) == under_way_max):
-                        first, last = await under_way.popleft()
-                        outcome.first = outcome.first or first
-                        done += last - first + 1
-                        outcome.last = last
-                        now = loop.time()
-                        outcome.waited_s = max(outcome.waited_s, now - acknowledged)
-                        acknowledged = now
-                        show(done)
-                        if not outcome.killed and done >= total * KILL_AT:
-                            self._kill(victim, done)
-                        if restarting is None and done >= total * RESTART_AT:
-                            restarting = asyncio.create_task(self._restart(victim, done))
-                outcome.append_s = loop.time() - started
+            under_way: deque[asyncio.Task[tuple[int, int]]] = deque()
+            try:
+                with self._teller.bar("append", total) as show:
+                    for body in [*bodies, None]:
+                        if body is not None:
+                            under_way.append(asyncio.create_task(log.append_many(body)))
+                        while under_way and (body is None or len(under_way) == under_way_max):
+                            first, last = await under_way.popleft()
+                            outcome.first = outcome.first or first
+                            done += last - first + 1
+                            outcome.last = last
+                            now = loop.time()
+                            outcome.waited_s = max(outcome.waited_s, now - acknowledged)
+                            acknowledged = now
+                            show(done)
+                            if not outcome.killed and done >= total * KILL_AT:
+                                self._kill(victim, done)
+                            if restarting is None and done >= total * RESTART_AT:
+                                restarting = asyncio.create_task(self._restart(victim, done))
+                    outcome.append_s = loop.time() - started
+            except BaseException:
+                left = [*under_way, restarting] if restarting is not None else [*under_way]
+                for task in left:
+                    task.cancel()
+                await asyncio.gather(*left, return_exceptions=True)
+                raise
         rate = total / outcome.append_s
         self._teller.say(f"all {several(total, 'record')} acknowledged in {outcome.append_s:.1f} s ({rate:,.0f}/s)")
         assert restarting is not None

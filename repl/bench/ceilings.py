@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -97,8 +98,9 @@ async def _websocket() -> float:
 async def _echo(request: web.BaseRequest) -> web.WebSocketResponse:
     socket = web.WebSocketResponse(compress=False)
     await socket.prepare(request)
-    async for message in socket:
-        await socket.send_bytes(message.data)
+    with suppress(ConnectionResetError):  # by a Ctrl-C, say
+        async for message in socket:
+            await socket.send_bytes(message.data)
     return socket
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from repl.bench.ceilings import measure_ceilings
 from repl.bench.memory import Reserve
-from repl.bench.report import BenchReport
+from repl.bench.report import BenchReport, Ceilings, Outcome
 from repl.bench.target import Given, Own, check_space
-from repl.bench.works import WORKS, Load
+from repl.bench.works import WORKS, Load, Work
 from repl.config import ACK_POLICIES, split_urls
 from vlsn.errors import BadArgument
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX
@@ -40,10 +41,6 @@ def run_bench(options: BenchOptions) -> BenchReport:
     """Runs on an event loop of its own.  Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
     import uvloop
 
-    return uvloop.run(bench(options))
-
-
-async def bench(options: BenchOptions) -> BenchReport:
     work = WORKS.get(options.work)
     if work is None:
         raise BadArgument(f"work: {options.work!r} is not one of {', '.join(WORKS)}")
@@ -56,6 +53,7 @@ async def bench(options: BenchOptions) -> BenchReport:
     _check(options, writers, batch)
     if work.own_only and options.url is not None:
         raise BadArgument(f"{options.work} kills and starts nodes, so it runs on a cluster of its own: leave out --url")
+    given = Given(",".join(split_urls(options.url))) if options.url is not None else None
     load = Load(
         seconds=options.seconds,
         writers=writers,
@@ -65,15 +63,21 @@ async def bench(options: BenchOptions) -> BenchReport:
         bytes_max=options.bytes_max,
     )
     reserved = min(options.bytes_max, NODES_BYTES + int(work.cache_bytes_per_s * options.seconds))
-    if options.url is not None or not options.touch_memory:
+    if given is not None or not options.touch_memory:
         reserved = 0
-    with Reserve(reserved) as reserve:
-        target = Given(",".join(split_urls(options.url))) if options.url is not None else Own(settings)
-        async with target:
-            check_space(target.directory, options.bytes_max)
-            ceilings = await measure_ceilings(target.directory)
-            outcome = await work.run(target, load)
+    with Reserve(reserved) as reserve:  # outside of the loop, which would hold Ctrl-C up until all of it is touched
+        outcome, ceilings = uvloop.run(_measured(work, given, settings, load))
     return BenchReport(options.work, writers, options.size, batch, options.acks, outcome, ceilings, reserve.touched)
+
+
+async def _measured(
+    work: Work, given: Given | None, settings: Mapping[str, str | int | float], load: Load
+) -> tuple[Outcome, Ceilings]:
+    target = given or Own(settings)
+    async with target:
+        check_space(target.directory, load.bytes_max)
+        ceilings = await measure_ceilings(target.directory)
+        return await work.run(target, load), ceilings
 
 
 def _check(options: BenchOptions, writers: int, batch: int) -> None:

@@ -204,9 +204,12 @@ async def tail(target: Given | Own, load: Load) -> Outcome:
                 samples.since(int.from_bytes(entry.value[:STAMP_BYTES], "little"))
 
         following = asyncio.create_task(follow())
-        await asyncio.gather(*(writer() for _ in range(load.writers)))
-        await client.append(b"end")
-        await asyncio.wait_for(following, 60)
+        try:
+            await asyncio.gather(*(writer() for _ in range(load.writers)))
+            await client.append(b"end")
+            await asyncio.wait_for(following, 60)
+        finally:
+            following.cancel()
     elapsed = time.perf_counter() - start
     size = max(load.size, STAMP_BYTES)
     return Outcome(len(samples), len(samples) * size, elapsed, samples.milliseconds(), errors)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import hashlib
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from repl import demo
 from repl.audit.findings import AuditReport, Finding
+from repl.cli.demo import PlainTeller
+from repl.cluster import Cluster, Node
 from repl.demo import Outcome, digest_of, installed_records, records_of
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, LogClosed
 
 
 def test_installed_records_are_many_and_irregular() -> None:
@@ -114,3 +120,39 @@ def test_the_demonstration_kills_half_way_however_short_its_input_is(tmp_path: P
     said = demonstration(tmp_path, b"one\r\n\n\xff\nfour")
     assert ", the master, after 2 records" in said
     assert "4 records acknowledged on a majority" in said
+
+
+class Silent:
+    """A client whose appends get no answer before it is closed."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def __aenter__(self) -> Silent:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.closed.set()
+        await asyncio.sleep(0)
+
+    async def append_many(self, _: object) -> tuple[int, int]:
+        self.asked.set()
+        await self.closed.wait()
+        raise LogClosed("closed")
+
+
+async def test_a_demonstration_that_is_cut_short_says_nothing_of_its_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Silent()
+    monkeypatch.setattr(demo, "connect", lambda *_, **__: client)
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    cluster, victim = cast(Cluster, SimpleNamespace(urls=[])), cast(Node, None)
+    appending = asyncio.create_task(demo.Demo(cluster, [b"x"] * 10_000, PlainTeller())._append(victim))
+    await client.asked.wait()
+    appending.cancel()
+    await asyncio.wait([appending])
+    assert appending.cancelled()
+    del appending  # and with it the tasks that it has: of one that failed and nobody asked, asyncio tells then
+    gc.collect()
+    assert told == []
