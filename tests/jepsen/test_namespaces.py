@@ -113,9 +113,12 @@ async def test_a_held_direction_goes_on_when_it_is_healed(pair: Pair) -> None:
         assert await caller.say("try", "n3", "two") == "two"
         assert await made.met([pair]) > 0
         assert await made.met([("n1", "n3")]) == 0
-        await made.block([pair, ("n3", "n1")], "hold")  # once more, and the same one of several
-        await made.heal([("n3", "n1")])
-        assert await made.met([pair]) == 0
+        await made.block([("n1", "n3")], "hold")
+        assert await caller.say("call", "n3") == "TimeoutError"
+        assert await made.met([("n1", "n3")]) > 0
+        await made.block([pair, ("n1", "n3")], "hold")  # once more, and the same one of several
+        assert await made.met([("n1", "n3")]) == 0, "nothing is tried again that way, as it is the other way"
+        await made.heal([("n1", "n3")])
         await made.heal([pair])
         assert await caller.say("read", "n2") == "two"
         assert await made.met([pair]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from repl import connect
 from repl.api import BlockPage
 from repl.client import tail
-from repl.client.tail import decode_blocks
+from repl.client.endpoints import Endpoints
+from repl.client.tail import Reader, decode_blocks
 from repl.http.routes import Gateway
 from repl.http.types import Request, Response, Upgrade
+from repl.net.network import AiohttpNetwork
 from tests.repl.client.group import GroupNode, served, serving, until
 from vlsn.errors import BadArgument, BadBody, Damaged, Halted, Trimmed, Unreachable, VlsnLogError
 from vlsn.ids import Term
@@ -215,6 +218,27 @@ async def test_a_tail_waits_once_for_a_node_that_is_stopped(monkeypatch: pytest.
             break
         assert asyncio.get_running_loop().time() - began < 5.0
         await until(lambda: stopped.cancelled == 1)
+
+
+async def test_a_node_that_fails_as_another_one_answers_is_not_heard_of() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    network = AiohttpNetwork()
+    reader = Reader(Endpoints(network, ["http://127.0.0.1:1", "http://127.0.0.1:2"]), network, give_up_s=5)
+
+    async def ask(url: str) -> str:
+        if url.endswith("2"):
+            return "an answer"
+        try:
+            await asyncio.Event().wait()
+        finally:  # it may as well have failed by itself in the same turn of the loop
+            raise Unreachable(url)
+
+    assert await reader._of_any(ask, 0.01) == "an answer"
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert told == []
 
 
 async def test_tail_ends_when_what_it_needs_was_trimmed() -> None:
