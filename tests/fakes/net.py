@@ -163,12 +163,15 @@ class FakeNet:
 
     @property
     def brings(self) -> int:
-        """Requests on their way whose senders do not wait for them any more."""
+        """Requests on their way, or being served, whose senders do not wait for them any more."""
         return len(self._bringing)
 
     def bring(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """What the network does by itself, whoever has ended."""
-        task = self.loop.create_task(coroutine, context=Context())
+        self.go_on(self.loop.create_task(coroutine, context=Context()))
+
+    def go_on(self, task: asyncio.Task[Any]) -> None:
+        """It does without whoever has waited for it."""
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
@@ -303,6 +306,8 @@ class FakeHost:
         except asyncio.CancelledError:
             if not self._net.blocked(self.name, listener.host.name) and not self._net.draws_late():
                 task.cancel()  # a handler is cancelled when its client leaves
+            else:
+                self._net.go_on(task)
             raise
         if task.cancelled() or task.exception() is not None:  # the process has ended in the middle
             raise Unreachable(f"{url}: the connection was reset")

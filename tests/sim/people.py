@@ -176,12 +176,17 @@ class People:
 
     @property
     def are_done(self) -> bool:
-        """Nobody has to be admitted any more, as what it is or as electable: the master does that by itself."""
+        """They wait for no answer; and nobody has to be admitted any more, as what it is or as electable: the master
+        does that by itself."""
         members = {member.name: member for member in self.members.members}
         nodes = self.group.nodes
-        return members.keys() == nodes.keys() and all(
-            int(member.incarnation, 16) == nodes[name].incarnation and not member.joining
-            for name, member in members.items()
+        return (
+            not self._tasks
+            and members.keys() == nodes.keys()
+            and all(
+                int(member.incarnation, 16) == nodes[name].incarnation and not member.joining
+                for name, member in members.items()
+            )
         )
 
     def _switch_off(self, name: str) -> None:
