@@ -24,9 +24,10 @@ later request of the connection is refused with the same type, so a pipelined ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
+
+import msgspec
 
 from repl.api import Acks, Appended
 from vlsn.batch import BATCH_BYTES
@@ -59,8 +60,7 @@ _ACKS_CODE = {acks: code for code, acks in enumerate(_ACKS)}
 _PADDING = tuple(bytes(count) for count in range(8))
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """One answer; ``problem`` is its problem document when it was refused, else empty."""
 
     id: int

@@ -23,13 +23,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from repl.net.frame import is_small_frame
+from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of
 from vlsn.limits import KIB, MIB
 
 ARRIVING_BYTES_MAX = 48 * MIB
 FREE_BYTES = 64 * KIB
 WHOLE_S = 60.0
 _EXTENDED = {126: 2, 127: 8}
+_ALL_READ = (False, b"")
+"""What aiohttp's reader answers, too: no end of the stream, nothing left over."""
 
 
 class Frames:
@@ -210,17 +212,29 @@ class Arrival:
 
 
 class Tap:
-    """aiohttp's reader of a WebSocket: what it is given is counted first; ``came`` is called when it has read that."""
+    """aiohttp's reader of a WebSocket, for whoever takes messages in the turn in which they come.
 
-    def __init__(self, parser: Any, arrival: Arrival | None = None) -> None:
+    ``take`` gets a small message that comes alone, when nothing is before it, past aiohttp and past all counting: it
+    goes out again at once.  Everything else is counted and read by aiohttp; then ``came`` is called."""
+
+    def __init__(self, parser: Any, message_bytes_max: int, arrival: Arrival | None = None) -> None:
+        self.take: Callable[[bytes], None] | None = None
         self.came: Callable[[], None] = nobody
         self._parser = parser
+        self._takes_small = message_bytes_max >= SMALL_BYTES
         self._arrival = arrival
+        self._frames = Frames()
+        """Of a connection whose arrivals nobody counts."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        arrival = self._arrival
-        if arrival is not None and not (self.came is not nobody and is_small_frame(data) and arrival.idle):
-            arrival.arrived(data)  # what does not go out again in this very turn
+        take = self.take
+        if take is not None and is_small_frame(data) and self._takes_small and self._between():
+            take(payload_of(data))
+            return _ALL_READ
+        if self._arrival is None:
+            self._frames.feed(data)
+        else:
+            self._arrival.arrived(data)
         result: tuple[bool, bytes] = self._parser.feed_data(data)
         self.came()
         return result
@@ -228,6 +242,9 @@ class Tap:
     def feed_eof(self) -> None:
         self._parser.feed_eof()
         self.came()
+
+    def _between(self) -> bool:
+        return self._frames.between if self._arrival is None else self._arrival.idle
 
 
 def nobody() -> None:

@@ -79,7 +79,8 @@ class Client:
         if connection is None or protocol is None or connection.transport is None:  # it is lost already
             return WebSocketChannel(socket)
         connection.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        tap = Tap(protocol._payload_parser)
+        # Nothing has come yet: in every protocol here, who connects speaks first.
+        tap = Tap(protocol._payload_parser, message_bytes_max)
         protocol._payload_parser = cast(Any, tap)
         return WebSocketChannel(socket, connection.transport, tap)
 

@@ -69,7 +69,7 @@ class Server(web.Server):
 
 
 class Connection(RequestHandler):
-    __slots__ = ("_answered", "_arrival", "_clean", "_held", "_known", "_leave", "_server", "tap")
+    __slots__ = ("_answered", "_arrival", "_clean", "_held", "_known", "_leave", "_message_bytes_max", "_server", "tap")
 
     def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -85,6 +85,7 @@ class Connection(RequestHandler):
         )
         self._server = server
         self._arrival: Arrival | None = None
+        self._message_bytes_max = 0
         self.tap: Tap | None = None
         """Of its WebSocket, once it is one."""
         self._known = server.known
@@ -182,6 +183,7 @@ class Connection(RequestHandler):
 
     def count_arrivals(self, arrivals: Arrivals, message_bytes_max: int) -> Arrival:
         """What comes from now on is counted, as a WebSocket's; before the upgrade."""
+        self._message_bytes_max = message_bytes_max
         self._arrival = Arrival(
             arrivals,
             message_bytes_max,
@@ -193,7 +195,7 @@ class Connection(RequestHandler):
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         if self._arrival is not None:
-            parser = self.tap = Tap(parser, self._arrival)
+            parser = self.tap = Tap(parser, self._message_bytes_max, self._arrival)
         super().set_parser(parser, data_received_cb)
 
     def _process_keepalive(self) -> None:

@@ -31,9 +31,21 @@ def small_frame(message: Buffer, *, masked: bool) -> bytes:
     if not masked:
         return head + message
     mask = _masks.getrandbits(32).to_bytes(4, "big")
+    return head + mask + _each_xor(message, mask)
+
+
+def payload_of(frame: bytes) -> bytes:
+    """The message in ``frame``, which ``is_small_frame``."""
+    at = _SHORT.size if frame[1] & ~_MASKED < _EXTENDED else _LONG.size
+    if not frame[1] & _MASKED:
+        return frame[at:]
+    return _each_xor(frame[at + 4 :], frame[at : at + 4])
+
+
+def _each_xor(payload: Buffer, mask: bytes) -> bytes:
+    size = len(payload)
     pattern = (mask * (size // 4 + 1))[:size]
-    payload = (int.from_bytes(message, "big") ^ int.from_bytes(pattern, "big")).to_bytes(size, "big")
-    return head + mask + payload
+    return (int.from_bytes(payload, "big") ^ int.from_bytes(pattern, "big")).to_bytes(size, "big")
 
 
 def is_small_frame(data: bytes) -> bool:

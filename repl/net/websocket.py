@@ -105,18 +105,26 @@ class WebSocketChannel:
         fault: BaseException | None = None
         waiter: asyncio.Future[None] | None = None
 
-        def came() -> None:
-            """In the turn in which it was read: all that is whole and wanted."""
+        def taken(message: bytes) -> None:
             nonlocal wanted, fault
             try:
-                while wanted and fault is None and self._message_waits():
-                    wanted = take(self._waiting_message())
+                wanted = take(message)
             except BaseException as error:  # the boundary of the loop's own callback: our caller is told
-                fault = error
-            if not wanted or fault is not None or self._incoming._buffer or self._incoming.is_eof():
-                tap.came = nobody
-                if waiter is not None and not waiter.done():
-                    waiter.set_result(None)
+                wanted, fault = False, error
+            if not wanted:
+                stop()
+
+        def came() -> None:
+            """In the turn in which it was read: all that is whole and wanted."""
+            while wanted and self._message_waits():
+                taken(self._waiting_message())
+            if self._incoming._buffer or self._incoming.is_eof():
+                stop()
+
+        def stop() -> None:
+            tap.came, tap.take = nobody, None
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
 
         try:
             while True:
@@ -129,10 +137,10 @@ class WebSocketChannel:
                     wanted = take(await self.receive())
                     continue
                 waiter = loop.create_future()
-                tap.came = came
+                tap.came, tap.take = came, taken
                 await waiter
         finally:
-            tap.came = nobody
+            tap.came, tap.take = nobody, None
 
     def _message_waits(self) -> bool:
         buffer = self._incoming._buffer

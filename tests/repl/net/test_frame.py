@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from repl.http.types import Request, Upgrade
 from repl.net.arrivals import Frames
-from repl.net.frame import SMALL_BYTES, is_small_frame, small_frame
+from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of, small_frame
 from repl.net.network import AiohttpNetwork
 from tests.repl.net.test_arrivals import frame
 from vlsn.errors import ChannelClosed
@@ -42,6 +42,7 @@ def test_a_small_frame_is_the_one_that_the_standard_has(data: st.DataObject, mas
     body = made[head + 4 * masked :]
     assert bytes(byte ^ mask[at % 4] for at, byte in enumerate(body)) == message
     assert is_small_frame(made) == (4 <= len(made) <= SMALL_BYTES)
+    assert payload_of(made) == message
     assert whole(made)
 
 
