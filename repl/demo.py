@@ -20,10 +20,10 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from repl.cli.report import several
-from repl.client.connect import connect
+from repl.client.connect import Client, connect
 from repl.cluster import Cluster, Node
 from vlsn.block import EntryKind
 from vlsn.errors import BadArgument, Unreachable
@@ -169,45 +169,53 @@ class Demo:
         return next(node for node in self._cluster.nodes if node.name == master)
 
     async def _append(self, victim: Node) -> None:
-        """All records, in order, a few appends under way; the victim dies and returns meanwhile."""
-        outcome, total = self.outcome, len(self._records)
-        loop = asyncio.get_running_loop()
-        restarting: asyncio.Task[None] | None = None
-        started = acknowledged = loop.time()
-        done = 0
-        bodies = self._bodies()
-        under_way_max = min(APPENDS_UNDER_WAY, max(1, len(bodies) // APPENDS_UNDER_WAY))
+        """All records, in order; the victim dies and returns meanwhile."""
+        total = len(self._records)
         async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
-            under_way: deque[asyncio.Task[tuple[int, int]]] = deque()
+            begun: list[asyncio.Task[Any]] = []
             try:
                 with self._teller.bar("append", total) as show:
-                    for body in [*bodies, None]:
-                        if body is not None:
-                            under_way.append(asyncio.create_task(log.append_many(body)))
-                        while under_way and (body is None or len(under_way) == under_way_max):
-                            first, last = await under_way.popleft()
-                            outcome.first = outcome.first or first
-                            done += last - first + 1
-                            outcome.last = last
-                            now = loop.time()
-                            outcome.waited_s = max(outcome.waited_s, now - acknowledged)
-                            acknowledged = now
-                            show(done)
-                            if not outcome.killed and done >= total * KILL_AT:
-                                self._kill(victim, done)
-                            if restarting is None and done >= total * RESTART_AT:
-                                restarting = asyncio.create_task(self._restart(victim, done))
-                    outcome.append_s = loop.time() - started
+                    await self._append_all(log, victim, begun, show)
             except BaseException:
-                left = [*under_way, restarting] if restarting is not None else [*under_way]
-                for task in left:
+                for task in begun:
                     task.cancel()
-                await asyncio.gather(*left, return_exceptions=True)
+                await asyncio.gather(*begun, return_exceptions=True)
                 raise
-        rate = total / outcome.append_s
-        self._teller.say(f"all {several(total, 'record')} acknowledged in {outcome.append_s:.1f} s ({rate:,.0f}/s)")
-        assert restarting is not None
-        await restarting
+        rate = total / self.outcome.append_s
+        said = f"all {several(total, 'record')} acknowledged in {self.outcome.append_s:.1f} s ({rate:,.0f}/s)"
+        self._teller.say(said)
+        await asyncio.gather(*begun)
+
+    async def _append_all(
+        self, log: Client, victim: Node, begun: list[asyncio.Task[Any]], show: Callable[[int], None]
+    ) -> None:
+        """A few appends under way; ``begun`` gets them, and the victim's return."""
+        outcome, total = self.outcome, len(self._records)
+        loop = asyncio.get_running_loop()
+        started = acknowledged = loop.time()
+        done, restarted = 0, False
+        bodies = self._bodies()
+        under_way_max = min(APPENDS_UNDER_WAY, max(1, len(bodies) // APPENDS_UNDER_WAY))
+        under_way: deque[asyncio.Task[tuple[int, int]]] = deque()
+        for body in [*bodies, None]:
+            if body is not None:
+                under_way.append(asyncio.create_task(log.append_many(body)))
+                begun.append(under_way[-1])
+            while under_way and (body is None or len(under_way) == under_way_max):
+                first, last = await under_way.popleft()
+                outcome.first = outcome.first or first
+                done += last - first + 1
+                outcome.last = last
+                now = loop.time()
+                outcome.waited_s = max(outcome.waited_s, now - acknowledged)
+                acknowledged = now
+                show(done)
+                if not outcome.killed and done >= total * KILL_AT:
+                    self._kill(victim, done)
+                if not restarted and done >= total * RESTART_AT:
+                    restarted = True
+                    begun.append(asyncio.create_task(self._restart(victim, done)))
+        outcome.append_s = loop.time() - started
 
     def _bodies(self) -> list[Sequence[bytes]]:
         lines = min(LINES_AN_APPEND, max(1, len(self._records) // APPENDS))

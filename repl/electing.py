@@ -31,6 +31,7 @@ from repl.votes import Action, Ask, Lead, StepDown, Store, VoteReply, VoteReques
 from vlsn.errors import StaleTerm, VlsnLogError
 from vlsn.ids import NodeName, Term
 from vlsn.records import GroupEntry
+from vlsn.together import failure_of
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -354,6 +355,6 @@ class Electing:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
+        error = failure_of(task)
         if error is not None and not isinstance(error, VlsnLogError):
             self._node.fatal(error)

@@ -6,14 +6,12 @@ A member is who the group's log lists; while this node knows no such list, who i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from repl import peers
 from repl.images import Heard, Told, both
 from vlsn.errors import Unreachable, VlsnLogError
 from vlsn.ids import NodeName, Term
-from vlsn.records import GroupEntry
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -27,8 +25,6 @@ class Members:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._listed: tuple[GroupEntry, dict[NodeName, str]] | None = None
-        """The group of the log that was asked for last, and its members."""
         self._learned: dict[NodeName, str] = {}
         """A master that neither this node's log nor its settings name."""
         self.heard = Heard()
@@ -39,16 +35,13 @@ class Members:
     # Where they are.
 
     @property
-    def listed(self) -> Mapping[NodeName, str]:
+    def listed(self) -> dict[NodeName, str]:
         """Who may ask this node: those that its group lists; while it knows none, those that its settings name."""
         log, configured = self._node.log, self._node.config.members
         group = log.history.group if log is not None else None
         if group is None:
-            return configured
-        if self._listed is None or self._listed[0] is not group:
-            listed = {NodeName(each.name): configured.get(NodeName(each.name), each.url) for each in group.members}
-            self._listed = group, listed
-        return self._listed[1]
+            return dict(configured)
+        return {NodeName(each.name): configured.get(NodeName(each.name), each.url) for each in group.members}
 
     @property
     def urls(self) -> dict[NodeName, str]:

@@ -17,6 +17,7 @@ from repl.leading import Leading
 from repl.returning import Returning
 from repl.role import Role
 from vlsn.errors import Halted, VlsnLogError
+from vlsn.together import failure_of
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -45,7 +46,7 @@ class Roles:
             finally:
                 await cancelled(task)
                 self.current = None
-            error = None if task.cancelled() else task.exception()
+            error = failure_of(task)
             if isinstance(role, Leading):
                 await role.over("the lead has ended" if error is None else str(error))
             if isinstance(error, Halted):

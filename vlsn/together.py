@@ -22,7 +22,7 @@ async def together(**parts: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         await _end(tasks)
-    failures = [failure for task in tasks if (failure := _failure(task)) is not None]
+    failures = [failure for task in tasks if (failure := failure_of(task)) is not None]
     if failures:
         raise BaseExceptionGroup(f"{len(failures)} of {', '.join(parts)} failed", failures)
 
@@ -38,10 +38,12 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
         except asyncio.CancelledError as cancel:
             cancelled = cancel
     for task in tasks:
-        _failure(task)  # nobody else may ask, and asyncio would say that nobody did
+        failure_of(task)  # nobody else may ask, and asyncio would say that nobody did
     if cancelled is not None:
         raise cancelled
 
 
-def _failure(task: asyncio.Task[None]) -> BaseException | None:
+def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Why a task that has ended did, if not by returning or by a cancel.  Who asks has seen it: asyncio tells of it on
+    stderr else."""
     return None if task.cancelled() else task.exception()

@@ -43,7 +43,7 @@ from vlsn.errors import (
 from vlsn.limits import PRODUCER_REMEMBERED_MAX
 from vlsn.records import JSON_FAULTS
 from vlsn.seams import Channel, Random
-from vlsn.together import together
+from vlsn.together import failure_of, together
 
 IN_FLIGHT_GROUPS_MAX: Final = PRODUCER_REMEMBERED_MAX
 """What the log remembers of a producer: all of it may have to be sent again."""
@@ -210,8 +210,7 @@ class Producer:
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving.discard(task)
-        if not task.cancelled():
-            task.exception()  # the connection is gone either way
+        failure_of(task)  # the connection is gone either way
 
     def _end_session(self, fault: VlsnLogError) -> None:
         """What was refused goes back to the front, and of an exactly-once client what was sent and not answered, too;

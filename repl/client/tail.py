@@ -31,6 +31,7 @@ from vlsn.ids import padded
 from vlsn.producers import ProducerPlace
 from vlsn.records import JSON_FAULTS
 from vlsn.stream import Number
+from vlsn.together import failure_of
 
 T = TypeVar("T")
 
@@ -198,7 +199,7 @@ class Reader:
         finally:
             for task in asked:
                 task.cancel()
-                task.add_done_callback(_forgotten)
+                task.add_done_callback(failure_of)
         self._answer_s = min(2 * self._answer_s, ANSWER_TIMEOUT_MAX_S)
         assert fault is not None
         raise fault
@@ -257,12 +258,6 @@ def _checked(from_vlsn: int | None) -> int | None:
     if from_vlsn is not None and from_vlsn < 1:
         raise BadArgument(f"from_vlsn is {from_vlsn}; the first VLSN is 1")
     return from_vlsn
-
-
-def _forgotten(task: asyncio.Task[Any]) -> None:
-    """Asks for the failure that nobody waits for: else asyncio tells of it, on stderr."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _may_pass(error: BaseException) -> bool:

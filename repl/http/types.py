@@ -27,7 +27,7 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_fields",)
 
     def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
-        pairs = fields.items() if isinstance(fields, (dict, Mapping)) else fields  # a dict, mostly: asked first
+        pairs = fields.items() if isinstance(fields, Mapping) else fields
         self._fields: dict[str, tuple[str, str]] = {}
         for name, value in pairs:
             self._fields.setdefault(name.lower(), (name, value))

@@ -21,17 +21,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of
 from vlsn.limits import KIB, MIB
 
 ARRIVING_BYTES_MAX = 48 * MIB
 FREE_BYTES = 64 * KIB
 WHOLE_S = 60.0
 _EXTENDED = {126: 2, 127: 8}
-_ALL_READ = (False, b"")
-"""What aiohttp's reader answers, too: no end of the stream, nothing left over."""
 
 
 class Frames:
@@ -145,19 +141,14 @@ class Arrival:
         self._arrivals = arrivals
         self._message_bytes_max = message_bytes_max
         self._pause, self._resume, self._abort = pause, resume, abort
-        self._frames = Frames()
+        self.frames = Frames()
         self._whole: deque[int] = deque()
         self._whole_bytes = 0
         self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is held, and the next byte begins a frame."""
-        return not (self._whole or self._taken or self.due) and self._frames.between
-
     def arrived(self, data: bytes) -> None:
-        for size in self._frames.feed(data):
+        for size in self.frames.feed(data):
             self._whole.append(size)
             self._whole_bytes += size
         self._settle()
@@ -181,7 +172,7 @@ class Arrival:
         self._arrivals.give(taken)
 
     def _settle(self) -> None:
-        frames = self._frames
+        frames = self.frames
         under_way = min(frames.announced, self._message_bytes_max) if not frames.fragmented else self._message_bytes_max
         held = self._whole_bytes + under_way
         if self.due:  # it waits for the message under way, and keeps nothing for those that were received meanwhile
@@ -209,43 +200,3 @@ class Arrival:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class Tap:
-    """aiohttp's reader of a WebSocket, for whoever takes messages in the turn in which they come.
-
-    ``take`` gets a small message that comes alone, when nothing is before it, past aiohttp and past all counting: it
-    goes out again at once.  Everything else is counted and read by aiohttp; then ``came`` is called."""
-
-    def __init__(self, parser: Any, message_bytes_max: int, arrival: Arrival | None = None) -> None:
-        self.take: Callable[[bytes], None] | None = None
-        self.came: Callable[[], None] = nobody
-        self._parser = parser
-        self._takes_small = message_bytes_max >= SMALL_BYTES
-        self._arrival = arrival
-        self._frames = Frames()
-        """Of a connection whose arrivals nobody counts."""
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        take = self.take
-        if take is not None and is_small_frame(data) and self._takes_small and self._between():
-            take(payload_of(data))
-            return _ALL_READ
-        if self._arrival is None:
-            self._frames.feed(data)
-        else:
-            self._arrival.arrived(data)
-        result: tuple[bool, bytes] = self._parser.feed_data(data)
-        self.came()
-        return result
-
-    def feed_eof(self) -> None:
-        self._parser.feed_eof()
-        self.came()
-
-    def _between(self) -> bool:
-        return self._frames.between if self._arrival is None else self._arrival.idle
-
-
-def nobody() -> None:
-    """Waits for nothing."""

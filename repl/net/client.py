@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
 
 from aiohttp import (
     ClientError,
@@ -21,7 +20,7 @@ from aiohttp import (
 
 from repl.http import problem
 from repl.http.types import Headers, Response
-from repl.net.arrivals import Tap
+from repl.net.tap import Tap
 from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
 from vlsn.errors import Unreachable, said_of
 from vlsn.limits import MIB
@@ -76,12 +75,12 @@ class Client:
             raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
         connection = socket._response.connection
         protocol = connection.protocol if connection is not None else None
-        if connection is None or protocol is None or connection.transport is None:  # it is lost already
-            return WebSocketChannel(socket)
+        if connection is None or protocol is None or connection.transport is None:
+            raise Unreachable(f"{url}: the connection was lost right after the upgrade")
         connection.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         # Nothing has come yet: in every protocol here, who connects speaks first.
-        tap = Tap(protocol._payload_parser, message_bytes_max)
-        protocol._payload_parser = cast(Any, tap)
+        tap = Tap(message_bytes_max)
+        protocol._payload_parser = tap.into(protocol._payload_parser)
         return WebSocketChannel(socket, connection.transport, tap)
 
     async def close(self) -> None:

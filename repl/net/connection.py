@@ -26,7 +26,8 @@ from aiohttp.web_protocol import RequestHandler
 from repl.http import problem
 from repl.http.types import BytesBody, Leave, Quick, Request, Response, Start
 from repl.net import reply
-from repl.net.arrivals import Arrival, Arrivals, Tap
+from repl.net.arrivals import Arrival, Arrivals
+from repl.net.tap import Tap
 from vlsn.errors import BadArgument, ChannelClosed
 from vlsn.limits import KEY_BYTES_MAX
 
@@ -69,7 +70,7 @@ class Server(web.Server):
 
 
 class Connection(RequestHandler):
-    __slots__ = ("_answered", "_arrival", "_clean", "_held", "_known", "_leave", "_message_bytes_max", "_server", "tap")
+    __slots__ = ("_answered", "_clean", "_held", "_known", "_leave", "_server", "_tap")
 
     def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -84,10 +85,7 @@ class Connection(RequestHandler):
             max_headers=HEADERS_MAX,
         )
         self._server = server
-        self._arrival: Arrival | None = None
-        self._message_bytes_max = 0
-        self.tap: Tap | None = None
-        """Of its WebSocket, once it is one."""
+        self._tap: Tap | None = None
         self._known = server.known
         self._clean = True
         self._leave: Leave | None = None
@@ -181,22 +179,20 @@ class Connection(RequestHandler):
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
 
-    def count_arrivals(self, arrivals: Arrivals, message_bytes_max: int) -> Arrival:
+    def tapped(self, arrivals: Arrivals, message_bytes_max: int) -> Tap:
         """What comes from now on is counted, as a WebSocket's; before the upgrade."""
-        self._message_bytes_max = message_bytes_max
-        self._arrival = Arrival(
+        arrival = Arrival(
             arrivals,
             message_bytes_max,
             pause=self._pause_reading_for_buffer,
             resume=self._resume_reading_for_buffer,
             abort=self.force_close,
         )
-        return self._arrival
+        self._tap = Tap(message_bytes_max, arrival)
+        return self._tap
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        if self._arrival is not None:
-            parser = self.tap = Tap(parser, self._message_bytes_max, self._arrival)
-        super().set_parser(parser, data_received_cb)
+        super().set_parser(parser if self._tap is None else self._tap.into(parser), data_received_cb)
 
     def _process_keepalive(self) -> None:
         if self._leave is not None:

@@ -1,7 +1,7 @@
 """The commonest frame of a WebSocket (RFC 6455 §5.2): one small binary message, whole.
 
-aiohttp writes and counts any frame; a lone append meets eight of these one after the other, each in a process that
-has slept, and what it costs then is how much code has to come into the processor's cache.
+aiohttp reads and writes any frame.  A lone append is sent four times and read four times as such a one, each time by a
+process that has slept: what that costs is how much code has to come into the processor's cache.
 
     82 | length | ext. length 16 bit, from 126 on | mask, of a client's | payload, of a client's each byte ^ mask
 """

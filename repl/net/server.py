@@ -74,22 +74,25 @@ class HttpListener:
             compress=False, max_msg_size=size_limit(upgrade.message_bytes_max), timeout=CLOSE_TIMEOUT_S
         )
         connection = cast(Connection, incoming.protocol)
-        arrival = connection.count_arrivals(self._arrivals, upgrade.message_bytes_max)
+        tap = connection.tapped(self._arrivals, upgrade.message_bytes_max)
         try:
             await ws.prepare(incoming)
         except web.HTTPException as refused:
-            arrival.close()
+            tap.close()
             response = problem.response(BadArgument(f"the upgrade is not one: {refused.text}"))
             return self._reply(response, IncomingBody(incoming))
-        if incoming.transport is not None:
-            incoming.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        transport = incoming.transport
+        if transport is None:  # it is lost already
+            tap.close()
+            return ws
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
         try:
-            await upgrade.run(WebSocketChannel(ws, incoming.transport, connection.tap, arrival))
+            await upgrade.run(WebSocketChannel(ws, transport, tap))
         finally:
             self._streams.discard(task)
-            arrival.close()
+            tap.close()
             await ws.close()
         return ws

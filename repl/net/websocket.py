@@ -17,8 +17,8 @@ from typing import Any
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 from aiohttp.web import WebSocketResponse
 
-from repl.net.arrivals import Arrival, Tap, nobody
 from repl.net.frame import SMALL_BYTES, small_frame
+from repl.net.tap import Tap
 from vlsn.errors import ChannelClosed
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
@@ -36,21 +36,14 @@ def size_limit(message_bytes_max: int) -> int:
 class WebSocketChannel:
     """``vlsn.seams.Channel``; one reader and one writer at a time."""
 
-    __slots__ = ("_arrival", "_incoming", "_masked", "_socket", "_tap", "_transport")
+    __slots__ = ("_incoming", "_masked", "_socket", "_tap", "_transport")
 
-    def __init__(
-        self,
-        socket: WebSocketResponse | ClientWebSocketResponse,
-        transport: Any = None,
-        tap: Tap | None = None,
-        arrival: Arrival | None = None,
-    ) -> None:
+    def __init__(self, socket: WebSocketResponse | ClientWebSocketResponse, transport: Any, tap: Tap) -> None:
         self._socket: Any = socket
         self._incoming: Any = socket._reader
         self._masked = isinstance(socket, ClientWebSocketResponse)
         self._transport = transport
         self._tap = tap
-        self._arrival = arrival
 
     async def send(self, message: Buffer) -> None:
         if len(message) <= SMALL_BYTES and self.send_now(message):
@@ -62,7 +55,7 @@ class WebSocketChannel:
 
     def send_now(self, message: Buffer) -> bool:
         transport = self._transport
-        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+        if transport.is_closing() or transport.get_write_buffer_size():
             return False
         if len(message) <= SMALL_BYTES:
             if self._socket._writer._closing:
@@ -87,8 +80,7 @@ class WebSocketChannel:
             raise ChannelClosed(f"the channel is closed: {error}") from None
         if message.type is WSMsgType.BINARY:
             data: bytes = message.data
-            if self._arrival is not None:
-                self._arrival.received()
+            self._tap.received()
             return data
         if message.type is WSMsgType.TEXT:
             await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
@@ -97,10 +89,6 @@ class WebSocketChannel:
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         tap, loop = self._tap, asyncio.get_running_loop()
-        if tap is None:
-            while take(await self.receive()):
-                pass
-            return
         wanted = True
         fault: BaseException | None = None
         waiter: asyncio.Future[None] | None = None
@@ -122,7 +110,7 @@ class WebSocketChannel:
                 stop()
 
         def stop() -> None:
-            tap.came, tap.take = nobody, None
+            tap.came = tap.take = None
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 
@@ -140,7 +128,7 @@ class WebSocketChannel:
                 tap.came, tap.take = came, taken
                 await waiter
         finally:
-            tap.came, tap.take = nobody, None
+            tap.came = tap.take = None
 
     def _message_waits(self) -> bool:
         buffer = self._incoming._buffer
@@ -152,8 +140,7 @@ class WebSocketChannel:
             reading.send(None)
         except StopIteration as read:
             data: bytes = read.value.data
-        if self._arrival is not None:
-            self._arrival.received()
+        self._tap.received()
         return data
 
     async def close(self) -> None:

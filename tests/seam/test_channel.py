@@ -207,6 +207,15 @@ def test_an_address_is_had_once(run_body: RunBody) -> None:
 # Channels.
 
 
+async def noted_end(work: Awaitable[None], said: list[str], ended: asyncio.Event) -> None:
+    """Until the channel that ``work`` is at is closed."""
+    try:
+        await work
+    except ChannelClosed:
+        said.append("closed")
+    ended.set()
+
+
 async def echo(channel: Channel) -> None:
     try:
         while True:
@@ -263,13 +272,9 @@ def test_a_closed_channel_is_of_no_use_at_either_end(run_body: RunBody) -> None:
         ended = asyncio.Event()
 
         async def wait(channel: Channel) -> None:
-            try:
-                await channel.receive()
-            except ChannelClosed:
-                other_end.append("closed")
-            ended.set()
+            await channel.receive()
 
-        async with pair.channel(wait) as channel:
+        async with pair.channel(lambda channel: noted_end(wait(channel), other_end, ended)) as channel:
             await channel.close()
             await channel.close()
             with pytest.raises(ChannelClosed):
@@ -288,14 +293,10 @@ def test_a_message_over_the_limit_ends_the_channel(run_body: RunBody) -> None:
         ended = asyncio.Event()
 
         async def receive_all(channel: Channel) -> None:
-            try:
-                while True:
-                    seen.append(f"{len(await channel.receive())} bytes")
-            except ChannelClosed:
-                seen.append("closed")
-            ended.set()
+            while True:
+                seen.append(f"{len(await channel.receive())} bytes")
 
-        async with pair.channel(receive_all) as channel:
+        async with pair.channel(lambda channel: noted_end(receive_all(channel), seen, ended)) as channel:
             await channel.send(b"within")
             await channel.send(bytes(MESSAGE_MAX + 1))
             await ended.wait()
@@ -433,32 +434,28 @@ def test_nothing_is_taken_once_a_delivery_was_cancelled(run_body: RunBody) -> No
 
 def test_a_delivery_ends_with_the_other_side_and_with_a_message_over_the_limit(run_body: RunBody) -> None:
     async def body(pair: Pair) -> None:
-        ended: list[str] = []
+        seen: list[str] = []
         over = asyncio.Event()
 
-        async def deliver_all(channel: Channel) -> None:
-            def take(message: bytes) -> bool:
-                ended.append(f"{len(message)} bytes")
-                return True
+        def take(message: bytes) -> bool:
+            seen.append(f"{len(message)} bytes")
+            return True
 
-            try:
-                await channel.deliver(take)
-            except ChannelClosed:
-                ended.append("closed")
-            over.set()
+        async def deliver_all(channel: Channel) -> None:
+            await noted_end(channel.deliver(take), seen, over)
 
         async with pair.channel(deliver_all) as channel:
             await channel.send(b"within")
             await channel.send(bytes(MESSAGE_MAX + 1))
             await over.wait()
-        assert ended == ["6 bytes", "closed"]
-        ended.clear()
+        assert seen == ["6 bytes", "closed"]
+        seen.clear()
         over.clear()
         async with pair.channel(deliver_all) as channel:
             await channel.send(b"within")
             await channel.close()
             await over.wait()
-        assert ended == ["6 bytes", "closed"]
+        assert seen == ["6 bytes", "closed"]
 
     run_body(body)
 

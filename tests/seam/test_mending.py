@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -51,6 +52,19 @@ def flip(group: Group, name: str, vlsn: int, byte: int) -> None:
     group.machines[name].disk.flip_bit(path, offset + byte)
 
 
+def flip_in_body(group: Group, name: str, vlsn: int) -> None:
+    flip(group, name, vlsn, FRAME_BYTES + 100)
+
+
+def lose(group: Group, name: str, vlsn: int) -> None:
+    """A bad sector."""
+    path, offset = place(group, name, vlsn)
+    group.machines[name].disk.lose_page(path, offset + FRAME_BYTES + 100)
+
+
+Harm = Callable[[Group, str, int], None]
+
+
 async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 1) -> None:
     def whole() -> bool:
         mending = group.nodes[name].mending
@@ -74,16 +88,21 @@ BYTES = [0, 3, 5, 9, 13, 17, 22, FRAME_BYTES + 1, COUNT, FRAME_BYTES + 20, FRAME
 """Magic, flag, length, prev, synced, salt, crc; the block's header, its crc, its body."""
 
 
-@pytest.mark.parametrize("byte", BYTES)
-def test_a_flipped_bit_that_a_reader_meets_is_mended_from_a_peer(byte: int) -> None:
+@pytest.mark.parametrize("byte", [*BYTES, None])
+def test_a_flipped_bit_or_a_bad_sector_that_a_reader_meets_is_mended_from_a_peer(byte: int | None) -> None:
     async def main() -> None:
         told: dict[int, bytes] = {}
         group = await filled(50, told)
-        flip(group, "n3", 20, byte)
+        path, _ = place(group, "n3", 20)
+        if byte is None:
+            lose(group, "n3", 20)
+        else:
+            flip(group, "n3", 20, byte)
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
-        assert response.status == 500, response.status
+        assert response.status == 500 and b'"damaged"' in response.body, response
         assert not group.nodes["n3"].mending.may_stand  # type: ignore[union-attr]
-        assert group.nodes["n3"].service.status()["damage"][0]["file"].endswith(".vlog")
+        (damage,) = group.nodes["n3"].service.status()["damage"]
+        assert path.endswith(damage["file"])
         assert group.state("n3") == "REPLICA"
         status, answer = await group.append(b"meanwhile")
         assert status == 200
@@ -91,45 +110,6 @@ def test_a_flipped_bit_that_a_reader_meets_is_mended_from_a_peer(byte: int) -> N
         await mended(group, "n3", told)
         disk = group.machines["n3"].disk
         assert any(".damaged-" in name for name in disk.list("/n3"))
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def lose(group: Group, name: str, vlsn: int) -> None:
-    path, offset = place(group, name, vlsn)
-    group.machines[name].disk.lose_page(path, offset + FRAME_BYTES + 100)
-
-
-def test_a_bad_sector_that_a_reader_meets_is_mended_from_a_peer() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await filled(70, told)
-        path, _ = place(group, "n3", 20)
-        lose(group, "n3", 20)
-        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
-        assert response.status == 500 and b'"damaged"' in response.body, response
-        (damage,) = group.nodes["n3"].service.status()["damage"]
-        assert path.endswith(damage["file"])
-        await mended(group, "n3", told)
-        assert any(".damaged-" in each for each in group.machines["n3"].disk.list("/n3"))
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_bad_sector_at_the_master_met_by_a_feeder_is_mended_from_a_replica() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await filled(71, told)
-        group.kill("n3")
-        await append(group, 40, told)
-        lose(group, "n1", max(told) - 35)
-        await group.start("n3")
-        await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 is fed all the same")
-        await mended(group, "n1", told)
         await group.stop()
         assert not group.fatal
 
@@ -310,13 +290,14 @@ def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_ro
     run(main())
 
 
-def test_rot_at_the_master_met_by_a_feeder_is_mended_from_a_replica() -> None:
+@pytest.mark.parametrize(("seed", "harm"), [(52, flip_in_body), (71, lose)], ids=["rot", "a bad sector"])
+def test_damage_at_the_master_met_by_a_feeder_is_mended_from_a_replica(seed: int, harm: Harm) -> None:
     async def main() -> None:
         told: dict[int, bytes] = {}
-        group = await filled(52, told)
+        group = await filled(seed, told)
         group.kill("n3")
         await append(group, 40, told)
-        flip(group, "n1", max(told) - 35, FRAME_BYTES + 100)
+        harm(group, "n1", max(told) - 35)
         await group.start("n3")
         await group.until(lambda: group.nodes["n3"].dtvlsn() >= max(told), "n3 is fed all the same")
         await mended(group, "n1", told)

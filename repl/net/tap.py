@@ -1,0 +1,68 @@
+"""Between a WebSocket's bytes and aiohttp's reader of them: who waits for messages has them in the turn they come in.
+
+    bytes ─► one small message, alone, and somebody takes them ─► take
+          └► anything else ─► counted (arrivals) ─► aiohttp's reader and its queue ─► came
+
+A small message on the first way is not counted: it goes out again at once.  It may go past aiohttp only where a frame
+begins, so all frames are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from repl.net.arrivals import Arrival, Frames
+from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of
+
+_ALL_READ = (False, b"")
+"""What aiohttp's reader answers: no end of the stream, nothing left over."""
+
+
+class Tap:
+    """Of one connection, before its first byte as a WebSocket.  ``take`` and ``came`` are set while somebody waits and
+    aiohttp's queue is empty."""
+
+    def __init__(self, message_bytes_max: int, arrival: Arrival | None = None) -> None:
+        """``arrival``: where what comes is counted, if it is."""
+        self.take: Callable[[bytes], None] | None = None
+        self.came: Callable[[], None] | None = None
+        self._takes_small = message_bytes_max >= SMALL_BYTES
+        self._arrival = arrival
+        self._frames = arrival.frames if arrival is not None else Frames()
+        self._parser: Any = None
+
+    def into(self, parser: Any) -> Any:
+        """This tap in front of ``parser``, aiohttp's, in whose place it stands from now on."""
+        self._parser = parser
+        return self
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        take = self.take
+        if take is not None and self._takes_small and is_small_frame(data) and self._frames.between:
+            take(payload_of(data))
+            return _ALL_READ
+        if self._arrival is not None:
+            self._arrival.arrived(data)
+        else:
+            self._frames.feed(data)
+        result: tuple[bool, bytes] = self._parser.feed_data(data)
+        self._tell()
+        return result
+
+    def feed_eof(self) -> None:
+        self._parser.feed_eof()
+        self._tell()
+
+    def received(self) -> None:
+        """A message that aiohttp has read is with whoever wanted it."""
+        if self._arrival is not None:
+            self._arrival.received()
+
+    def close(self) -> None:
+        if self._arrival is not None:
+            self._arrival.close()
+
+    def _tell(self) -> None:
+        if self.came is not None:
+            self.came()
