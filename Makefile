@@ -24,7 +24,7 @@ PEER_SECONDS ?= 5
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers mutants track-record sim jepsen failover kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers mutants track-record sim jepsen hostile failover kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -64,6 +64,9 @@ jepsen: $(STAMP) ## real nodes under faults, each workload: NEMESIS=kill,pause,p
 	@for workload in $(WORKLOADS); do \
 	  $(BIN)/python jepsen-like run --workload $$workload --nemesis $(NEMESIS) --nodes $(NODES) --time $(TIME) --seed $(SEED) || exit $$?; \
 	done
+
+hostile: $(STAMP) ## what a stranger can do to a group, and how long each node is silent: KINDS="idle pings"
+	@$(BIN)/python jepsen-like hostile $(KINDS:%=--kind %)
 
 failover: $(STAMP) ## how long no append is taken when the master is killed, and when it hands over: ROUNDS=20
 	@$(BIN)/python jepsen-like failover --rounds $(ROUNDS)

@@ -69,10 +69,13 @@ class Restores:
             incarnation=f"{self._incarnation:016x}",
             first=self._log.range.first if durable else 0,
             dtvlsn=durable,
+            dtvlsn_term=self._log.history.term_of(durable),
             restores=len(self._sessions),
             feeders=feeders,
             full=len(self._sessions) >= RESTORES_MAX,
+            lacks_group=self._log.history.lacks_group(self._log.range.first, self._log.dtvlsn),
             generation=self._log.rollbacks,
+            level=self._log.history.level,
         )
 
     def open(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
@@ -100,7 +103,7 @@ class Restores:
         ]
         session = self._place(ask.sender, wanted)
         self._sessions[session.id] = session
-        offer = replace(self.look(feeders=feeders), session=session.id, dtvlsn=durable, at=at, segments=segments)
+        offer = replace(self.look(feeders=feeders), session=session.id, at=at, segments=segments)
         record = log.state_snapshot(durable)
         return lambda: replace(offer, record=record())
 

@@ -1,4 +1,4 @@
-"""The fault tests' command: ``python jepsen-like run | check | failover | kill-all | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | kill-all | syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from harness.cluster import NODES, ClusterFailed
 from harness.command import add_options, check_command, run_command
 from harness.failover import WORDS, good, measure, summary
+from harness.hostile import command as hostile
 from harness.kill_all import kill_all
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
@@ -49,19 +50,22 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
     if options.dir is None and status == 0:
         shutil.rmtree(directory)
     else:
-        _say(f"kept: {directory}")
+        print(f"kept: {directory}", file=sys.stderr)
     return status
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    faults = parser.add_subparsers(required=True, metavar="run | check | failover | kill-all | syscalls")
+    faults = parser.add_subparsers(required=True, metavar="run | check | hostile | failover | kill-all | syscalls")
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
     add_options(running)
     running.set_defaults(run=run_command)
     checking = faults.add_parser("check", help="judge the history of a run again")
     checking.add_argument("history", type=Path, help="a run's directory, or its history.jsonl")
     checking.set_defaults(run=check_command)
+    attacking = faults.add_parser("hostile", help="what a stranger can do to a group: floods, forgeries, broken files")
+    hostile.add_options(attacking)
+    attacking.set_defaults(run=partial(_in_directory, partial(hostile.hostile, say=_say)))
     losing = faults.add_parser(
         "failover", help="how long no append is taken when the master is killed, stands still, or hands over"
     )
@@ -82,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (losing, killing, tracing):
+    for each in (attacking, losing, killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     for each in (killing, tracing):
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")

@@ -1,6 +1,8 @@
 """The replicated log: node, group, HTTP, command line, client, audit.
 
 from repl import connect, connect_sync
+
+The errors that its calls raise are here too: ``from repl import NotMaster, OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -9,20 +11,36 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` would be most of wha
 if TYPE_CHECKING:
     from typing import Any
 
+    from repl.api import Acks as Acks
+    from repl.api import Appended as Appended
+    from repl.client.connect import Client as Client
     from repl.client.connect import connect as connect
+    from repl.client.sync import SyncClient as SyncClient
     from repl.client.sync import connect_sync as connect_sync
+    from vlsn.block import Entry as Entry
+    from vlsn.errors import *  # noqa: F403
 
-__all__ = ["connect", "connect_sync"]
+_FROM = {
+    "Acks": "repl.api",
+    "Appended": "repl.api",
+    "Client": "repl.client.connect",
+    "Entry": "vlsn.block",
+    "SyncClient": "repl.client.sync",
+    "connect": "repl.client.connect",
+    "connect_sync": "repl.client.sync",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the command line starts without aiohttp and NumPy.
-    if name == "connect":
-        from repl.client.connect import connect
+    from importlib import import_module
 
-        return connect
-    if name == "connect_sync":
-        from repl.client.sync import connect_sync
+    from vlsn.errors import classes
 
-        return connect_sync
+    if name == "__all__":
+        return [*_FROM, *classes()]
+    if name in _FROM:
+        return getattr(import_module(_FROM[name]), name)
+    if name in (errors := classes()):
+        return errors[name]
     raise AttributeError(f"module 'repl' has no attribute {name!r}")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from feeder.acks import majority
 from repl.api import Acks, Done
-from repl.appends import Append
+from repl.appends import Append, refusal_of
 from repl.gate import Gate
 from repl.once import Once, ProducerAppend
-from vlsn.errors import InsufficientReplicas, NotMaster, OutcomeUnknown, QueueFull, TooLarge, VlsnLogError
+from vlsn.errors import InsufficientReplicas, LogFailed, NotMaster, OutcomeUnknown, QueueFull, TooLarge, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.queued import Pending
 from vlsn.same import lies_in
@@ -71,10 +71,13 @@ class Admission:
         return append
 
     def _put(self, append: Append, born: int | None) -> None:
-        if isinstance(append, ProducerAppend):
-            self._once.submit(append, born)
-        else:
-            self._log.append(append)
+        try:
+            if isinstance(append, ProducerAppend):
+                self._once.submit(append, born)
+            else:
+                self._log.append(append)
+        except LogFailed as failed:
+            raise refusal_of(failed) from failed
 
     def sealed(self, pendings: list[Pending]) -> None:
         self._once.sealed(pendings)

@@ -7,7 +7,7 @@ called on the event loop's thread, and nothing blocks it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -17,11 +17,10 @@ import msgspec
 from vlsn.block import Entry
 from vlsn.errors import VlsnLogError
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.levels import LEVELS, Levels
 from vlsn.producers import ProducerPlace
 from vlsn.seal import Submission
 from vlsn.seams import Channel
-
-PROTOCOL_VERSION = 1
 
 
 class Acks(StrEnum):
@@ -47,6 +46,18 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     acks: Acks
     duplicate: bool = False
 
+    def document(self) -> bytes:
+        """As HTTP answers it."""
+        return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s"%s}' % (
+            self.first,
+            self.last,
+            self.term,
+            b"true" if self.durable else b"false",
+            self.synced,
+            self.acks.encode(),
+            b',"duplicate":true' if self.duplicate else b"",
+        )
+
 
 Done = Callable[[Appended | VlsnLogError], None]
 
@@ -59,6 +70,11 @@ class Pending(Protocol):
 
         What is still queued and not sealed may be dropped and answered with a safer error.
         """
+        ...
+
+    def take_back(self) -> None:
+        """One before it in its sender's order was refused: ``done`` is called now with ``NotMaster`` where nothing can
+        have been logged of it yet.  Else it takes its course."""
         ...
 
 
@@ -102,7 +118,7 @@ class FeedHello:
     """The highest term that the asking node has stored."""
     process: int
     """A random u64 that each start of a process draws."""
-    version: int = PROTOCOL_VERSION
+    levels: Levels = LEVELS
 
 
 class NodeApi(Protocol):
@@ -116,6 +132,15 @@ class NodeApi(Protocol):
 
     @property
     def incarnation(self) -> int: ...
+
+    @property
+    def levels(self) -> Levels:
+        """What it speaks."""
+        ...
+
+    def addresses(self) -> Collection[str]:
+        """What this node may be called by: hosts, with a port or without, and URLs."""
+        ...
 
     def status(self) -> dict[str, Any]:
         """The object of ``GET /v1/status``."""
@@ -187,7 +212,7 @@ class NodeApi(Protocol):
         """``POST /v1/peer/read_index``.  Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
         ...
 
-    def check_feed(self, hello: FeedHello) -> None:
+    async def check_feed(self, hello: FeedHello) -> None:
         """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
         ...
 

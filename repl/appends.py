@@ -1,8 +1,9 @@
 """The book of appends: what is sealed and waits for its acknowledgements, in VLSN order.
 
 An append is answered when its policy is met: NONE once the master has synced it, MAJORITY once the DTVLSN
-has reached it, ALL once every electable member has synced it.  VLSNs rise in each of the three queues, so
-what an acknowledgement settles stands at their heads.  A *repeat* is an append that was in the log before it was sent
+has reached it, ALL once every electable member has synced it.  Only a replica that is being fed counts: of one that is
+gone nobody knows whether it still has its log.  VLSNs rise in each of the three queues, so what an acknowledgement
+settles stands at their heads.  A *repeat* is an append that was in the log before it was sent
 again: it waits for the same, in no order.
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 
-from feeder.acks import durable_vlsn, majority, synced_by_all, synced_count
+from feeder.acks import durable_vlsn, synced_by_all, synced_count
 from repl.api import Acks, Appended, Done
-from vlsn.errors import NotMaster, OutcomeUnknown, VlsnLogError
+from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
 from vlsn.ids import NULL_VLSN, Incarnation, Term, Vlsn
 from vlsn.queued import Pending
 from vlsn.seal import Submission
@@ -42,13 +43,25 @@ class Append(Pending):
             done(result)
 
     def refused(self, error: VlsnLogError) -> None:
-        self.settle(error)
+        """It was never sealed."""
+        self.settle(refusal_of(error))
+
+    def take_back(self) -> None:
+        if self.held:
+            self.settle(NotMaster(self.held))
 
     def expire(self) -> None:
         """Held back, nothing is logged; still queued or already sealed, it may yet become durable."""
-        if self.held:
-            self.settle(NotMaster(self.held))
+        self.take_back()
         self.settle(OutcomeUnknown("not acknowledged in time: it may still become durable, or be rolled back"))
+
+
+def refusal_of(error: VlsnLogError) -> VlsnLogError:
+    """What a client is told whose append was refused for ``error`` before anything of it was logged.  A log that has
+    failed ends this process: another node will lead, and takes it."""
+    if isinstance(error, LogFailed):
+        return NotMaster(f"the log of this node has failed, nothing of this append was logged: {error}")
+    return error
 
 
 def _nobody(_: Appended | VlsnLogError) -> None:
@@ -112,9 +125,10 @@ class AppendBook:
 
     def release_repeats(self) -> None:
         """Answers those that meet their policies."""
+        durable = max(self.durable, self._known_durable)
         reached = {
             Acks.NONE: self.synced.get(self.own, NULL_VLSN),
-            Acks.MAJORITY: max(self.durable, self._known_durable),
+            Acks.MAJORITY: min(durable, durable_vlsn(self.synced, self.electable, term_start=Vlsn(1))),
             Acks.ALL: synced_by_all(self.synced, self.electable),
         }
         left = []
@@ -125,10 +139,8 @@ class AppendBook:
                 left.append(append)
                 continue
             count = synced_count(self.synced, self.electable, append.last)
-            if durable := append.last <= reached[Acks.MAJORITY]:
-                count = max(count, majority(len(self.electable)))  # who had it when it became so, told or not
             place = Vlsn(append.first), Vlsn(append.last), Term(append.term)
-            append.settle(Appended(*place, durable, count, append.acks, duplicate=True))
+            append.settle(Appended(*place, append.last <= durable, count, append.acks, duplicate=True))
         self._repeats = left
 
     def note(self, incarnation: Incarnation, synced: Vlsn) -> None:
@@ -144,6 +156,10 @@ class AppendBook:
             self._release(self._all, synced_by_all(self.synced, self.electable), Acks.ALL)
         if self._repeats:
             self.release_repeats()
+
+    def withdraw(self, incarnation: Incarnation) -> None:
+        """Nothing is known any more of what ``incarnation`` has synced, until it is noted again."""
+        self.synced.pop(incarnation, None)
 
     def _count(self) -> None:
         durable = durable_vlsn(self.synced, self.electable, term_start=self.term_start)

@@ -5,14 +5,13 @@
 2. Age is judged by this node's clock against the master's that sealed.  So before anything goes for its age every
    member is asked for its clock: those that answer must be a majority with this one, and none may be more than a
    minute off.  A clock that jumped by a year empties no log.
-3. The master holds the log for every other member of the group, fed or not, from the last VLSN that it acknowledged;
-   for one that has not been fed yet in this lead, all there is.
+3. It holds what the other members still need, whoever leads (``member_holds``); a replica cleans nothing before a
+   master has told it how far they are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,12 +21,7 @@ from repl import founding
 from repl.offload import settle
 from repl.peers import ask_all
 from vlsn.cleaning import CleaningReport
-from vlsn.errors import Trimmed
-from vlsn.holds import Hold, Owner
-from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import CLOCK_DIFFERENCE_MAX_S
-from vlsn.local import LocalLog
-from vlsn.records import GroupEntry
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -51,6 +45,7 @@ class Cleaning:
 
     async def clean(self) -> CleaningReport:
         """One pass; its files are gone on return."""
+        await self._hear_of_holds()
         pause, pause_age = self._pause(), ""
         if not pause and self._log.options.retention_age_s:
             due = await self._passed(dry_run=True)
@@ -63,6 +58,7 @@ class Cleaning:
 
     async def dry_run(self) -> CleaningReport:
         """What a pass would do now, were it not paused; ``paused`` says whether it is."""
+        await self._hear_of_holds()
         pause = self._pause()
         return await self._passed(dry_run=True, pause=pause or self.paused)
 
@@ -77,7 +73,16 @@ class Cleaning:
             return f"the node neither leads nor follows ({node.state})"
         if self._log.history.group is None:
             return "the group in this log is not known"
+        if node.holds is None or not node.holds.known:
+            return "no master has told yet how far the other members are"
         return ""
+
+    async def _hear_of_holds(self) -> None:
+        """Of a replica: how far the members are now, not as of some seconds ago."""
+        node, following = self._node, self._node.following
+        master = following.master if following is not None else None
+        if node.state == "REPLICA" and master is not None and master in node.members.urls:
+            await ask_all(node, founding.DISCOVERY, [master])
 
     async def _clocks(self) -> str:
         """Why nothing may go for its age, after a look at the members' clocks."""
@@ -101,45 +106,6 @@ class Cleaning:
         if report.paused != self._said:
             self._said = report.paused
             node.event("cleaning.paused" if report.paused else "cleaning.resumed", why=report.paused)
-
-
-class FeederHolds:
-    """The holds of one lead; ``on_dropped`` gets a replica's name and the first VLSN that will be left."""
-
-    def __init__(self, log: LocalLog, own: str, on_dropped: Callable[[str, Vlsn], None]) -> None:
-        self._log = log
-        self._own = own
-        self._on_dropped = on_dropped
-        self._held: dict[str, Hold] = {}
-
-    def follow(self, group: GroupEntry) -> None:
-        """The members have changed: a new one has not said yet how far it is, one that is gone holds nothing."""
-        names = {member.name for member in group.members} - {self._own}
-        for name in sorted(names - set(self._held)):
-            self.matched(name, NULL_VLSN)
-        for name in sorted(set(self._held) - names):
-            self._log.holds.release(self._held.pop(name))
-
-    def matched(self, replica: str, at: Vlsn) -> None:
-        """``replica`` has everything up to ``at``, the end of a block.  Raises ``Trimmed``."""
-        self._held[replica] = self._log.holds.place(
-            Owner.FEEDER, replica, at, on_dropped=lambda first: self._on_dropped(replica, first)
-        )
-
-    def acknowledged(self, replica: str, synced: Vlsn) -> None:
-        if replica in self._held:
-            self._held[replica].advance(synced)
-
-    def release(self) -> None:
-        for hold in self._held.values():
-            self._log.holds.release(hold)
-
-
-def overtaken(replica: str, first: Vlsn) -> Trimmed:
-    """What a feed ends with whose hold was dropped."""
-    return Trimmed(
-        f"the log was cleaned past what {replica} has; it begins at {first}, and needs a network restore", first=first
-    )
 
 
 def told(report: CleaningReport, node: str) -> dict[str, Any]:

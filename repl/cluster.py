@@ -38,7 +38,8 @@ LOG_FILE: Final = "node.log"
 STOP_S: Final = 15.0
 POLL_S: Final = 0.05
 
-_OF_ONE_NODE: Final = ("NAME", "DIR", "LISTEN", "MEMBER", "GROUP", "CONFIG", "LOG_LEVEL")
+OF_ONE_NODE: Final = ("NAME", "DIR", "LISTEN", "MEMBER", "MEMBERS", "GROUP", "CONFIG", "LOG_LEVEL")
+"""What is said of one node, or to one command."""
 _LISTEN_PORT = re.compile(r'^(listen\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)
 
 
@@ -46,6 +47,7 @@ class NodeEnded(VlsnLogError):
     """A node's process ended before it answered; the message has its last words."""
 
     slug = "bad-argument"
+    retry_safe = True
 
 
 class Node:
@@ -279,7 +281,7 @@ def _readable(status: Status) -> int:
 
 def _environment() -> dict[str, str]:
     """Ours, without what would speak for one node's config file, or for the client."""
-    left_out = {config.ENVIRONMENT_PREFIX + name for name in _OF_ONE_NODE}
+    left_out = {config.ENVIRONMENT_PREFIX + name for name in OF_ONE_NODE}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, PARENT_VARIABLE: str(os.getpid())}
 

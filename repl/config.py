@@ -34,11 +34,13 @@ from vlsn.ids import NodeName, is_name
 ENVIRONMENT_PREFIX: Final = "VLSNLOG_"
 DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
+LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
 ACK_POLICIES: Final = ("none", "majority", "all")
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
 _SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*\Z")
 
 
@@ -62,8 +64,12 @@ class NodeConfig:
     dir: Path = field(metadata=_about("directory of its data"))
     listen: str = _setting("", "HOST:PORT to listen on; default: 127.0.0.1 and the port of its member URL")
     members: Mapping[NodeName, str] = field(metadata=_about("every member's name and URL"))
+    hosts: tuple[str, ...] = _setting(
+        (), "further hosts, HOST or HOST:PORT, by which a browser or a proxy may call this node; a list, or with commas"
+    )
     group: str = _setting(DEFAULT_GROUP, "name of the group; a directory belongs to one group for ever")
     log_level: str = _setting("info", "least severe level that is logged", choices=LOG_LEVELS)
+    log_format: str = _setting("text", "lines of the log as text or as an object each", choices=LOG_FORMATS)
 
     segment_bytes: int = _bytes(
         limits.SEGMENT_BYTES, "size of a segment file", low=limits.SEGMENT_BYTES_MIN, high=limits.SEGMENT_BYTES_MAX
@@ -104,6 +110,8 @@ class NodeConfig:
         1.0, "seconds of silence until a peer counts as gone; an election waits up to twice that", low=0.05
     )
     connect_timeout_s: float = _setting(5.0, "seconds to wait for a peer's answer", low=0.05)
+    head_s: float = _setting(10.0, "seconds a client has to send the head of a request", low=0.1)
+    idle_s: float = _setting(120.0, "seconds of silence between two requests until a connection is closed", low=0.1)
     ready_lag_vlsns_max: int = _setting(100_000, "lag past which /readyz says no", low=0)
 
     def __post_init__(self) -> None:
@@ -116,6 +124,9 @@ class NodeConfig:
         if not self.listen:
             object.__setattr__(self, "listen", f"127.0.0.1:{urlsplit(self.url).port}")
         split_listen(self.listen)
+        for host in self.hosts:
+            if not _HOST.match(host):
+                raise BadArgument(f"hosts: {host!r} is not understood; write it as HOST or HOST:PORT")
         for each in fields(self):
             _check_range(each, getattr(self, each.name))
         self._check_together()
@@ -331,6 +342,11 @@ def _convert(each: Field[Any], raw: Any, place: str) -> Any:
         if isinstance(raw, list | tuple):
             return parse_members(raw)
         raise BadArgument(f"{place}: must be a table of NAME = URL")
+    if kind.startswith("tuple"):
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, list | tuple):
+            raise BadArgument(f"{place}: must be a list of strings")
+        return tuple(text for part in parts if (text := _text(part, place).strip()))
     if kind == "Path":
         return Path(raw)
     if kind == "int":

@@ -121,10 +121,10 @@ def installed_records() -> list[bytes]:
 
 def file_records(path: Path) -> list[bytes]:
     """The lines of a file, as ``vlsnlog append`` takes them."""
-    from repl.cli.append import bodies
+    from repl.cli.lines import bodies
 
     with path.open("rb") as source:
-        return [line for body in bodies(source) for line in body]
+        return [line for body in bodies(source) for line in body.values]
 
 
 def records_of(path: Path | None, entries: int | None) -> list[bytes]:

@@ -23,10 +23,12 @@ import msgspec
 
 from feeder.acks import majority
 from repl import peers
+from repl.claims import Claim, claim_of
 from repl.election import Election, Role, Standing
 from repl.electors import Elector, electors, voters
 from repl.founding import Found
-from repl.membership import counting
+from repl.lost_group import REASON, is_lost
+from repl.membership import counting, leaving
 from repl.votes import Action, Ask, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.errors import StaleTerm, VlsnLogError
 from vlsn.ids import NodeName, Term
@@ -36,7 +38,10 @@ from vlsn.together import failure_of
 if TYPE_CHECKING:
     from repl.node import Node
 
+UNCONFIRMED = "unconfirmed"
+"""Why a vote is refused whose candidate is not listed, or not heard where it is (``claims``)."""
 TICK_S = 0.05
+TICK_MIN_S = 0.001
 TICK_MAX_S = 0.2
 """The most that one tick counts for, however long it took."""
 UNSYNCED_MAX_S = 10.0
@@ -51,12 +56,16 @@ class Electing:
         self.leads: Term | None = None
         self.founds: Found | None = None
         """The decision behind a founding term."""
+        self.announced: tuple[Term, str] = (Term(0), "")
+        """Whom this node has asked to take over as the master of that term; it stays said when the term is over."""
         self._node = node
         self._log = node.opened()
         self._now = 0.0
         self._ticked_s = node.seams.clock.monotonic_s()
         self._door = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._looks_at: asyncio.Task[bool] | None = None
+        """Whether the master whose feed is being taken leads still."""
         self._listed: tuple[GroupEntry | None, bool, list[Elector]] = (None, False, [])
         """The newest group of the log, whether it is known durable, and the electors that count by it."""
         self.core = self._new_core()
@@ -76,7 +85,7 @@ class Electing:
         """Ticks for as long as the node lives."""
         try:
             while True:
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(self._pause_s())
                 self._count()
                 if not self._door.locked() and not self._rests():
                     async with self._door:  # at once; where this task ends, all that comes through the door does
@@ -84,6 +93,11 @@ class Electing:
         finally:
             for task in self._tasks:
                 task.cancel()
+
+    def _pause_s(self) -> float:
+        """Until the next tick: one is there when this node's time comes, for milliseconds order who stands first."""
+        left = self.core.due_in(self._now)
+        return max(left, TICK_MIN_S) if 0.0 < left < TICK_S else TICK_S
 
     def _count(self) -> None:
         now = self._node.seams.clock.monotonic_s()
@@ -97,8 +111,7 @@ class Electing:
         core, node = self.core, self._node
         standing = self._standing()
         if core.is_due(self._now, standing):
-            if node.following is not None and node.following.taking_feed:
-                core.postpone(self._now, standing)
+            if self._takes_feed_of_the_living(standing):
                 return
             await node.roles.end()
             await node.drained()
@@ -107,6 +120,28 @@ class Electing:
         if why:
             await self._carry_out(core.resign(why, self._now, standing))
         await self._carry_out(core.tick(self._now, standing))
+
+    def _takes_feed_of_the_living(self, standing: Standing) -> bool:
+        """A feed is being taken, which may take its time, a rollback say: its master is asked whether it leads, and the
+        election is put off while that answer is on its way, and where it does.  A master that has fallen silent costs a
+        second more, whatever the feed is doing."""
+        following = self._node.following
+        if following is None or not following.taking_feed or following.master is None:
+            self._looks_at = None
+            return False
+        if self._looks_at is None:
+            self._looks_at = self._spawn(self._leads_still(following.master))
+            return True
+        if not self._looks_at.done():
+            return True
+        leads, self._looks_at = failure_of(self._looks_at) is None and self._looks_at.result(), None
+        if leads:
+            self.core.postpone(self._now, standing)
+        return leads
+
+    async def _leads_still(self, master: NodeName) -> bool:
+        answer = await self._node.confirming.answer(master)
+        return answer is not None and answer.state == "MASTER" and answer.term >= self.core.term
 
     def _unfit(self) -> str:
         """Why this node can lead no more, if it leads."""
@@ -131,7 +166,8 @@ class Electing:
 
     def gone(self, master: NodeName) -> None:
         """Where ``master`` was, connections are refused."""
-        self.core.gone(master, self._now)
+        self._count()
+        self.core.gone(master, self._now, self._electors())
 
     async def take_feed(self, master: NodeName, term: Term) -> None:
         """``term`` is stored, synced, and ``master`` heard, on return.  Raises ``StaleTerm``."""
@@ -148,6 +184,15 @@ class Electing:
 
     async def asked(self, request: VoteRequest) -> VoteReply:
         """``POST /v1/peer/vote``; what the reply says is synced."""
+        claim = claim_of(request)
+        believed = await self._believed(claim)
+        if believed is None or believed < claim.term:
+            await self._rise_to(believed or 0)
+            if not request.pre:
+                self._node.event("vote", term=request.term, sender=request.sender, granted=False, why=UNCONFIRMED)
+            return self.core.reply(request, UNCONFIRMED, self._standing())
+        if request.transfer and not await self._is_handed_over(request):
+            request = msgspec.structs.replace(request, transfer=False)
 
         async def ask() -> VoteReply:
             core, node = self.core, self._node
@@ -164,12 +209,20 @@ class Electing:
         return await self._through(ask)
 
     async def stand(self, master: NodeName, term: Term) -> None:
-        """The master of ``term`` asks this node to take over.  Raises ``StaleTerm`` when it is not the one heard."""
+        """The master of ``term`` asks this node to take over.  Raises ``StaleTerm`` when it is not the one heard, or
+        does not say so itself."""
+
+        def check() -> None:
+            if term != self.core.term or self.core.master != master:
+                raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
+
+        check()
+        if not await self._node.confirming.hands_over(master, term, to=self._node.name):
+            raise StaleTerm(f"{master} does not say itself that it hands term {term} over to this node")
 
         async def stand() -> None:
             core, node = self.core, self._node
-            if term != core.term or core.master != master:
-                raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {core.term}")
+            check()
             await node.roles.end()
             await node.drained()
             await self._carry_out(core.transfer(self._now, self._standing()))
@@ -192,15 +245,14 @@ class Electing:
 
         return await self._through(lead)
 
-    async def become_another(self, term: Term) -> None:
-        """The store draws another incarnation, its stored term at least ``term``; synced on return."""
+    async def become_another(self) -> None:
+        """The store draws another incarnation; synced on return."""
 
         async def draw() -> None:
             log = self._log
             record = replace(
                 log.node_file.record,
                 incarnation=self._node.seams.random.u64() or 1,
-                term=max(term, log.node_file.record.term),
                 voted_for="",
                 vote_term=0,
             )
@@ -209,10 +261,31 @@ class Electing:
 
         await self._through(draw)
 
-    def saw(self, term: Term) -> None:
-        """A listed member has stored ``term``: a master of a lower one steps down."""
+    def saw(self, claim: Claim) -> None:
+        """A replica says that it has stored a higher term: if it counts, a master of a lower one steps down."""
+        if claim.term > self.core.term:
+            self._spawn(self._see(claim))
+
+    async def _see(self, claim: Claim) -> None:
+        await self._rise_to(await self._believed(claim) or 0)
+
+    async def _rise_to(self, term: int) -> None:
         if term > self.core.term:
-            self._spawn(self._through(lambda: self._carry_out(self.core.saw(term))))
+            await self._through(lambda: self._carry_out(self.core.saw(Term(term))))
+
+    async def _believed(self, claim: Claim) -> int | None:
+        return await self._node.confirming.believed(claim, self._electors(), stored=self.core.term)
+
+    async def _is_handed_over(self, request: VoteRequest) -> bool:
+        """Whether the master of the term before, this node or the one that it hears, has asked the candidate to
+        stand."""
+        core = self.core
+        term, master = core.term, core.master
+        if master is None or request.term != term + 1:
+            return False
+        if master == self._node.name:
+            return self.announced == (term, request.sender)
+        return await self._node.confirming.hands_over(master, term, to=request.sender)
 
     async def resign(self, term: Term, why: str) -> None:
         """The lead of ``term`` has ended by itself, or must end."""
@@ -225,7 +298,9 @@ class Electing:
 
     @property
     def reason(self) -> str:
-        """Why this node does not stand, where that is its vote floor."""
+        """Why this node does not stand, where that is its vote floor, or that it has lost its group."""
+        if is_lost(self._log):
+            return REASON
         why = self.core.waits_for(self._standing())
         return f"below-floor: {why}" if why else ""
 
@@ -301,13 +376,14 @@ class Electing:
         self.core.floor = (record.floor_term, record.floor_vlsn)
         last = log.range.last_sync
         sound = node.state not in ("HALTED", "DAMAGED", "RESTORING")
-        sound = sound and not self._is_removed() and self._knows_group()
+        sound = sound and not self._is_removed() and not is_lost(log)
         return Standing(
             end=(log.history.term_of(last), last),
             electors=self._electors(),
             may_stand=sound and node.recognised and (node.mending is None or node.mending.may_stand),
             may_vote=node.state != "HALTED" and node.recognised,
             reluctant=bool(log.no_space),
+            leaving=leaving(log.history.groups, log.dtvlsn, node.name, node.incarnation),
         )
 
     def _is_removed(self) -> bool:
@@ -318,13 +394,6 @@ class Electing:
             return False
         electable = voters(self._electors())
         return len(following.unlisted_by & electable) >= majority(len(electable))
-
-    def _knows_group(self) -> bool:
-        """What was the group before a change that may still be rolled back: a log that was cleaned past it has that in
-        its state record alone, and where that was lost every vote would be counted by the change."""
-        log = self._log
-        groups = log.history.groups
-        return log.range.first <= 1 or not groups or groups[0][0] <= log.dtvlsn
 
     def _electors(self) -> list[Elector]:
         log = self._log

@@ -15,8 +15,9 @@
    planned transfer passes.  Asking first (``pre``) changes nothing anywhere, so that a node that is cut off does not
    drive up terms.
 4. A vote is counted by whoever asked for it, from its own log: it counts if the voter's incarnation is listed there,
-   electable.
-5. Priority only delays standing.  With priority 0 a node stands after five rounds in which nobody won.
+   electable; the term of any other is not taken from its reply.  Which requests come here at all: ``claims``.
+5. Priority only delays standing, and orders it where the master's process has ended (``electors``).  With priority 0 a
+   node stands after five rounds in which nobody won.
 6. A master that has not heard a majority, itself included, for a timeout steps down.
 
 Pure: the time, the log's end and the group come in with each call, ``uniform`` gives the only chance there is.
@@ -35,9 +36,6 @@ from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.nodefile import NodeRecord
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
-GONE_FRACTION = 0.3
-"""Of an election timeout: how long at most a node waits once its master's process has ended."""
-
 FIRST_FRACTION = 0.2
 """Of an election timeout: how long at least a node that has just started waits; whoever hears a master refuses it."""
 
@@ -63,6 +61,9 @@ class Standing:
     may_vote: bool = True
     reluctant: bool = False
     """It could lead, but take no appends (no space): it stands as with priority 0."""
+    leaving: bool = False
+    """The list that leaves it out may still be rolled back: until it is durable this node may be the only one that a
+    majority of the others can elect (Raft, dissertation, §4.2.2).  It counts for nothing itself."""
 
 
 @dataclass(slots=True)
@@ -131,6 +132,10 @@ class Election:
             return not electable or self._heard(now, electable) >= majority(len(electable))
         return self._waits(now, electors)
 
+    def due_in(self, now: float) -> float:
+        """Seconds until this node's time to stand has come, if it follows."""
+        return self._deadline - now
+
     def is_due(self, now: float, standing: Standing) -> bool:
         """The next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
         if self.role is Role.MASTER or self._waits(now, standing.electors):
@@ -141,12 +146,14 @@ class Election:
         """A feed is being taken: nothing is to be said against its master before that has ended."""
         self._wait(now, standing.electors)
 
-    def gone(self, master: NodeName, now: float) -> None:
+    def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
         """Nothing listens any more where ``master`` was: its process has ended, and silence need not be waited out."""
         if self.role is Role.FOLLOWER and self.master == master:
             self.master = None
             self._heard_at = now - self._timeout_s[1]
-            self._deadline = min(self._deadline, now + self._uniform(0.0, self._timeout_s[0] * GONE_FRACTION))
+            least, most = self._of(electors).turn(master)
+            turn = self._uniform(least * self._timeout_s[0], most * self._timeout_s[0])
+            self._deadline = min(self._deadline, now + turn)
 
     def saw(self, term: Term) -> list[Action]:
         """A listed member has stored ``term``."""
@@ -216,7 +223,11 @@ class Election:
             self._wait(now, standing.electors)
         elif not request.pre and request.term > self.term and not self._hears(now) and standing.may_vote:
             actions += self._rise(Term(request.term), f"{request.sender} stands in term {request.term}")
-        reply = VoteReply(
+        return actions, self.reply(request, refusal, standing)
+
+    def reply(self, request: VoteRequest, refusal: str, standing: Standing) -> VoteReply:
+        """``refusal``: why it is refused, "" for a vote."""
+        return VoteReply(
             sender=self.name,
             incarnation=f"{self.incarnation:016x}",
             term=self.term,
@@ -227,21 +238,20 @@ class Election:
             reason=refusal,
             master=self.master or "",
         )
-        return actions, reply
 
     def answered(self, reply: VoteReply, now: float, standing: Standing) -> list[Action]:
         """A reply to what ``Ask`` sent; late ones and those of another round change nothing."""
+        listed = {elector.name: elector for elector in standing.electors if elector.electable}
+        elector = listed.get(NodeName(reply.sender))
+        if elector is None or f"{elector.incarnation:016x}" != reply.incarnation:
+            return []  # rule 4; and its term is nobody's who counts
         if reply.term > self.term and not (reply.pre and reply.granted):
             return self._rise(Term(reply.term), f"{reply.sender} has stored term {reply.term}")
         if reply.granted and not reply.pre and reply.term != self.term:
             return []  # a vote of an earlier term, late: its voter may vote otherwise in this one
         wanted = {Role.ASKING: True, Role.STANDING: False}.get(self.role)
-        listed = {elector.name: elector for elector in standing.electors if elector.electable}
-        elector = listed.get(NodeName(reply.sender))
-        if wanted is None or reply.pre is not wanted or elector is None:
+        if wanted is None or reply.pre is not wanted:
             return []
-        if f"{elector.incarnation:016x}" != reply.incarnation:
-            return []  # rule 4
         self._round.ends[elector.name] = reply.end
         if reply.granted:
             self._round.granted.add(elector.name)
@@ -306,7 +316,11 @@ class Election:
 
     def _may_stand(self, standing: Standing, *, rounds: int, asked: bool = False) -> bool:
         own = next((elector for elector in standing.electors if elector.name == self.name), None)
-        if own is None or own.incarnation != self.incarnation or not own.electable or not standing.may_stand:
+        if not standing.may_stand:
+            return False
+        if own is None:
+            return standing.leaving
+        if own.incarnation != self.incarnation or not own.electable:
             return False
         return asked or (own.priority > 0 and not standing.reluctant) or rounds >= ROUNDS_BEFORE_PRIORITY_0
 

@@ -3,12 +3,17 @@
     2026-01-02 03:04:05,678 INFO n2 elected term=7            a line of the node's log
     GET /v1/events?from=41  ->  {"first":1,"next":57,"events":[{"number":41,"time":…,"event":"elected","term":7}, …]}
 
+An event has the level of what an operator has to do about it: INFO nothing, WARNING to look, ERROR to act.  What only
+says that something is still so is one event, however often it is said: it takes the next number again, with ``count``
+and, in ``since``, when it was first said; its line is logged for every power of two.
+
 Names are stable: whoever looks for one in a log or counts it finds it after an upgrade, too.  ``KINDS`` is the list of
 them, and docs/operating.md says what each means.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Mapping
 from itertools import islice
@@ -18,10 +23,13 @@ RING: Final = 1_000
 RECENT: Final = 10
 """Of each kind."""
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "node": ("open", "opened", "state", "old_image"),
+    "node": ("open", "opened", "state", "old_image", "unpunched", "no_space", "has_space"),
     "election": ("stands", "vote", "elected", "leads", "steps_down", "hands_over", "hand_over.failed", "master"),
     "founding": ("founding", "peer.silent"),
-    "group": ("group.change", "group.durable", "group.promoted", "group.readmitted", "group.waits"),
+    "group": (
+        *("group.change", "group.durable", "group.level", "group.promoted", "group.readmitted", "group.waits"),
+        "group.found",
+    ),
     "feed": ("feed.start", "feed.mode", "feed.end", "feed.stopped"),
     "syncup": ("syncup", "rolled_back", "integrity"),
     "restore": (
@@ -31,6 +39,23 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
+WARNINGS: Final = frozenset(
+    {
+        *("old_image", "unpunched", "no_space", "steps_down", "hand_over.failed", "peer.silent", "group.waits"),
+        *("feed.stopped", "rolled_back", "integrity", "restore.begin", "restore.again", "restore.failed"),
+        *("scrub.unreadable", "cleaning.paused", "hold.dropped"),
+    }
+)
+ERRORS: Final = frozenset({"damage", "damage.stays"})
+_STATE_LEVELS: Final = {"DAMAGED": logging.ERROR, "HALTED": logging.ERROR, "RESTORING": logging.WARNING}
+REPEATING: Final = frozenset(
+    {
+        *("vote", "peer.silent", "group.waits", "feed.stopped", "feed.end", "integrity", "hand_over.failed", "syncup"),
+        *("restore.again", "restore.failed", "restore.note", "damage", "damage.stays", "scrub.unreadable"),
+        *("cleaning.paused", "hold.dropped", "unpunched"),
+    }
+)
+"""Those that are said again while what they say stays so."""
 _KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names}
 
 
@@ -39,28 +64,55 @@ class Events:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._ring: deque[dict[str, Any]] = deque(maxlen=RING)
+        self._ring: deque[dict[str, Any]] = deque()
+        self._repeated: dict[tuple[object, ...], dict[str, Any]] = {}
         self._recent: dict[str, deque[dict[str, Any]]] = {kind: deque(maxlen=RECENT) for kind in (*KINDS, "")}
         self._next = 1
 
-    def note(self, name: str, time_us: int, fields: Mapping[str, object]) -> None:
-        event = {"number": self._next, "time": time_us, "event": name, **{key: _plain(fields[key]) for key in fields}}
+    def note(self, name: str, time_us: int, fields: Mapping[str, object]) -> int:
+        """How often it was said by now, in the same words, while it was kept."""
+        plain = {key: _plain(fields[key]) for key in fields}
+        said: tuple[object, ...] = (name, *plain.items())
+        before = self._repeated.get(said) if name in REPEATING else None
+        level = logging.getLevelName(level_of(name, fields)).lower()
+        event: dict[str, Any] = {"number": self._next, "time": time_us, "level": level, "event": name, **plain}
+        recent = self._recent[_KIND_OF.get(name, "")]
+        if before is not None:
+            event |= {"count": before.get("count", 1) + 1, "since": before.get("since", before["time"])}
+            self._ring.remove(before)
+            if before in recent:
+                recent.remove(before)
+        elif len(self._ring) == RING:
+            oldest = self._ring.popleft()
+            self._repeated = {key: each for key, each in self._repeated.items() if each is not oldest}
+        if name in REPEATING:
+            self._repeated[said] = event
         self._next += 1
         self.counts[name] += 1
         self._ring.append(event)
-        self._recent[_KIND_OF.get(name, "")].append(event)
+        recent.append(event)
+        return int(event.get("count", 1))
 
     def since(self, number: int, limit: int) -> dict[str, Any]:
         """At most ``limit`` of those from ``number`` on that are kept; ``first`` is the oldest kept, ``next`` where to
         go on."""
-        first = self._next - len(self._ring)
-        start = max(0, number - first)
-        events = list(islice(self._ring, start, start + limit))
+        first = self._ring[0]["number"] if self._ring else self._next
+        later = (event for event in self._ring if event["number"] >= number)
+        events = list(islice(later, limit))
         return {"first": first, "next": events[-1]["number"] + 1 if events else self._next, "events": events}
 
     def recent(self, kind: str, *names: str) -> list[dict[str, Any]]:
         """The last ten of ``kind``, the newest first; of ``names`` only, if there are any."""
         return [event for event in reversed(self._recent[kind]) if not names or event["event"] in names]
+
+
+def level_of(name: str, fields: Mapping[str, object]) -> int:
+    """``logging``'s."""
+    if name == "state":
+        return _STATE_LEVELS.get(str(fields.get("state", "")), logging.INFO)
+    if name in ERRORS:
+        return logging.ERROR
+    return logging.WARNING if name in WARNINGS else logging.INFO
 
 
 def _plain(value: object) -> object:

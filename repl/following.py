@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 from repl import founding
 from repl.api import FeedHello
 from repl.catching_up import CatchingUp
+from repl.claims import TERMS_AHEAD_MAX
 from repl.founding import Answer
 from repl.http.feed import encode_hello
-from repl.integrity import resolve
+from repl.integrity import agree_where_durable, resolve
 from repl.peers import ask
 from repl.role import Role
 from replica.feed import FeedRejected, ReplicaFeed
@@ -108,6 +109,7 @@ class Following(Role):
         node = self.node
         try:
             answer = await self._find()
+            self._check_near(answer)
             channel = await self._connect(answer)
         except (VlsnLogError, OSError, TimeoutError) as error:
             self._stopped(error)
@@ -124,6 +126,7 @@ class Following(Role):
             drained=node.drained,
             offload=node.offload("feeds"),
             on_position=self._on_position,
+            on_progress=self._on_progress,
             unsynced_bytes_max=node.config.unsynced_bytes_max,
         )
         self.feeds += 1
@@ -131,14 +134,15 @@ class Following(Role):
             await feed.run()
         except (BaseExceptionGroup, VlsnLogError, OSError, TimeoutError) as errors:
             first = _first(errors) if isinstance(errors, BaseExceptionGroup) else errors
-            self._raise(await self._weighed(first) if _is_integrity(first) else first)
+            self._raise(await self._weighed(first))
         finally:
             self.feed = None
             await channel.close()
 
     async def _find(self) -> Answer:
         """What the member that leads says of itself.  One that leads a term below the stored one is taken only when
-        no other leads: its feed is no good, but it steps down when it is told.  Raises ``NotMaster``, ``NotListed``."""
+        no other leads: its feed is no good, but it steps down when it is told.  Raises ``NotMaster``, ``NotListed``,
+        ``WrongVersion``."""
         node = self.node
         loop = asyncio.get_running_loop()
         called = self._called = loop.create_future()
@@ -184,6 +188,7 @@ class Following(Role):
             raise NotListed("; ".join(sorted(said)))
         if behind is not None and not called.done():
             return behind
+        node.members.check_strangers()
         raise NotMaster(node.electing.reason or "; ".join(sorted(said)) or "no member leads")
 
     def _silent(self, name: NodeName, error: BaseException) -> None:
@@ -191,6 +196,13 @@ class Following(Role):
         if isinstance(error, Unreachable) and error.refused:
             assert self.node.electing is not None
             self.node.electing.gone(name)
+
+    def _check_near(self, master: Answer) -> None:
+        """A master that nobody else names is none many terms ahead: this node's vote has had a part in its election.
+        Raises ``NotMaster``."""
+        stored = self.log.node_file.record.term
+        if master.term > stored + TERMS_AHEAD_MAX and self.node.members.vouches_for_itself(NodeName(master.name)):
+            raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and nobody else names it")
 
     async def _connect(self, master: Answer) -> Channel:
         """A feed's channel.  Raises what the master refuses it with."""
@@ -216,16 +228,35 @@ class Following(Role):
             to_incarnation=to_incarnation,
             term=Term(record.term),
             process=self.node.process,
+            levels=self.node.seams.levels,
         )
 
     async def _weighed(self, fault: BaseException) -> BaseException:
-        """What is raised in the place of an integrity fault."""
+        """What is raised in the place of ``fault``: one that time does not mend may end in a restore, or halt the
+        node."""
         if self.node.stopping:
             return fault
         try:
-            return Unreachable(await resolve(self.node, getattr(fault, "vlsn", 0), str(fault)))
-        except Halted as error:
+            if _is_integrity(fault):
+                return Unreachable(await resolve(self.node, getattr(fault, "vlsn", 0), str(fault)))
+            why = self._restores_for(fault)
+            if why:
+                silent = await agree_where_durable(self.node, why)
+                self.node.restoration.want(why, silent=silent)
+        except (Halted, Unreachable) as error:
             return error
+        return fault
+
+    def _restores_for(self, fault: BaseException) -> str:
+        """Why this log is to be replaced for ``fault`` of a feed; "" where another try may do."""
+        feed = self.feed
+        if isinstance(fault, FeedRejected) and fault.reason == Trimmed.slug and feed is not None and not feed.term:
+            return f"trimmed: {fault}"
+        if isinstance(fault, Damaged) and feed is not None and feed.position is None:
+            self._damaged_syncups += 1
+            if self._damaged_syncups >= DAMAGED_SYNCUPS_MAX:
+                return f"damaged: {self._damaged_syncups} syncups in a row ended so: {fault}"
+        return ""
 
     def _raise(self, error: BaseException) -> None:
         if self.node.stopping:
@@ -234,13 +265,7 @@ class Following(Role):
             raise error
         self._stopped(error)
         if isinstance(error, FeedRejected):
-            if error.reason == Trimmed.slug and self.feed is not None and not self.feed.term:
-                self.node.restoration.want(f"trimmed: {error}")
             raise Unreachable(f"{error.reason}: {error}") from error
-        if isinstance(error, Damaged) and self.feed is not None and self.feed.position is None:
-            self._damaged_syncups += 1
-            if self._damaged_syncups >= DAMAGED_SYNCUPS_MAX:
-                self.node.restoration.want(f"damaged: {self._damaged_syncups} syncups in a row ended so: {error}")
         if isinstance(error, VlsnLogError) and not isinstance(error, _Again):
             raise ChannelClosed(str(error)) from error
         raise error
@@ -263,6 +288,10 @@ class Following(Role):
             self._taken()
         self.node.durable_rose()
 
+    def _on_progress(self) -> None:
+        assert self.master is not None and self.feed is not None and self.node.electing is not None
+        self.node.electing.heard(self.master, self.feed.term)
+
     def _taken(self) -> None:
         """A feed has got past its syncup."""
         node, feed = self.node, self.feed
@@ -277,6 +306,8 @@ class Following(Role):
             self.feed.synced()
 
     def tick(self) -> None:
+        if self.feed is not None:
+            self.feed.tick()
         if self.feed is not None and self.feed.position is not None:
             now = self.node.seams.clock.monotonic_s()
             self.catching_up.note(now, self.log.range.last_sync, self.feed.position.last_vlsn)

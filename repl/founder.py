@@ -13,6 +13,7 @@ from repl import founding
 from repl.founding import Found, Wait
 from repl.peers import ask_all
 from repl.role import Role
+from vlsn.errors import WrongVersion
 from vlsn.ids import Term
 
 if TYPE_CHECKING:
@@ -44,5 +45,13 @@ class Founder(Role):
                     if await node.electing.found(found):
                         return
                 case Wait(reason):
-                    node.set_state("UNKNOWN", reason)
+                    node.set_state("UNKNOWN", _stranger(node) or reason)
             await asyncio.sleep(ASK_AGAIN_S)
+
+
+def _stranger(node: Node) -> str:
+    try:
+        node.members.check_strangers()
+    except WrongVersion as error:
+        return f"{error.slug}: {error}"
+    return ""

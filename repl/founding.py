@@ -22,8 +22,9 @@ from msgspec import Meta
 
 from vlsn.errors import BadBody
 from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.levels import LEVEL_1, Levels
 from vlsn.messages import read_json, read_object
-from vlsn.records import GroupEntry, Member
+from vlsn.records import MEMBERS_MAX, GroupEntry, Member
 from vlsn.stream import Hex, Name, Number, StoredTerm
 
 Purpose = Literal["founding", "discovery"]
@@ -33,9 +34,9 @@ FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits.  ``term``, ``sequence``, ``told``: what the
-    sender tells of itself (``images``)."""
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits.  ``term``, ``sequence``, ``told``,
+    ``told_term``: what the sender tells of itself (``images``)."""
 
     group: Name
     sender: Name
@@ -46,6 +47,31 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     term: StoredTerm = 0
     sequence: Number = 0
     told: Number = 0
+    url: MasterUrl = ""
+    """The sender's."""
+    group_term: Number = 0
+    group_vlsn: Number = 0
+    """Where the newest GROUP entry lies that its log has."""
+    told_term: Number = 0
+    wants_group: bool = False
+    """Its own log has lost the GROUP entry that counts (``lost_group``)."""
+    levels: Levels = LEVEL_1
+    """What the sender speaks; left out, and so understood by whoever knows of no levels, while that is level 1."""
+
+
+class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a member is, and what it is: ``vlsn`` 0 where nobody knows."""
+
+    incarnation: Hex
+    vlsn: Number
+
+
+class KnownGroup(msgspec.Struct, frozen=True):
+    """The newest GROUP entry that is known durable, at ``vlsn``; there is no other up to ``upto``."""
+
+    vlsn: Number
+    upto: Number
+    entry: GroupEntry
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,14 +95,27 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Its wall clock, µs since the epoch."""
     sequence: Number = 0
     told: Number = 0
-    """With ``term``: what it tells of itself (``images``)."""
+    told_term: Number = 0
+    """With ``term``: what it tells of itself (``images``); ``told_term`` is that of the block at VLSN ``told``."""
     master: MasterName = ""
     master_url: MasterUrl = ""
     """Who leads, as far as it knows, and where: a node that was away may not know that member yet."""
     heard_sequence: Number = 0
     heard_term: Number = 0
     heard_told: Number = 0
+    heard_told_term: Number = 0
     """What it has heard of who asks."""
+    known_group: KnownGroup | None = None
+    """To who wants it."""
+    holds: dict[Name, HoldPosition] | None = None
+    """Of a master: what each member still needs (``member_holds``)."""
+    levels: Levels = LEVEL_1
+    """What it speaks."""
+    members: dict[Name, MasterUrl] = {}  # msgspec copies it
+    """Of a list that is newer than the asker's: who is in it, and where."""
+    hands_to: MasterName = ""
+    hands_term: Number = 0
+    """Whom it has asked to take over, and from which term of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +141,17 @@ def read_question(body: object) -> Question:
 def read_answer(body: bytes) -> Answer:
     """What another node said of itself, each number within what a record or a block can hold.  Raises ``BadBody``."""
     answer = read_json(body, Answer, "no answer to a hello")
+    if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:
+        raise BadBody(f"an answer that tells how far {len(answer.holds)} members are")
     if (answer.empty and answer.last) or answer.last_term > answer.term:
         raise BadBody(f"an answer of a log to {answer.last} of term {answer.last_term}, stored term {answer.term}")
     return answer
+
+
+def is_newer(at: tuple[int, int], end: tuple[int, int]) -> bool:
+    """Whether the GROUP entry at ``at`` (term, VLSN) is one that a log with that ``end`` lacks and may yet get: behind
+    its end.  Before that, a durable one is in that log, and what is not was rolled back."""
+    return at > end
 
 
 def parse_hex(text: str) -> int:

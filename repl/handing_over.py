@@ -1,7 +1,8 @@
 """Handing over: a master moves its mastership to a replica.
 
 1  appends are held back (``admission``) once the heir is fed, until it has all of this log
-2  it is asked to stand, and its election ends this lead
+2  it is asked to stand, and its election ends this lead: whoever it asks for a vote, and it itself, first ask this
+   master whether that is so (``claims``)
 3  one that takes longer than ``HAND_OVER_S`` is given up: the lead goes on, and what was held back with it
 """
 
@@ -14,7 +15,7 @@ from feeder.feeder import Feeder
 from repl import founding
 from repl.peers import ask_all, ask_to_stand
 from vlsn.errors import BadArgument, NotMaster, Unreachable, VlsnLogError
-from vlsn.ids import NodeName
+from vlsn.ids import NodeName, Term
 
 if TYPE_CHECKING:
     from repl.leading import Leading
@@ -45,7 +46,11 @@ class HandingOver:
             async with asyncio.timeout(HAND_OVER_S):
                 return await self._run(to)
         except TimeoutError:
+            self._takes_back()
             raise Unreachable(f"{self.to} has not taken over within {HAND_OVER_S} s") from None
+        except VlsnLogError:
+            self._takes_back()
+            raise
         finally:
             self.to = None
             self.holds_back = False
@@ -61,9 +66,17 @@ class HandingOver:
         self.holds_back = True
         name = self.to = NodeName(feeder.replica)
         node.event("hands_over", to=name, term=self._lead.term)
+        assert node.electing is not None
+        node.electing.announced = self._lead.term, name  # before it is asked: whoever votes for it asks this node
         await ask_to_stand(node, name, self._lead.term)
         await self._over.wait()
         return name
+
+    def _takes_back(self) -> None:
+        """Nobody votes for that heir any more who hears this master."""
+        electing = self._lead.node.electing
+        if electing is not None:
+            electing.announced = Term(0), ""
 
     def _heir(self, to: NodeName | None) -> Feeder | None:
         """Who would lead next; None while it is not fed.  Raises ``BadArgument`` for a name that may not lead."""

@@ -2,12 +2,15 @@
 
     syncup finds them different ─► GET /v1/peer/copy of every electable member ─► counted by SHA-256
         SOUND     a majority has what this node has: the other side finds out the same of itself
-        MINORITY  a majority has something else: this node's log is restored; a master stops leading for that
+        MINORITY  a majority has something else: a master stops leading for that, and this node's log is restored, its
+                  newest segments kept aside; unless this node knows durable what the others do not have
         OPEN      those that have not told yet could still make a majority: asked again at the next try
         SPLIT     they could not: nobody can say which copy is right, and the node halts for a person
 
-A copy counts whoever leads, and whether or not the VLSN is durable: what a majority holds with one content is the only
-content that can ever have been acknowledged.
+A copy counts whoever leads, and whether or not the VLSN is durable.  What a majority holds now need not be what was
+acknowledged: disks of a majority may have come back old.  So before a log is given up unasked, for whatever reason, its
+block at its durable end is held against everybody's: nothing that this node knows durable goes while another member has
+something else in its place.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -25,16 +29,24 @@ import msgspec
 from feeder.acks import majority
 from repl.peers import get
 from repl.providing import block_at, check_names
-from vlsn.errors import BadBody, Damaged, Halted, NotFound, NotMaster, Trimmed, VlsnLogError
+from vlsn.errors import BadBody, Damaged, Halted, NotFound, NotMaster, Trimmed, Unreachable, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
 from vlsn.messages import read_json
 from vlsn.stream import Number
+from vlsn.together import failure_of
 
 if TYPE_CHECKING:
     from repl.node import Node
 
 
-_ADVICE = "Compare the copies with 'vlsnlog audit'"
+_ADVICE = (
+    "Nothing of this log was changed. Keep all directories, and compare them with 'vlsnlog audit'; 'vlsnlog restore' "
+    "gives this node's log up"
+)
+
+
+REST_S = 0.5
+"""How long the other members are waited for behind the first, before a log is given up."""
 
 
 class Verdict(StrEnum):
@@ -44,13 +56,15 @@ class Verdict(StrEnum):
     SPLIT = "split"
 
 
-class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Copy(msgspec.Struct, frozen=True):
     """The block that holds a VLSN in one node's log."""
 
     term: Number
     first: Number
     last: Number
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    durable: Number = 0
+    """Up to where that node knows its log durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +105,61 @@ async def resolve(node: Node, vlsn: int, said: str) -> str:
         return f"{said}; waits for what {', '.join(weighed.silent)} will tell"
     if weighed.verdict is Verdict.SOUND:
         return f"{said}; most members hold what this node holds"
-    node.restoration.want(f"{said}; most members hold another block", avoid=weighed.others)
-    return f"{said}; most members hold another block, this log is restored"
+    said = f"{said}; most members hold another block"
+    if vlsn <= node.opened().dtvlsn:
+        raise Halted(f"{said}, and this node knows its own durable. {_ADVICE}")
+    silent = await agree_where_durable(node, said)
+    node.restoration.want(said, avoid=weighed.others, silent=silent, keep=True)
+    return f"{said}, this log is restored"
+
+
+async def agree_where_durable(node: Node, said: str) -> frozenset[NodeName]:
+    """Before this log is given up for what is ``said``: that no member holds another block at its durable end and
+    knows that durable, and no majority does.  Who has not told, and is not to be restored from.  Raises ``Halted``,
+    ``Unreachable`` when nobody has told."""
+    log, own = node.opened(), NodeName(node.config.name)
+    at = Vlsn(min(log.dtvlsn, log.range.last_sync))
+    if at < log.range.first or not at:
+        return frozenset()
+    try:
+        digest = (await own_copy(node, at)).sha256
+    except Damaged:
+        digest = ""  # its term alone is known
+    term = log.history.term_of(at)
+    copies: dict[NodeName, Copy] = {}
+    told: set[NodeName] = set()
+
+    async def one(name: NodeName) -> None:
+        with suppress(Trimmed):  # it has cleaned that away; who is not that far has told nothing
+            copies[name] = await _ask(node, name, at)
+        told.add(name)
+
+    others = [name for name in node.members.electable if name != own]
+    asked = {asyncio.create_task(one(name), name=f"copy of {name}") for name in others}
+    try:
+        waiting = asked
+        while waiting and not told:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting:
+            await asyncio.wait(waiting, timeout=REST_S)
+    finally:
+        for task in asked:
+            task.cancel()
+    for task in asked:
+        fault = failure_of(task) if task.done() else None
+        if fault is not None and not isinstance(fault, VlsnLogError | OSError):
+            raise fault
+    if not told:
+        raise Unreachable(f"{said}; no other member tells what it holds at VLSN {at}")
+    differ = [name for name, copy in copies.items() if (copy.term, copy.sha256) != (term, digest or copy.sha256)]
+    durable = [name for name in differ if copies[name].durable >= at]
+    if durable or len(differ) >= majority(len(node.members.electable)):
+        node.event("integrity", vlsn=at, verdict="durable", copies=" ".join(sorted(differ)), silent="")
+        raise Halted(
+            f"{said}; at VLSN {at}, up to which this node knows its log durable, {', '.join(sorted(differ))} "
+            f"hold{'s' * (len(differ) == 1)} another block. {_ADVICE}"
+        )
+    return frozenset(others) - told
 
 
 async def look(node: Node, vlsn: Vlsn) -> Weighed:
@@ -124,7 +191,8 @@ async def answer_copy(node: Node, asked: Mapping[str, str], vlsn: int) -> dict[s
 
 async def own_copy(node: Node, vlsn: Vlsn) -> Copy:
     block, header = await block_at(node, vlsn)
-    return Copy(header.term, header.first_vlsn, header.last_vlsn, sha256(block).hexdigest())
+    digest = sha256(block).hexdigest()
+    return Copy(header.term, header.first_vlsn, header.last_vlsn, digest, node.opened().dtvlsn)
 
 
 async def _ask(node: Node, name: NodeName, vlsn: Vlsn) -> Copy:

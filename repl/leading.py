@@ -22,11 +22,12 @@ from repl.api import FeedHello
 from repl.appends import AppendBook
 from repl.catching_up import CatchingUp
 from repl.changing import Changes
-from repl.cleaning import FeederHolds, overtaken
+from repl.claims import Claim
 from repl.founding import Found
 from repl.handing_over import HandingOver
 from repl.images import NOTHING, Told
 from repl.integrity import resolve
+from repl.member_holds import overtaken
 from repl.offload import settle
 from repl.peers import ask_all
 from repl.read_index import LeadersRounds
@@ -44,6 +45,7 @@ from vlsn.errors import (
     VlsnLogError,
     WrongIncarnation,
     WrongName,
+    WrongVersion,
 )
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
 from vlsn.queued import Pending
@@ -78,7 +80,8 @@ class Leading(Role):
         self.changes = Changes(self)
         self.messages = Messages()
         self.rounds = LeadersRounds(self)
-        self.holds = FeederHolds(self.log, node.name, self._hold_dropped)
+        assert node.holds is not None
+        self.holds = node.holds
         self._tasks: dict[Feeder, asyncio.Task[None]] = {}
         self.present = 0
         """Replicas that count for ``insufficient-replicas``."""
@@ -122,6 +125,7 @@ class Leading(Role):
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
             await sealed  # the group that this very block founds is in the log then, and counts
+        self.holds.lead(log.history.group)
         self.changes.follow()
         self.book.note(self.own, log.range.last_sync)
         node.set_state("MASTER")
@@ -155,7 +159,6 @@ class Leading(Role):
         if self.node.state == "MASTER":
             self.node.set_state("UNKNOWN", "stopped leading")
         self.admission.close()
-        self.holds.release()
         if self._telling is not None:
             self._telling.cancel()
         for task in self._tasks.values():
@@ -204,6 +207,8 @@ class Leading(Role):
         now, last = self.node.seams.clock.monotonic_s(), self.log.range.last
         for feeder in self.feeders.values():
             feeder.silent_ticks += 1
+            if not self.hears(feeder):
+                self._withdraw(feeder)
             self.catching_up[feeder.replica].note(now, feeder.acked, last)
         self._count_present()
         if self._ended.done() is False and self.book is not None and self.log.failure is not None:
@@ -224,7 +229,7 @@ class Leading(Role):
 
     # Feeds.
 
-    def check_feed(self, hello: FeedHello) -> None:
+    async def check_feed(self, hello: FeedHello) -> None:
         log = self.log
         if self.node.state != "MASTER":
             raise NotMaster("this node is not leading yet")
@@ -232,22 +237,43 @@ class Leading(Role):
             raise WrongName(f"{hello.node} is this node's own name")
         if hello.to_incarnation is not None and hello.to_incarnation != self.own:
             raise WrongIncarnation(f"this node is incarnation {self.own:016x}, not {hello.to_incarnation:016x}")
-        live = self.feeders.get(hello.node)
         if founding.listed_incarnation(log.history.group, hello.node) is None:
             raise NotListed(f"the group does not list {hello.node}")
-        if live is not None and live.incarnation != hello.incarnation:
-            if not self.hears(live) and live.streaming:
-                self._tasks[live].cancel()  # half open: another store has come in its place
-            raise DuplicateFeed(f"{hello.node} is fed already, as incarnation {live.incarnation:016x}")
+        if not hello.levels.hold(log.history.level):
+            said = f"the group is at level {log.history.level}, {hello.node} speaks level {hello.levels}"
+            raise WrongVersion(f"{said}: run another vlsnlog on {hello.node}")
         if hello.term > self.term:
             assert self.node.electing is not None
-            self.node.electing.saw(hello.term)
+            self.node.electing.saw(Claim(hello.node, hello.incarnation, hello.term))
             raise StaleTerm(f"{hello.node} has stored term {hello.term}, this master leads {self.term}")
+        if hello.node in self.feeders:
+            await self._check_replaced(hello)
+
+    async def _check_replaced(self, hello: FeedHello) -> None:
+        """A feed of that name lives.  The member itself is asked, where it is listed, whether it has left that one for
+        this; where it does not say, the same incarnation has, and another has once the live feed is silent."""
+        answer = await self.node.confirming.answer(hello.node)
+        if self.has_ended:
+            raise NotMaster("this node has stopped leading")
+        live = self.feeders.get(hello.node)
+        if live is None:
+            return
+        if answer is None:
+            half_open = live.streaming and not self.hears(live)
+            if half_open and live.incarnation != hello.incarnation:
+                self._tasks[live].cancel()  # another store has come in its place
+            taken = live.incarnation == hello.incarnation
+        else:
+            who = founding.parse_hex(answer.incarnation), founding.parse_hex(answer.process)
+            taken = who == (hello.incarnation, hello.process) and answer.master != self.node.name
+        if not taken:
+            raise DuplicateFeed(f"{hello.node} is fed already, as incarnation {live.incarnation:016x}")
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
         before = self.feeders.get(hello.node)
         if before is not None:
-            self._tasks[before].cancel()  # the same incarnation again: the old one is half open
+            self._tasks[before].cancel()  # half open, or not its own (``check_feed``)
+            self._withdraw(before)
         assert self.book is not None
         feeder = Feeder(
             replica=hello.node,
@@ -277,6 +303,7 @@ class Leading(Role):
             del self._tasks[feeder]
             if self.feeders.get(hello.node) is feeder:
                 del self.feeders[hello.node]
+                self._withdraw(feeder)
             self._count_present()
             self.node.event("feed.end", replica=hello.node, why=why)
         if fault is not None:
@@ -290,8 +317,18 @@ class Leading(Role):
             if not self._ended.done():
                 self._ended.set_exception(error)
 
+    def _withdraw(self, feeder: Feeder) -> None:
+        """It is fed, or heard, no more: it may be giving up what it has acknowledged, and counts again once it says so
+        again."""
+        assert self.book is not None
+        incarnation = Incarnation(feeder.incarnation)
+        self.node.members.heard.note(incarnation, self.heard_of(incarnation))
+        self.book.withdraw(incarnation)
+
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
         assert self.book is not None and self.node.electing is not None
+        if self.feeders.get(feeder.replica) is not feeder:
+            return  # replaced
         if feeder.incarnation in self.book.electable:
             self.node.electing.heard_from(feeder.replica)
         self.handing_over.acked()
@@ -307,7 +344,7 @@ class Leading(Role):
     def heard_of(self, incarnation: int) -> Told:
         """What it has acknowledged in this term."""
         synced = self.book.synced.get(Incarnation(incarnation)) if self.book is not None else None
-        return Told(0, self.term, synced) if synced is not None else NOTHING
+        return Told(0, self.term, synced, self.log.history.term_of(synced)) if synced is not None else NOTHING
 
     def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:
         for name in names:
@@ -316,17 +353,15 @@ class Leading(Role):
             self._tasks[feeder].cancel()
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
-        self.holds.matched(feeder.replica, at)
+        self.holds.matched(feeder.replica, feeder.incarnation, at)
 
     def switched(self, feeder: Feeder, mode: Mode) -> None:
         self.node.event("feed.mode", replica=feeder.replica, mode=mode, at=feeder.sent)
 
-    def _hold_dropped(self, replica: str, first: Vlsn) -> None:
+    def hold_dropped(self, replica: str, first: Vlsn) -> None:
         """It lies too far behind for the others to wait for it."""
-        why = overtaken(replica, first)
-        self.node.event("hold.dropped", owner="feeder", replica=replica, first=first)
         if replica in self.feeders:
-            self.end_feeds_of([replica], why)
+            self.end_feeds_of([replica], overtaken(replica, first))
 
     def past_syncup(self, feeder: Feeder) -> None:
         self.handing_over.acked()

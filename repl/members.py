@@ -6,16 +6,21 @@ A member is who the group's log lists; while this node knows no such list, who i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from feeder.acks import majority
 from repl import peers
 from repl.images import Heard, Told, both
-from vlsn.errors import Unreachable, VlsnLogError
+from vlsn.errors import Unreachable, VlsnLogError, WrongVersion
 from vlsn.ids import NodeName, Term
+from vlsn.levels import Levels
 
 if TYPE_CHECKING:
     from repl.node import Node
 
+BY_OWN_WORD_MAX = 4
+"""Who has no other word than its own: the last ones."""
 TELL_S = 5.0
 """How often the members tell one another how far they are (``images``)."""
 
@@ -27,10 +32,18 @@ class Members:
         self._node = node
         self._learned: dict[NodeName, str] = {}
         """A master that neither this node's log nor its settings name."""
+        self._vouched: dict[NodeName, str] = {}
+        """Whom a member's newer list names."""
+        self._by_own_word: dict[NodeName, str] = {}
+        """Who says of itself that a newer list names it; of use while too few of this node's own list are there."""
         self.heard = Heard()
         """What other nodes have told of themselves in this process's life."""
         self.silent: dict[NodeName, str] = {}
         """Who could not be reached when last asked, and why; each member is asked every ``TELL_S``."""
+        self.levels: dict[NodeName, Levels] = {}
+        """What each has told that it speaks."""
+        self.strangers: dict[NodeName, str] = {}
+        """With whom this node had no level in common when it last asked."""
 
     # Where they are.
 
@@ -47,7 +60,29 @@ class Members:
     def urls(self) -> dict[NodeName, str]:
         """Whom this node asks, and where: every member, and who is one by its settings alone.  As configured here,
         else as the group lists it."""
-        return {**self._learned, **self.listed, **self._node.config.members}
+        hints = self._by_own_word if self._by_own_word and self.are_too_few() else {}
+        return {**hints, **self._vouched, **self._learned, **self.listed, **self._node.config.members}
+
+    def are_too_few(self) -> bool:
+        """Those of this node's own list that can be reached elect nobody."""
+        electable = self.electable
+        return sum(name not in self.silent for name in electable) < majority(len(electable))
+
+    def vouches_for_itself(self, name: NodeName) -> bool:
+        """Nobody but ``name`` has said that it is a member."""
+        return name not in {**self._vouched, **self._learned, **self.listed, **self._node.config.members}
+
+    def vouched_for(self, members: Mapping[str, str]) -> None:
+        """A member has a newer list than this node: these are in it."""
+        self._vouched = {NodeName(name): url for name, url in members.items() if url}
+
+    def told_of_itself(self, name: NodeName, url: str) -> None:
+        """``name`` says that it is at ``url``, and in a newer list than this node's."""
+        if url:
+            self._by_own_word.pop(name, None)
+            self._by_own_word[name] = url
+            while len(self._by_own_word) > BY_OWN_WORD_MAX:
+                del self._by_own_word[next(iter(self._by_own_word))]
 
     def learn(self, master: NodeName, url: str) -> None:
         """A member says who leads, and where; of use where this node knows nothing of that one."""
@@ -69,10 +104,16 @@ class Members:
 
     def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
         """``name`` was asked, or has asked; with a refusal it has answered, too."""
-        if isinstance(fault, Unreachable):
-            self.silent[name] = str(fault)
-        else:
-            self.silent.pop(name, None)
+        for kind, named in ((Unreachable, self.silent), (WrongVersion, self.strangers)):
+            if isinstance(fault, kind):
+                named[name] = str(fault)
+            else:
+                named.pop(name, None)
+
+    def check_strangers(self) -> None:
+        """Raises ``WrongVersion`` naming the members that this node cannot talk to, if there are any."""
+        if self.strangers:
+            raise WrongVersion("; ".join(said for _, said in sorted(self.strangers.items())))
 
     # What is told.
 
@@ -83,7 +124,10 @@ class Members:
         record = log.node_file.record
         leads = lead is not None and lead.term == record.term
         fed = following is not None and following.streams_in(Term(record.term))
-        return Told(record.sequence, record.term, log.range.last_sync if leads or fed else 0)
+        if not (leads or fed):
+            return Told(record.sequence, record.term)
+        last = log.range.last_sync
+        return Told(record.sequence, record.term, last, log.history.term_of(last))
 
     def heard_of(self, incarnation: int) -> Told:
         heard, leading = self.heard.of(incarnation), self._node.leading

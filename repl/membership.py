@@ -165,6 +165,14 @@ def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEnt
     )
 
 
+def leaving(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int, name: str, incarnation: int) -> bool:
+    """Whether the newest list leaves that one out, may still be rolled back, and the one before has it as electable."""
+    if len(groups) < 2 or groups[-1][0] <= dtvlsn or any(member.name == name for member in groups[-1][1].members):
+        return False
+    own = name, f"{incarnation:016x}"
+    return any((each.name, each.incarnation) == own and each.electable for each in groups[-2][1].members)
+
+
 def check_change(
     groups: Sequence[tuple[Vlsn, GroupEntry]],
     proposed: GroupEntry,

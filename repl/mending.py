@@ -122,6 +122,7 @@ class Mending:
         kept = await self._alone(
             lambda: mend(log.seams.disk, log.directory, filling, free_bytes_min=log.options.free_bytes_min)
         )
+        log.placement.give_back(wound.number)
         self.mended += len(filling.frames)
         tell(node, wound, filling, kept)
 

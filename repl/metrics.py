@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from repl.nodestatus import readiness, status
@@ -20,6 +21,7 @@ _STATES = ("MASTER", "REPLICA", "UNKNOWN", "DAMAGED", "RESTORING", "HALTED")
 def metrics_text(node: Node) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(node))
+    ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
@@ -30,6 +32,10 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         node = self._node
         said = status(node)
+        python = ".".join(map(str, sys.version_info[:3]))
+        build = GaugeMetricFamily("vlsnlog_build_info", "1, of the version that runs", labels=["version", "python"])
+        build.add_metric([said["version"], python], 1.0)
+        yield build
         yield _gauge("first_vlsn", "First VLSN in the log", said["range"]["first"])
         yield _gauge("last_vlsn", "Last VLSN in the log", said["range"]["last"])
         yield _gauge("synced_vlsn", "Last VLSN synced on this node", said["range"]["last_sync"])
@@ -66,6 +72,8 @@ class _Collector:
         yield _gauge("producers", "Exactly-once producers that the log knows", len(log.history.producers))
         yield _counter("duplicate_appends", "Appends that were in the log or its queue before", node.duplicate_appends)
         yield _gauge("segments", "Live segment files", said["log"]["segments"])
+        yield _gauge("disk_bytes", "What all segment files take of the disk", said["log"]["bytes_on_disk"])
+        yield _counter("given_back_bytes", "Disk given back behind sealed ends", log.placement.holes.given_bytes)
         yield _gauge("log_bytes", "Synced bytes of all live segments", said["log"]["bytes"])
         yield _counter("groups", "Groups written and synced", log.stats.groups)
         yield _counter("blocks", "Blocks logged", log.stats.blocks)

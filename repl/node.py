@@ -22,12 +22,14 @@ from typing import Any
 from feeder.restore import Restores
 from repl.cleaning import Cleaning
 from repl.config import NodeConfig
+from repl.confirming import Confirming
 from repl.electing import Electing
-from repl.events import Events
+from repl.events import Events, level_of
 from repl.following import Following
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
+from repl.member_holds import MemberHolds
 from repl.members import Members
 from repl.mending import Mending
 from repl.offload import Offload, settle, settle_error
@@ -42,7 +44,7 @@ from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from repl.service import NodeService
 from repl.unopened import Unopened
-from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster, VlsnLogError, said_of
+from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster, VlsnLogError, WrongVersion, said_of
 from vlsn.ids import Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
 from vlsn.nodefile import NodeRecord
@@ -75,6 +77,7 @@ class Node:
         self.read_index = ReadIndex(self)
         self.files: SegmentFiles | None = None
         self.cleaning: Cleaning | None = None
+        self.holds: MemberHolds | None = None
         self.restores: Restores | None = None
         """Of peers, from this log."""
         self.restoration = Restoration(self)
@@ -92,6 +95,7 @@ class Node:
         self.duplicate_appends = 0
         """Submissions of producers that were here before."""
         self.members = Members(self)
+        self.confirming = Confirming(self)
         self.recognised = False
         """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
         self.old_images = 0
@@ -132,6 +136,7 @@ class Node:
                 self.event("hand_over.failed", why=str(error))
         await cancelled(*self._tasks)
         self.read_index.close(NotMaster("the node is stopping"))
+        await self.confirming.close()
         if self.listener is not None:
             await self.listener.close()
         await self._close_log("the node is stopping")
@@ -167,7 +172,7 @@ class Node:
         except* RestoreWanted as wanted:
             why = str(wanted.exceptions[0])
         log = self.opened()
-        end, durable = (log.history.last_term, log.range.last), log.dtvlsn
+        end, durable = (log.history.last_term, log.range.last), (log.history.term_of(log.dtvlsn), log.dtvlsn)
         self.restoration.members = self.members.urls
         await self._close_log(why)
         await self.restoration.run(why, end=end, durable=durable)
@@ -202,7 +207,9 @@ class Node:
         if log.failure is None:
             await closed
         self.close_node_file(log)
-        self.log = self.reads = self.files = self.cleaning = self.restores = self.mending = self.scrub = None
+        self.log = self.reads = self.files = self.cleaning = self.holds = self.restores = self.mending = self.scrub = (
+            None
+        )
         self.electing = None
 
     def fatal(self, error: BaseException) -> None:
@@ -221,6 +228,7 @@ class Node:
         self.files = SegmentFiles(log, self.offload("reads"))
         self.restores = make_restores(self)
         self.scrub = Scrub(self)
+        self.holds = MemberHolds(log, self.name, self._hold_dropped)
         self.cleaning = Cleaning(self)
         self.recognised = recovered.empty_store or self.members.are_none()
         self.electing = Electing(self)
@@ -230,9 +238,19 @@ class Node:
 
     async def _tick(self) -> None:
         assert self.log is not None
+        holes, said, full = self.log.placement.holes, "", False
         while True:
             await asyncio.sleep(TICK_S)
             self.log.tick()
+            if holes.fault != said:
+                said = holes.fault
+                self.event("unpunched", why=said)
+            if full != bool(self.log.no_space):
+                full = not full
+                if full:
+                    self.event("no_space", why=self.log.no_space)
+                else:
+                    self.event("has_space", free_bytes=self.log.space.free_bytes)
             if self.roles.current is not None:
                 self.roles.current.tick()
 
@@ -251,9 +269,14 @@ class Node:
 
     def event(self, name: str, **fields: object) -> None:
         """One line of the node's log, and one event to be asked for; the name is one of ``repl.events``."""
-        self.events.note(name, self.seams.clock.wall_us(), fields)
+        count = self.events.note(name, self.seams.clock.wall_us(), fields)
+        if count & (count - 1):
+            return
+        if count > 1:
+            fields["count"] = count
         text = " ".join(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
-        logger.info("%s %s %s", self.config.name, name, text)
+        said = {"node": self.config.name, "event": name, **fields}
+        logger.log(level_of(name, fields), "%s %s %s", self.config.name, name, text, extra={"said": said})
 
     # What the roles use.
 
@@ -274,15 +297,22 @@ class Node:
         return self._workers[name]
 
     def offload(self, name: str) -> Offload:
-        """To that worker; damage that its jobs meet is mended."""
-        return Offload(self.worker(name), self._damage_met)
+        """To that worker; damage that its jobs meet is mended, bytes of a later version end the node."""
+        return Offload(self.worker(name), self._fault_met)
 
-    def _damage_met(self, error: Damaged) -> None:
-        if self.mending is not None:
+    def _fault_met(self, error: Damaged | WrongVersion) -> None:
+        if isinstance(error, WrongVersion):
+            self.fatal(error)
+        elif self.mending is not None:
             self.mending.met(error)
 
     def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
         return Offload(self._workers["keeper"])(job)
+
+    def _hold_dropped(self, member: str, first: Vlsn) -> None:
+        self.event("hold.dropped", owner="feeder", replica=member, first=first)
+        if self.leading is not None:
+            self.leading.hold_dropped(member, first)
 
     def durable_rose(self) -> None:
         if self.reads is not None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from repl.lost_group import REASON, is_lost
 from repl.membership import listed_as
 from repl.mending import damage_status
 from vlsn.ids import NodeName
@@ -16,6 +19,12 @@ if TYPE_CHECKING:
     from vlsn.local import LocalLog
 
 
+@cache
+def version() -> str:
+    """Of the distribution that this process runs."""
+    return metadata.version("vlsnlog")
+
+
 def status(node: Node) -> dict[str, Any]:
     """The object of ``GET /v1/status``; an empty log's range is all 0."""
     log = node.log
@@ -23,6 +32,7 @@ def status(node: Node) -> dict[str, Any]:
         "group": node.config.group,
         "node": node.config.name,
         "url": node.config.url,
+        "version": version(),
         "state": node.state,
         "master": node.master_name(),
         "term": node.record.term if node.record is not None else 0,
@@ -48,6 +58,8 @@ def status(node: Node) -> dict[str, Any]:
                 "priority": 1,
                 "joining": False,
                 "silent": node.members.silent.get(name, ""),
+                "vlsn": None,
+                "lag_vlsns": None,
             }
             for name, url in node.config.members.items()
         ],
@@ -83,6 +95,8 @@ def status(node: Node) -> dict[str, Any]:
     base["log"] = {
         "segments": len(segments),
         "bytes": sum(segments.values()),
+        "bytes_on_disk": log.disk_bytes,
+        "unpunched": log.placement.holes.fault,
         "queue_length": log.queue_length,
         "queue_bytes": log.queue_bytes,
         "active": [segment_name(number) for number in log.active_files()],
@@ -115,7 +129,26 @@ def status(node: Node) -> dict[str, Any]:
         base["feeders"] = _feeders(node, node.leading)
     if node.following is not None:
         base["replica"] = _replica(node, node.following)
+    _place(node, log, base["members"])
     return base
+
+
+def _place(node: Node, log: LocalLog, members: list[dict[str, Any]]) -> None:
+    """How far each member is as this node knows it, and behind the furthest of them: as fed, as it told, or as its
+    feed says; None where it has told nothing yet."""
+    known: dict[str, int] = {
+        each["name"]: node.members.heard.of(int(each["incarnation"] or "0", 16)).vlsn for each in members
+    }
+    if node.leading is not None:
+        known |= {feeder.replica: feeder.acked for feeder in node.leading.feeders.values()}
+    feed = node.following.feed if node.following is not None else None
+    if node.following is not None and feed is not None and feed.position is not None:
+        known[str(node.following.master)] = feed.position.last_vlsn
+    known[node.config.name] = log.range.last
+    newest = max(known.values())
+    for each in members:
+        each["vlsn"] = known.get(each["name"]) or None
+        each["lag_vlsns"] = newest - each["vlsn"] if each["vlsn"] is not None else None
 
 
 def _elections(node: Node) -> dict[str, Any]:
@@ -248,6 +281,8 @@ def readiness(node: Node) -> list[str]:
     elif lag > node.config.ready_lag_vlsns_max:
         reasons.append(f"{lag} VLSNs behind the master, over {node.config.ready_lag_vlsns_max}")
     reasons += [f"damaged: {each['file']} at {each['offset']}, VLSN {each['vlsn']}" for each in damage_status(node)]
+    if is_lost(node.log):
+        reasons.append(REASON)
     if node.log.no_space:
         reasons.append(f"no-space: {node.log.no_space}")
     return reasons

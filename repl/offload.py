@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from vlsn.errors import Damaged
+from vlsn.errors import Damaged, WrongVersion
 from vlsn.seams import Worker
 
 T = TypeVar("T")
@@ -34,11 +34,12 @@ def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
 
 class Offload:
     """Calls give a future that is done on the event loop's thread.  A future that nobody waits for any more
-    (cancelled) does not stop its job.  ``on_damage`` hears of each job that met damage, whoever waits for it."""
+    (cancelled) does not stop its job.  ``on_fault`` hears of each job that met damage, or bytes of a later version,
+    whoever waits for it."""
 
-    def __init__(self, worker: Worker, on_damage: Callable[[Damaged], None] = lambda _: None) -> None:
+    def __init__(self, worker: Worker, on_fault: Callable[[Damaged | WrongVersion], None] = lambda _: None) -> None:
         self.worker = worker
-        self._on_damage = on_damage
+        self._on_fault = on_fault
 
     def __call__(self, job: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -48,8 +49,8 @@ class Offload:
                 future.set_result(result)
 
         def failed(error: BaseException) -> None:
-            if isinstance(error, Damaged):
-                self._on_damage(error)
+            if isinstance(error, Damaged | WrongVersion):
+                self._on_fault(error)
             if not future.done():
                 future.set_exception(error)
 

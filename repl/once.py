@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from repl.api import Acks, Done
-from repl.appends import Append
+from repl.appends import Append, refusal_of
 from vlsn.errors import DuplicateForgotten, OutOfSequence, UnknownProducer, VlsnLogError
 from vlsn.ids import Term, Vlsn
 from vlsn.queued import Pending
@@ -60,7 +60,7 @@ class ProducerAppend(Append):
     def refused(self, error: VlsnLogError) -> None:
         self.once.left(self)
         for append in (self, *self.repeats):
-            append.settle(error)
+            append.settle(refusal_of(error))
 
 
 class Once:

@@ -9,12 +9,23 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from repl.founding import DISCOVERY, FOUNDING, Answer, Purpose, Question, parse_hex, read_answer, read_question
+from repl import lost_group
+from repl.founding import (
+    DISCOVERY,
+    FOUNDING,
+    Answer,
+    Purpose,
+    Question,
+    is_newer,
+    parse_hex,
+    read_answer,
+    read_question,
+)
 from repl.http.problem import error_of
 from repl.images import Told
 from repl.votes import VoteReply, VoteRequest, read_reply, read_request
 from vlsn.errors import NotListed, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongName
-from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term
 from vlsn.messages import read_object
 from vlsn.stream import Name, StoredTerm
 
@@ -38,14 +49,37 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
         raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
     if answer.name != name:
         raise WrongName(f"{url} is node {answer.name}, not {name}")
-    node.members.heard.note(parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told))
-    node.members.learn(NodeName(answer.master), answer.master_url)
+    try:
+        node.seams.levels.check_peer(answer.levels, own=node.name, peer=name)
+    except VlsnLogError as fault:
+        node.members.answered(name, fault)
+        raise
+    node.members.levels[name] = answer.levels
+    node.members.heard.note(
+        parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told, answer.told_term)
+    )
+    if not node.members.vouches_for_itself(name):
+        node.members.learn(NodeName(answer.master), answer.master_url)
+        if answer.members:
+            node.members.vouched_for(answer.members)
+        lost_group.take(node, answer)
+        if answer.state == "MASTER":
+            _hear_of_holds(node, answer)
     return answer
+
+
+def _hear_of_holds(node: Node, master: Answer) -> None:
+    """What a master says the members still need, unless its term is over."""
+    log = node.log
+    if log is None or node.holds is None or node.leading is not None:
+        return
+    if master.term >= log.node_file.record.term:
+        node.holds.hear(master.holds)
 
 
 def heard_in(answer: Answer) -> Told:
     """What whoever answered has heard of who asked."""
-    return Told(answer.heard_sequence, answer.heard_term, answer.heard_told)
+    return Told(answer.heard_sequence, answer.heard_term, answer.heard_told, answer.heard_told_term)
 
 
 async def tell_all(node: Node) -> None:
@@ -69,7 +103,7 @@ async def ask_vote(node: Node, request: VoteRequest) -> VoteReply:
     return reply
 
 
-class Stand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Stand(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /v1/peer/stand``: the master of ``term`` asks ``to``, which has all of its log, to take over."""
 
     group: Name
@@ -127,6 +161,7 @@ async def ask_all(node: Node, purpose: Purpose, names: Iterable[NodeName]) -> di
 
 def question_of(node: Node, to: str, purpose: Purpose) -> Question:
     told = node.members.told()
+    group_term, group_vlsn = group_at(node)
     return Question(
         group=node.config.group,
         sender=node.config.name,
@@ -137,18 +172,39 @@ def question_of(node: Node, to: str, purpose: Purpose) -> Question:
         term=told.term,
         sequence=told.sequence,
         told=told.vlsn,
+        told_term=told.block_term,
+        wants_group=node.log is not None and lost_group.is_lost(node.log),
+        levels=node.seams.levels,
+        url=node.config.url,
+        group_term=group_term,
+        group_vlsn=group_vlsn,
     )
 
 
-def answer_of(node: Node, asker: int = 0) -> Answer:
+def group_at(node: Node) -> tuple[int, int]:
+    """Term and VLSN of the newest GROUP entry in this log; 0, 0 for none."""
+    history = node.opened().history
+    at = history.group_vlsn if history.group is not None else NULL_VLSN
+    return (history.term_of(at), at) if at else (0, 0)
+
+
+def log_end(node: Node) -> tuple[int, int]:
+    """Term and VLSN of the end of this log, synced."""
+    log = node.opened()
+    return log.history.term_of(log.range.last_sync), log.range.last_sync
+
+
+def answer_of(node: Node, asker: int = 0, *, wants_group: bool = False) -> Answer:
     """What ``node`` says of itself, and of the incarnation ``asker``; only synced blocks are spoken of."""
     told, heard = node.members.told(), node.members.heard_of(asker)
     log = node.opened()
     record = log.node_file.record
     span = log.range
+    hands_term, hands_to = node.electing.announced if node.electing is not None else (0, "")
     return Answer(
         group=node.config.group,
         name=node.config.name,
+        levels=node.seams.levels,
         incarnation=f"{record.incarnation:016x}",
         process=f"{node.process:016x}",
         term=record.term,
@@ -162,11 +218,17 @@ def answer_of(node: Node, asker: int = 0) -> Answer:
         clock_us=node.seams.clock.wall_us(),
         sequence=told.sequence,
         told=told.vlsn,
+        told_term=told.block_term,
         master=node.master_name() or "",
         master_url=node.master_url() or "",
         heard_sequence=heard.sequence,
         heard_term=heard.term,
         heard_told=heard.vlsn,
+        heard_told_term=heard.block_term,
+        known_group=lost_group.known_group(log) if wants_group else None,
+        holds=node.holds.told() if node.lead is not None and node.holds is not None else None,
+        hands_to=hands_to,
+        hands_term=hands_term,
     )
 
 
@@ -179,8 +241,12 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
         raise WrongGroup(f"this node is of group {node.config.group}, not {question.group}")
     if question.to != node.config.name:
         raise WrongName(f"hello from {question.sender} to {question.to}; this is {node.config.name}")
+    listed_at = question.group_term, question.group_vlsn
     if NodeName(question.sender) not in node.members.listed:
-        raise NotListed(f"the group does not list {question.sender}")
+        if not (node.opened().history.group is not None and is_newer(listed_at, log_end(node))):
+            raise NotListed(f"the group does not list {question.sender}")
+        node.members.told_of_itself(NodeName(question.sender), question.url)
+    node.seams.levels.check_peer(question.levels, own=node.name, peer=question.sender)
     node.opened()
     if question.purpose == FOUNDING:
         if node.following is not None:
@@ -188,8 +254,11 @@ async def answer_hello(node: Node, body: object) -> dict[str, Any]:
         await node.drained()
         node.founder = (Incarnation(parse_hex(question.incarnation)), parse_hex(question.process))
     asker = parse_hex(question.incarnation)
-    answer = answer_of(node, asker)
-    node.members.heard.note(asker, Told(question.sequence, question.term, question.told))
+    answer = answer_of(node, asker, wants_group=question.wants_group)
+    if group_at(node) > listed_at:
+        answer = msgspec.structs.replace(answer, members=node.members.listed)
+    told = Told(question.sequence, question.term, question.told, question.told_term)
+    node.confirming.told(NodeName(question.sender), asker, told)
     node.members.answered(NodeName(question.sender))
     return msgspec.structs.asdict(answer)
 
@@ -198,8 +267,9 @@ async def answer_vote(node: Node, body: object) -> dict[str, Any]:
     """``POST /v1/peer/vote``."""
     request = read_request(body)
     election = _election_for(node, request)
-    node.members.heard.note(parse_hex(request.incarnation), Told(request.sequence, 0 if request.pre else request.term))
     reply = await election.asked(request)
+    told = Told(request.sequence, 0 if request.pre else request.term)
+    node.confirming.told(NodeName(request.sender), parse_hex(request.incarnation), told)
     return msgspec.structs.asdict(reply)
 
 

@@ -10,17 +10,19 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 
 import uvloop
 
 from repl.config import NodeConfig
+from repl.logging_format import log_to
 from repl.net.network import AiohttpNetwork
 from repl.node import Node
 from vlsn.clock import SystemClock, SystemRandom
 from vlsn.disk import PosixDisk
-from vlsn.errors import VlsnLogError, said_of
+from vlsn.errors import VlsnLogError, WrongVersion, said_of
 from vlsn.lmdb_store import LmdbStores
 from vlsn.seams import Seams
 from vlsn.threads import LoopThreads
@@ -33,10 +35,11 @@ logger = logging.getLogger("vlsnlog")
 
 def run_node(config: NodeConfig) -> int:
     """Runs until a signal or a fault; the exit status."""
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    log_to(sys.stderr, level=config.log_level, format=config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != most:  # each connection is one, and a log that cannot open its next segment ends
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 50, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -57,12 +60,12 @@ async def _run(config: NodeConfig) -> int:
         logging.shutdown()
         if node.log is not None and node.log.failure is not None:
             os._exit(1)  # nothing that a clean stop would write can be trusted
-        end(2 if node.log is None else 1)
+        end(2 if node.log is None or isinstance(error, WrongVersion) else 1)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
     seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), LoopThreads(loop), LmdbStores())
-    node = Node(config, seams, AiohttpNetwork(), on_fatal=fatal)
+    node = Node(config, seams, AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s), on_fatal=fatal)
     await node.start()
     status = await ended
     await node.stop()

@@ -18,7 +18,8 @@ then ``problem_bytes`` of a problem document, padded with zeros to 8.
 ``status``: 0 done, 1 refused, 2 done before (a producer's duplicate: term and VLSNs are the original's).
 
 1. Ids rise by one from any start.  2. Answers come in the order of the ids.  3. After one refusal every
-later request of the connection is refused with the same type, so a pipelined run never has a hole inside.
+later request of the connection is refused with the same type, so a pipelined run never has a hole inside; one that
+was held back when that happened, too (``repl.gate``).
 4. Anything else in a message is a ``BadBody`` and ends the connection.
 """
 
@@ -75,6 +76,10 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     @property
     def done(self) -> bool:
         return not self.problem
+
+    def appended(self, acks: Acks) -> Appended:
+        """What a done one says of the append, whose policy was ``acks``."""
+        return Appended(self.first, self.last, self.term, self.durable, self.synced, acks, self.duplicate)
 
 
 class Asked(NamedTuple):

@@ -10,7 +10,7 @@ import msgspec
 from feeder.restore import Restores
 from vlsn.block import BlockHeader, decode
 from vlsn.closed import block_of_closed
-from vlsn.errors import BadBody, Damaged, Halted, NotFound, WrongGroup, WrongName
+from vlsn.errors import BadBody, Damaged, Halted, NotFound, Trimmed, WrongGroup, WrongName
 from vlsn.ids import NodeName, Vlsn
 from vlsn.offer import CLOSE, OPEN, Offer, read_ask
 
@@ -79,9 +79,11 @@ async def block_of(node: Node, asked: Mapping[str, str], term: int, first: int) 
 async def block_at(node: Node, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
     """The visible, synced block that holds ``vlsn``, verified.  Raises ``NotFound``, ``Damaged``, ``Trimmed``."""
     log = node.opened()
-    upto = log.range.last_sync
-    if not log.range.first <= vlsn <= upto:
-        raise NotFound(f"VLSN {vlsn} is not in this log, {log.range.first} to {upto}")
+    first, upto = log.range.first, log.range.last_sync
+    if 0 < vlsn < first:
+        raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
+    if not first <= vlsn <= upto:
+        raise NotFound(f"VLSN {vlsn} is not in this log, {first} to {upto}")
     mapping = log.index.at_or_before(vlsn)
     if mapping is None:
         raise NotFound(f"the index has nothing for VLSN {vlsn}")

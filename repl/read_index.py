@@ -32,7 +32,7 @@ ROUND_TIMEOUT_S = 5.0
 """How long a round, or a replica's question, is waited for: a master without a majority does not answer."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Question(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /v1/peer/read_index``."""
 
     group: Name

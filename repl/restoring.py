@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -27,9 +28,9 @@ from repl.http.problem import error_of
 from repl.http.restore import CRC_FIELD
 from repl.offload import Offload, settle
 from repl.opening import log_options, open_recovered
-from replica.restore import Disagrees, Progress, Transfer, choose
+from replica.restore import NULL_END, Disagrees, End, Progress, Transfer, choose
 from vlsn.checksum import crc
-from vlsn.errors import BadBody, Damaged, LogFailed, Trimmed, VlsnLogError
+from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogError
 from vlsn.ids import NULL_VLSN, NodeName, Term, Vlsn
 from vlsn.local import LocalLog
 from vlsn.offer import CLOSE, LOOK, OPEN, Offer, Purpose, RestoreAsk, read_offer
@@ -45,6 +46,8 @@ AGAIN_S = 1.0
 """Between two looks at all members, when none of them could be restored from."""
 LOOK_REST_S = 0.5
 """How long the other members are waited for behind the first that can be restored from."""
+TRIES_MAX = 10
+"""So many looks before a log that could not be held against every member's is opened again."""
 TICK_S = 0.1
 AGAIN_VLSNS = 10_000
 """A restore that ends further behind its provider goes on with another session …"""
@@ -56,6 +59,8 @@ _Faults = (VlsnLogError, OSError, TimeoutError)
 
 class RestoreWanted(VlsnLogError):
     """The node's log is to be replaced by a peer's."""
+
+    retry_safe = False
 
 
 class Restoration:
@@ -74,14 +79,20 @@ class Restoration:
         """Who has given wrong bytes, of this restore."""
         self._wanted: asyncio.Future[str] | None = None
         self._avoid: frozenset[NodeName] = frozenset()
+        self._silent: frozenset[NodeName] = frozenset()
+        self._keep = False
         self._notes: list[str] = []
 
     # When.
 
-    def want(self, why: str, *, avoid: Collection[NodeName] = ()) -> None:
-        """The log is to be restored, though not from those in ``avoid``; whoever waits in ``wanted`` hears of it."""
+    def want(
+        self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
+    ) -> None:
+        """The log is to be restored; not from those in ``avoid``, nor from those in ``silent``, whose copies it could
+        not be held against: where nobody else can be restored from it is opened again.  ``keep``: its newest segments
+        stay aside.  Whoever waits in ``wanted`` hears of it."""
         if self._wanted is not None and not self._wanted.done():
-            self._avoid = frozenset(avoid)
+            self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
             self._wanted.set_result(why)
 
     async def asked(self) -> str:
@@ -95,16 +106,16 @@ class Restoration:
     async def wanted(self) -> None:
         raise RestoreWanted(await self.asked())
 
-    async def lossless(self) -> Vlsn | None:
-        """For a log that does not open: its end, if some member's durable end is at or past it, so that a restore
-        takes away nothing that this node ever acknowledged; else None."""
+    async def lossless(self) -> End | None:
+        """For a log that does not open: its end, if some member's durable end is at or past it in term and VLSN, so
+        that a restore takes away nothing that this node ever acknowledged; else None."""
         node = self._node
         self.progress = Progress(began_s=node.seams.clock.monotonic_s())
         try:
             end = await self._on_keeper(self._restart().end)
-            if end is None or not await self._look(NULL_VLSN, Vlsn(end)):
+            if end is None or not await self._look(NULL_VLSN, end):
                 return None
-            return Vlsn(end)
+            return end
         finally:
             self.progress = None
 
@@ -123,7 +134,7 @@ class Restoration:
 
     # How.
 
-    async def run(self, why: str, *, end: tuple[int, int] | None = None, durable: Vlsn = NULL_VLSN) -> None:
+    async def run(self, why: str, *, end: End | None = None, durable: End = NULL_END) -> None:
         """The whole restore; on return the directory holds a log.  ``end`` and ``durable``: of the log that was here
         (``Restart.begin``)."""
         node = self._node
@@ -136,6 +147,12 @@ class Restoration:
         while True:
             if marker is None:
                 marker = await self._begin(restart, why, end, durable)
+                if marker is None:
+                    self._failed("", NotFound("nobody to restore from; the log is as it was, and is opened again"))
+                    self.progress = None
+                    node.set_state("UNKNOWN", "opening")
+                    return
+                self._silent = frozenset()  # it is given up: from whom it comes back does not matter any more
             try:
                 record = await self._fetch(durable)
                 break
@@ -149,21 +166,24 @@ class Restoration:
         await self._on_keeper(lambda: restart.finish(record))
         self._over(marker, record, why)
 
-    async def _begin(self, restart: Restart, why: str, end: tuple[int, int] | None, durable: Vlsn) -> Marker:
-        """Nothing is given up before there is somebody to restore from."""
-        while True:
+    async def _begin(self, restart: Restart, why: str, end: End | None, durable: End) -> Marker | None:
+        """Nothing is given up before there is somebody to restore from; None where only those who were silent may be
+        left for that."""
+        for tries in count(1):
             offers = await self._look(NULL_VLSN, durable)
             if offers:
                 break
+            if self._silent and tries >= TRIES_MAX:
+                return None
             await asyncio.sleep(AGAIN_S)
         after = Vlsn(offers[0].first - 1)
-        marker = await self._on_keeper(lambda: restart.begin(after, why, end=end))
+        marker = await self._on_keeper(lambda: restart.begin(after, why, end=end, keep=self._keep))
         for note in restart.notes:
             self._node.event("restore.note", note=note)
         restart.notes.clear()
         return marker
 
-    async def _fetch(self, durable: Vlsn) -> StateRecord:
+    async def _fetch(self, durable: End) -> StateRecord:
         """The log is open and whole on return, as of the record's VLSN."""
         log = self.log = await self._open()
         tick = asyncio.create_task(self._tick(log), name="restore tick")
@@ -215,10 +235,10 @@ class Restoration:
         except _Faults:
             return 0
 
-    async def _look(self, have: Vlsn, durable: Vlsn) -> list[Offer]:
+    async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
         """Whom to restore from, best first.  Behind the first that is of use nobody is waited for long: whoever is gone
         without a word would let the others clean away what is to come next."""
-        others = [name for name in self.members if name != self._node.name and name not in self._avoid]
+        others = [name for name in self.members if name != self._node.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
         def chosen() -> list[Offer]:
@@ -370,6 +390,7 @@ class Peer:
         offer = read_offer(bytes(response.body))
         if (offer.group, offer.name) != (node.config.group, self.name):
             raise BadBody(f"{self._url} is node {offer.name} of group {offer.group}")
+        node.seams.levels.check_log(offer.level, f"the log of {self.name}")
         return offer
 
     async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes:

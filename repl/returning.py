@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from repl import founding
 from repl.founding import Answer
-from repl.images import Told, claim, forgotten, most
+from repl.images import Told, forgotten, most, show
 from repl.peers import ask, heard_in
 from repl.providing import make_restores
 from repl.role import Role
 from vlsn.errors import NotListed, VlsnLogError
-from vlsn.ids import NodeName, Term
+from vlsn.ids import NodeName
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -44,14 +44,13 @@ class Returning(Role):
             if not heard:
                 await asyncio.sleep(AGAIN_S)
         log = self.log
-        last = log.range.last_sync
-        told = claim(log.node_file.record, last_term=log.history.term_of(last), last_vlsn=last)
-        most_heard = most(heard)
-        why = forgotten(told, most_heard)
+        span = log.range
+        shown = show(log.node_file.record, first=span.first, last=span.last_sync, term_of=log.history.term_of)
+        why = forgotten(shown, most(heard))
         if why:
             assert node.electing is not None
             before = node.incarnation
-            await node.electing.become_another(Term(max(told.term, most_heard.term)))
+            await node.electing.become_another()
             if node.restores is not None:
                 node.restores.close_all("this node is another incarnation now")
             node.restores = make_restores(node)
@@ -70,7 +69,7 @@ class Returning(Role):
         try:
             waiting = set(asked)
             done: set[asyncio.Task[Answer]] = set()
-            while waiting and not any(task.exception() is None for task in done):
+            while waiting and not any(task.exception() is None and not task.result().empty for task in done):
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 done |= ended
                 refused = _refused(done, asked)
@@ -82,11 +81,12 @@ class Returning(Role):
         finally:
             for task in asked:
                 task.cancel()
-        heard = [heard_in(task.result()) for task in done if task.exception() is None]
+        answers = [task.result() for task in done if task.exception() is None]
         refused = _refused(done, asked)
-        if not heard:
-            self._say(refused)
-        return heard
+        if all(answer.empty for answer in answers) and len(answers) < len(asked):
+            self._say(refused)  # an empty node has heard of nobody: who is silent may have
+            return []
+        return [heard_in(answer) for answer in answers]
 
     def _say(self, refused: Mapping[NodeName, BaseException]) -> None:
         said = "; ".join(f"{name}: {error}" for name, error in sorted(refused.items()))

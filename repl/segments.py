@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repl.offload import Offload
-from vlsn.errors import Damaged, NotFound, Trimmed
+from vlsn.errors import Damaged, NoRegularFile, NotFound, Trimmed
 from vlsn.local import LocalLog
 from vlsn.segment import segment_name
 from vlsn.unread import is_unread
@@ -40,13 +40,16 @@ class SegmentFiles:
         path = f"{log.directory}/{segment_name(number)}"
 
         def read() -> bytes:
-            file = log.seams.disk.open(path)
+            name = segment_name(number)
+            try:
+                file = log.seams.disk.open(path)
+            except NoRegularFile as error:
+                raise Damaged(str(error), file=name) from error
             try:
                 return file.read(start, end - start)
             except OSError as error:
                 if not is_unread(error):
                     raise
-                name = segment_name(number)
                 raise Damaged(f"{name}: {error}", file=name, offset=start) from error
             finally:
                 file.close()

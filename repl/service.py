@@ -27,6 +27,7 @@ from repl.segments import SegmentFiles
 from vlsn.block import Entry
 from vlsn.errors import NoSpace, NotAllowed, NotMaster, WrongGroup, WrongName
 from vlsn.ids import NodeName
+from vlsn.levels import Levels
 from vlsn.producers import ProducerPlace
 from vlsn.seal import Submission
 from vlsn.seams import Channel
@@ -58,6 +59,10 @@ class NodeService:
     def incarnation(self) -> int:
         return self._node.incarnation
 
+    @property
+    def levels(self) -> Levels:
+        return self._node.seams.levels
+
     def is_master(self) -> bool:
         return self._node.is_master()
 
@@ -66,6 +71,10 @@ class NodeService:
 
     def dtvlsn(self) -> int:
         return self._node.dtvlsn()
+
+    def addresses(self) -> list[str]:
+        node = self._node
+        return [node.config.listen, *node.members.urls.values(), *node.config.hosts]
 
     def status(self) -> dict[str, Any]:
         return status(self._node)
@@ -122,7 +131,7 @@ class NodeService:
 
     # Replicas, and other members.
 
-    def check_feed(self, hello: FeedHello) -> None:
+    async def check_feed(self, hello: FeedHello) -> None:
         role = self._node.leading
         if hello.group != self.group:
             raise WrongGroup(f"this node is of group {self.group}, not {hello.group}")
@@ -130,7 +139,7 @@ class NodeService:
             raise WrongName(f"this node is {self.name}, not {hello.to}")
         if role is None:
             raise NotMaster("this node is not the master: it feeds nobody")
-        role.check_feed(hello)
+        await role.check_feed(hello)
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
         role = self._node.leading

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from repl.mending import RETRY_S, fill, tell
 from repl.offload import Offload
+from replica.restore import NULL_END, End
 from vlsn.directory import LOCK_NAME
 from vlsn.errors import Damaged, VlsnLogError
-from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.mending import find_wound_of_closed, mend
 from vlsn.segment import parse_segment_name
 
@@ -42,20 +42,21 @@ class Unopened:
         node, restoration = self._node, self._node.restoration
         node.set_state("DAMAGED", str(error))
         asked = asyncio.create_task(restoration.asked(), name="restore")
-        durable: Vlsn | None = None
+        durable: End = NULL_END
         try:
             for tries in count(1):
                 if await self._try(error):
                     return
-                if tries >= MENDS_BEFORE_RESTORE and (durable := await restoration.lossless()) is not None:
-                    restoration.want(f"damaged, and all of it up to VLSN {durable} is durable elsewhere: {error}")
+                if tries >= MENDS_BEFORE_RESTORE and (end := await restoration.lossless()) is not None:
+                    durable = end
+                    restoration.want(f"damaged, and all of it up to VLSN {end[1]} is durable elsewhere: {error}")
                 await asyncio.wait([asked], timeout=RETRY_S)
                 if asked.done():
                     break
             why = asked.result()
         finally:
             asked.cancel()
-        await restoration.run(why, durable=durable or NULL_VLSN)
+        await restoration.run(why, durable=durable)
 
     async def _try(self, error: Damaged) -> bool:
         """Whether what ``error`` speaks of was mended, so that the log may be opened again."""

@@ -7,18 +7,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from vlsn.ids import Term
 from vlsn.messages import read_json, read_object
-from vlsn.stream import Hex, Name, Number, StoredTerm
+from vlsn.stream import STORED_TERM_MAX, Hex, Name, Number, StoredTerm
 
+StoodTerm = Annotated[int, Meta(ge=1, le=STORED_TERM_MAX)]
+"""Who stands has stored a term of its own before."""
 End = tuple[int, int]
 """Last term and last VLSN of a log; logs rank by it."""
 
 
-class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``pre``: would you?  ``transfer``: the master itself asked for it.  ``highest_of_all``: every electable member
     has told its end in this election, and none is past this one's."""
 
@@ -26,7 +30,7 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sender: Name
     incarnation: Hex
     to: Name
-    term: StoredTerm
+    term: StoodTerm
     pre: bool
     last_term: Number
     last_vlsn: Number
@@ -40,7 +44,7 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.last_term, self.last_vlsn
 
 
-class VoteReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
     """``term`` is the voter's stored one, ``last_*`` the end of its log; ``reason`` why it is refused, ``master`` whom
     the voter hears, "" for nobody."""
 

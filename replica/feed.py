@@ -6,10 +6,13 @@
     4  START goes out, and an ACK for what is here already
     5  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group; a ROUND
        is sent back while the feed's term is the stored one
+    6  blocks that raise the group's level wait until the node file, synced, says that level
 
 A feed's term is stored before anything is written, rolled back or acknowledged for it, and after the comparison:
 comparing only reads, and a stored term is never taken back, so a peer that does not hold this log must not be
 able to raise it and with that shut out the true master.
+
+What comes of a message that is not whole yet is heard, too (``tick``).
 
 The DTVLSN rises to what the master announces, but never past what was verified on this feed.  Reading stops
 while more than 16 MiB are unsynced.  A feed that says nothing for ``SILENCE_S`` is given up; whoever owns it
@@ -21,7 +24,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from replica.level import store_level
 from replica.syncup import compare, describe
+from vlsn.block_run import BlockRun
 from vlsn.errors import BadBody, ChannelClosed, Damaged, StaleTerm, VlsnLogError
 from vlsn.ids import NULL_VLSN, Term, Vlsn, lsn_file, lsn_offset
 from vlsn.limits import UNSYNCED_BYTES_MAX
@@ -59,6 +64,8 @@ Offload = Callable[[Callable[[], ReadRun]], Awaitable[ReadRun]]
 class FeedRejected(VlsnLogError):
     """The master refused in syncup; ``slug`` of what it said is in ``reason``."""
 
+    retry_safe = True
+
     def __init__(self, reason: str, detail: str, vlsn: int = 0) -> None:
         super().__init__(detail)
         self.reason = reason
@@ -78,6 +85,7 @@ class ReplicaFeed:
         drained: Callable[[], Awaitable[None]],
         offload: Offload,
         on_position: Callable[[Position], None],
+        on_progress: Callable[[], None],
         unsynced_bytes_max: int = UNSYNCED_BYTES_MAX,
     ) -> None:
         self.term = Term(0)
@@ -96,6 +104,10 @@ class ReplicaFeed:
         """Until all that was handed to the log is synced, and a rollback that an earlier feed began has ended."""
         self._offload = offload
         self._on_position = on_position
+        self._on_progress = on_progress
+        self._came = 0
+        """Bytes that had come as of the last tick; ``_whole``: a whole message has since."""
+        self._whole = False
         self._silent_looks = 0
         self._unsynced = 0
         self._unsynced_max = unsynced_bytes_max
@@ -104,6 +116,8 @@ class ReplicaFeed:
         self._round = 0
         """A read round whose answer could not go out at once."""
         self._failed: VlsnLogError | None = None
+        self._held: tuple[Position, BlockRun] | None = None
+        """Blocks that raise the group's level: not the log's before the node file has promised it."""
 
     async def run(self) -> None:
         """Returns or raises when the feed has ended: ``IntegrityFault``, ``RollbackProhibited`` and ``FeedRejected``
@@ -123,6 +137,17 @@ class ReplicaFeed:
             return
         if self._ack_due is not None:
             _set(self._ack_due)
+
+    def tick(self) -> None:
+        """Called a few times a second.  Of a message that takes longer than an election timeout, on a slow link or for
+        its size, what has come of it since says that the master lives, and an ACK that this replica does."""
+        came, before = self._channel.received_bytes(), self._came
+        self._came = came
+        if not self._whole and came > before and self.streaming:
+            self._heard()
+            self._on_progress()
+            self.synced()
+        self._whole = False
 
     # Syncup.
 
@@ -193,13 +218,17 @@ class ReplicaFeed:
     async def _receive(self) -> None:
         while True:
             await self._channel.deliver(self._take)
+            if self._held is not None:
+                (position, run), self._held = self._held, None
+                await store_level(self._log, run.level)
+                self._keep(position, run)
             await self._wait_for_room()
 
     def _take(self, message: bytes) -> bool:
         """Whether there is room for another one."""
         log = self._log
-        self.heard_s = log.seams.clock.monotonic_s()
-        self._silent_looks = 0
+        self._heard()
+        self._whole = True
         kind = message_type(message)
         if kind is MessageType.REFUSE:
             raise _rejected(decode_json(message, Refuse))
@@ -216,14 +245,28 @@ class ReplicaFeed:
             raise self._failed  # what was refused is missing before whatever comes
         if kind is MessageType.BLOCKS:
             run = split_blocks(message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term)
-            self._unsynced += run.bytes
-            log.append_blocks(run, lambda error, size=run.bytes: self._kept(size, error))  # type: ignore[misc]
-            self.verified, self._last_term = Vlsn(run.last_vlsn), run.terms[-1]
+            if run.level > log.node_file.record.level:
+                self._held = position, run
+                return False
+            self._keep(position, run)
         else:
             self.synced()
-        log.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
-        self._on_position(position)
+            self._moved(position)
         return self._unsynced <= self._unsynced_max
+
+    def _keep(self, position: Position, run: BlockRun) -> None:
+        self._unsynced += run.bytes
+        self._log.append_blocks(run, lambda error: self._kept(run.bytes, error))
+        self.verified, self._last_term = Vlsn(run.last_vlsn), run.terms[-1]
+        self._moved(position)
+
+    def _moved(self, position: Position) -> None:
+        self._log.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
+        self._on_position(position)
+
+    def _heard(self) -> None:
+        self.heard_s = self._log.seams.clock.monotonic_s()
+        self._silent_looks = 0
 
     def _answer(self, message: bytes) -> None:
         """That the feed's term is the stored one at this moment, after the round began."""

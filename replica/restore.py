@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from replica.level import store_level
 from replica.unpack import Unpacked, unpack
 from vlsn.block_run import BlockRun
 from vlsn.errors import BadBody, IntegrityFault, VlsnLogError
@@ -30,6 +31,10 @@ from vlsn.offer import Offer
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader
 from vlsn.state import StateRecord
 from vlsn.stream import TermRun
+
+End = tuple[int, int]
+"""Term and VLSN of a log's end, or of its durable end."""
+NULL_END: End = (0, 0)
 
 
 class Disagrees(IntegrityFault):
@@ -49,18 +54,21 @@ class Provider(Protocol):
     async def close(self, session: str) -> None: ...
 
 
-def choose(offers: Sequence[Offer], *, have: Vlsn, durable: Vlsn, rotten: Collection[str] = frozenset()) -> list[Offer]:
-    """Those to restore from, best first: none that knows less durable than ``durable``, which this node knew, none
-    that is far behind the best.  ``have``: what is restored already; who begins at or before what follows comes
-    first, so that it need not be thrown away.  Behind all others come the ``rotten``, who gave wrong bytes before: it
-    may be that nobody can mend them."""
-    useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= max(have, durable)]
+def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collection[str] = frozenset()) -> list[Offer]:
+    """Those to restore from, best first: none that knows less durable than ``durable``, which this node knew, in VLSNs
+    or in terms (a master of a later term has all that was durable before), none that is far behind the best.
+    ``have``: what is restored already; who begins at or before what follows comes first, so that it need not be thrown
+    away.  Behind all others come the ``rotten``, who gave wrong bytes before: it may be that nobody can mend them."""
+    term, vlsn = durable
+    useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= max(have, vlsn)]
+    useful = [offer for offer in useful if not offer.dtvlsn_term or offer.dtvlsn_term >= term]
     best = max((offer.dtvlsn for offer in useful), default=0)
     fresh = [offer for offer in useful if offer.dtvlsn >= best - RESTORE_LAG_VLSNS_MAX]
     return sorted(
         fresh,
         key=lambda offer: (
             offer.name in rotten,
+            offer.lacks_group,
             bool(have) and offer.first > have + 1,
             offer.restores,
             offer.feeders,
@@ -230,6 +238,7 @@ class Transfer:
         log = self.log
         if run.terms[-1] > log.node_file.record.term:
             await self.store_term(Term(run.terms[-1]))
+        await store_level(log, run.level)
         self._have, self._term = Vlsn(run.last_vlsn), run.terms[-1]
         self._unsynced += run.bytes
         log.append_blocks(run, lambda error: self._kept(run, error))

@@ -2,6 +2,9 @@
 
 ``Log`` is the embedded form (blocking, thread-safe, no cluster); a node runs the same code through
 ``vlsn.local.LocalLog``.  Imports nothing of ours above it.
+
+    from vlsn import Durability, Log, LogOptions, Owner
+    from vlsn import QueueFull, Trimmed            the errors that its calls raise: all of vlsn.errors
 """
 
 from __future__ import annotations
@@ -9,21 +12,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vlsn.block import Entry as Entry
     from vlsn.embedded import Log as Log
+    from vlsn.errors import *  # noqa: F403
+    from vlsn.holds import Owner as Owner
     from vlsn.options import Durability as Durability
     from vlsn.options import LogOptions as LogOptions
 
-__all__ = ["Durability", "Log", "LogOptions"]
+_FROM = {
+    "Durability": "vlsn.options",
+    "Entry": "vlsn.block",
+    "Log": "vlsn.embedded",
+    "LogOptions": "vlsn.options",
+    "Owner": "vlsn.holds",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the command line imports vlsn's formats long before it needs LMDB and NumPy.
-    if name == "Log":
-        from vlsn.embedded import Log
+    from importlib import import_module
 
-        return Log
-    if name in ("Durability", "LogOptions"):
-        from vlsn import options
+    from vlsn.errors import classes
 
-        return getattr(options, name)
+    if name == "__all__":
+        return [*_FROM, *classes()]
+    if name in _FROM:
+        return getattr(import_module(_FROM[name]), name)
+    if name in (errors := classes()):
+        return errors[name]
     raise AttributeError(f"module 'vlsn' has no attribute {name!r}")

@@ -20,6 +20,7 @@ from vlsn import produced
 from vlsn.checksum import crc
 from vlsn.columns import BODY_AT, KEYS, PRODUCERS, Layout, body_parts, check_columns, columns_of, cut, layout
 from vlsn.errors import BadBody, TooLarge
+from vlsn.levels import unread
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 from vlsn.seams import Buffer
 
@@ -128,15 +129,17 @@ def decode(
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> Batch:
     """The batch that fills ``data`` exactly, every check made and nothing copied.  Raises ``BadBody`` for
-    what is not its format, ``TooLarge`` for what is over a limit."""
+    what is not its format, ``TooLarge`` for what is over a limit, ``WrongVersion``."""
     if len(data) < BATCH_BYTES:
         raise BadBody(f"{len(data)} bytes are no batch")
     magic, version, flags, zero, count, *lengths, body_crc, header_crc = BATCH.unpack_from(data)
     key_bytes, value_bytes, body_bytes = lengths
-    if magic != MAGIC or version != VERSION:
-        raise BadBody(f"not a batch of version {VERSION}")
+    if magic != MAGIC:
+        raise BadBody("no batch")
     if crc(data[:_COVERED]) != header_crc:
         raise BadBody("batch header crc")
+    if version != VERSION:
+        raise unread("a batch", version, VERSION)
     if zero or flags & ~(KEYS | PRODUCERS) or bool(flags & KEYS) != bool(key_bytes):
         raise BadBody(f"batch flags {flags:#x} with {key_bytes} bytes of keys")
     if count > entries_max or body_bytes > body_bytes_max:

@@ -44,6 +44,7 @@ from vlsn.columns import columns_of as columns_of
 from vlsn.errors import BadBody
 from vlsn.ids import NUMBER_MAX as NUMBER_MAX
 from vlsn.ids import Term, Vlsn
+from vlsn.levels import unread
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
 from vlsn.seams import Buffer
 
@@ -152,15 +153,16 @@ def decode(block: Buffer) -> BlockHeader:
 
 def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
     """The header at ``buf[at]``, checked as far as it can be alone: its crc, its limits, and that its lengths
-    add up to ``body_bytes``.  Constant time and space whatever the bytes say.  Raises ``BadBody``."""
+    add up to ``body_bytes``.  Constant time and space whatever the bytes say.  Raises ``BadBody``; ``WrongVersion``
+    where the crc is right, for which a header of any version has 64 bytes, the version first and the crc last."""
     if at < 0 or len(buf) - at < BLOCK_BYTES:
         raise BadBody(f"{max(len(buf) - at, 0)} bytes are no block header")
     version, flags, kind, zero, count, *rest = BLOCK.unpack_from(buf, at)
     term, first_vlsn, dtvlsn, clock_us, submissions, key_bytes, value_bytes, body_bytes, body_crc, header_crc = rest
-    if version != VERSION:
-        raise BadBody(f"block version {version}, not {VERSION}")
     if crc(buf[at : at + _COVERED]) != header_crc:
         raise BadBody("block header crc")
+    if version != VERSION:
+        raise unread("a block", version, VERSION)
     if zero or flags & ~SUPPORTED:
         raise BadBody(f"block flags {flags:#x} are not supported")
     if (kind == KIND_COLUMN) != bool(flags & KINDS) or (kind != KIND_COLUMN and kind >= len(EntryKind)):

@@ -8,7 +8,7 @@ one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from crc32c import crc32c
 from vlsn.block import (
     BLOCK_BYTES,
     BLOCK_DTYPE,
-    KIND_COLUMN,
-    SUPPORTED,
     BlockHeader,
     EntryKind,
     check_producers,
@@ -26,14 +24,14 @@ from vlsn.block import (
     decode_header,
     entries,
 )
+from vlsn.block_heads import heads_good
 from vlsn.columns import PRODUCERS
 from vlsn.errors import BadBody
-from vlsn.limits import BATCH_ENTRIES_MAX
-from vlsn.records import GroupEntry, TermEntry
+from vlsn.records import CommitEntry, GroupEntry, TermEntry
 from vlsn.seams import Buffer
 
 _FEW = 16
-_READ_BY_THE_LOG = frozenset((int(EntryKind.TERM), int(EntryKind.GROUP)))
+_READ_BY_THE_LOG = frozenset((int(EntryKind.TERM), int(EntryKind.GROUP), int(EntryKind.COMMIT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,8 @@ class BlockRun:
     bytes: int
     produced: list[int]
     """Which of the blocks have producer columns, ascending."""
+    level: int = 0
+    """The highest that an entry in them sets for the group; 0 for none."""
 
     @property
     def first_vlsn(self) -> int:
@@ -79,7 +79,7 @@ def run_of(
             [index for index, header in enumerate(headers) if header.flags & PRODUCERS],
         )
     else:
-        run = _check_many(data, blocks, starts, sum(sizes))
+        run = _check_many(data, blocks, starts, sizes)
     previous, term = expected_first - 1, run.terms[0]
     if run.firsts[0] != expected_first:
         raise BadBody(f"blocks from VLSN {run.firsts[0]}, not {expected_first}")
@@ -95,29 +95,33 @@ def run_of(
     for index in run.produced:
         check_producers(run.blocks[index], decode_header(run.blocks[index]))
     if any(run.kinds):
-        for block, kind in zip(run.blocks, run.kinds, strict=True):
-            if kind != EntryKind.DATA:
-                _check_own_entries(block)
+        own = [block for block, kind in zip(run.blocks, run.kinds, strict=True) if kind != EntryKind.DATA]
+        return replace(run, level=max(map(_check_own_entries, own)))
     return run
 
 
-def _check_own_entries(block: Buffer) -> None:
-    """The log reads its own entries once their block has its place: they must be readable before."""
-    header = decode(block)
+def _check_own_entries(block: Buffer) -> int:
+    """The log reads its own entries once their block has its place: they must be readable before.  The level that they
+    set, 0 for none."""
+    header, level = decode(block), 0
     for entry in entries(block, header, kinds=_READ_BY_THE_LOG):
-        (TermEntry if entry.kind == EntryKind.TERM else GroupEntry).decode(entry.value)
+        if entry.kind == EntryKind.COMMIT:
+            level = max(level, CommitEntry.decode(entry.value).set.level or 0)
+        else:
+            (TermEntry if entry.kind == EntryKind.TERM else GroupEntry).decode(entry.value)
+    return level
 
 
 def _checked(block: memoryview) -> BlockHeader:
     """A block whose header and body are byte for byte what its master sealed; what the columns say was checked
     there, before they were sealed."""
     header = decode_header(block)
-    if crc32c(block[BLOCK_BYTES:]) != header.body_crc:
+    if len(block) != header.size or crc32c(block[BLOCK_BYTES:]) != header.body_crc:
         raise BadBody(f"block {header.name}: body crc")
     return header
 
 
-def _check_many(message: bytes, blocks: Sequence[memoryview], starts: list[int], size: int) -> BlockRun:
+def _check_many(message: bytes, blocks: Sequence[memoryview], starts: list[int], sizes: list[int]) -> BlockRun:
     """Headers by column, checksums in a tight loop (about 0.6 µs a block)."""
     at = np.array(starts, dtype=np.int64)
     rows = np.frombuffer(message, dtype=np.uint8)[at[:, None] + np.arange(BLOCK_BYTES)]
@@ -132,27 +136,13 @@ def _check_many(message: bytes, blocks: Sequence[memoryview], starts: list[int],
     good = (headers["body_crc"] == np.array(body_crcs, dtype=np.uint32)) & (
         headers["header_crc"] == np.array(header_crcs, dtype=np.uint32)
     )
-    flags = headers["flags"]
-    good &= (headers["version"] == 1) & (headers["zero"] == 0) & (flags & ~np.uint8(SUPPORTED) == 0)
-    good &= (counts >= 1) & (counts <= BATCH_ENTRIES_MAX) & (terms >= 1) & (firsts >= 1)
-    good &= headers["dtvlsn"] < headers["first_vlsn"]
-    good &= headers["body_bytes"] == _body_bytes(headers, counts)
+    good &= heads_good(headers) & (headers["body_bytes"] == np.array(sizes, dtype=np.int64) - BLOCK_BYTES)
     good[1:] &= (firsts[1:] == lasts[:-1] + 1) & (terms[1:] >= terms[:-1])
     if not good.all():
         bad = int(good.argmin())
         decode(blocks[bad])  # names what is wrong when it is wrong by itself
         raise BadBody(f"block {bad} of {len(blocks)} (VLSN {int(firsts[bad])}) does not follow, or is damaged")
-    produced = np.flatnonzero(flags & PRODUCERS).tolist()
-    return BlockRun(blocks, firsts.tolist(), lasts.tolist(), terms.tolist(), headers["kind"].tolist(), size, produced)
-
-
-def _body_bytes(headers: Any, counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What ``block.layout`` says, for all at once."""
-    flags = headers["flags"]
-    column = (counts * 4 + 11) & ~7
-    size = np.where(headers["kind"] == KIND_COLUMN, (counts + 7) & ~7, 0) + np.where(flags & 2, counts * 8, 0) + column
-    keyed = column + ((headers["key_bytes"].astype(np.int64) + 7) & ~7)
-    submitted = (headers["submissions"].astype(np.int64) * 20 + 7) & ~7
-    size += np.where(flags & PRODUCERS, submitted, 0)
-    total: np.ndarray[Any, Any] = size + np.where(flags & 8, keyed, 0) + headers["value_bytes"]
-    return total
+    produced = np.flatnonzero(headers["flags"] & PRODUCERS).tolist()
+    return BlockRun(
+        blocks, firsts.tolist(), lasts.tolist(), terms.tolist(), headers["kind"].tolist(), sum(sizes), produced
+    )

@@ -14,9 +14,10 @@ import numpy as np
 
 from vlsn import scan
 from vlsn.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
-from vlsn.errors import BadBody, Damaged, LogInUse
+from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
+from vlsn.levels import named
 from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
 from vlsn.records import CheckpointEnd, RollbackStart
 from vlsn.recovery import STATE_NAME
@@ -134,6 +135,8 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
             stated.ends.append(idle.lsn)
     except Damaged as error:
         stated.faults.append(str(error))
+    except WrongVersion as error:
+        raise named(error, path) from None
     finally:
         state.close()
     return stated

@@ -12,7 +12,7 @@ class SystemClock:
         return time.monotonic()
 
     def wall_us(self) -> int:
-        return time.time_ns() // 1_000
+        return max(time.time_ns() // 1_000, 0)  # a machine without a battery for its clock may start before 1970
 
 
 class SystemRandom:

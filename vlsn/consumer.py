@@ -56,6 +56,8 @@ class Consumer:
         self.queue = Queue()
         self.term: Term | None = None
         self.next_vlsn = next_vlsn
+        self.taken: list[Pending] = []
+        """Appends that left the queue and are not sealed yet: should that fail, they are refused like those in it."""
         self._placement = placement
         self._history = history
         self._ring = ring
@@ -115,14 +117,17 @@ class Consumer:
         taken = self._take_appends(group, self._options.group_bytes_max - group.bytes)
         if taken:
             self._seal(group, taken)
+            self.taken = []
         return bool(taken)
 
     def _take_appends(self, group: Group, limit: int) -> list[Pending]:
         """The appends that come next, as far as they fit; one at least where that fits, whatever the ``limit``."""
         queue, placement = self.queue, self._placement
         if queue.only_appends and queue.bytes <= limit and placement.fits(group, queue.bytes, several=True):
-            return queue.take_all()
+            self.taken = queue.take_all()
+            return self.taken
         taken: list[Pending] = []
+        self.taken = taken
         total = 0
         while queue.items:
             item = queue.items[0]

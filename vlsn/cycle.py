@@ -9,6 +9,8 @@ A quiet log seals small blocks and a busy one large ones, with no timer.  At hom
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from vlsn.consumer import Consumer
@@ -98,7 +100,7 @@ class Cycle:
                 return
             self._gathering = True
             try:
-                group = self._consumer.gather()
+                group, now = self._consumer.gather(), log.seams.clock.monotonic_s()
             except BaseException as error:  # what it sealed has VLSNs and no place: nothing may follow on that
                 log.fail(f"the next group could not be made: {error!r}", error)
                 raise
@@ -107,13 +109,13 @@ class Cycle:
             if group is None:
                 return
             self.group = group
-            self.handed_over_s = log.seams.clock.monotonic_s()
+            self.handed_over_s = now
             log.stats.unacked += group.entries
         try:
             if group.firsts:  # before the writer is woken, which would take the interpreter's lock from whoever feeds
                 self._listener.handed_over(group.last_vlsn)
         finally:
-            log.writer.submit(lambda: self._write(group), self.written, self._write_failed)
+            log.writer.submit(lambda: self._write(group), self._written, self._write_failed)
 
     def _write(self, group: Group) -> float:
         """On the writer's thread: how long it took, in seconds."""
@@ -173,8 +175,21 @@ class Cycle:
         if log.slow_syncs.should_roll(seconds, now) and not log.placement.empty and not log.closing:
             self._consumer.queue.push(Roll("slow_sync", lambda _: None))
 
+    def _written(self, seconds: float) -> None:
+        with self._ends_the_log():
+            self.written(seconds)
+
     def _write_failed(self, error: BaseException) -> None:
-        with self._log.latch:
+        with self._ends_the_log(), self._log.latch:
             group = self.group
             assert group is not None
             self._log.replacer.begin(group, error)
+
+    @contextmanager
+    def _ends_the_log(self) -> Iterator[None]:
+        """Whatever fails between the writer and who waits ends the log, or they would wait for ever."""
+        try:
+            yield
+        except BaseException as error:
+            self._log.fail(f"what became of a group could not be told: {error!r}", error)
+            raise

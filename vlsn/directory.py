@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vlsn import scan
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, Damaged, WrongVersion
 from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
+from vlsn.levels import named
 from vlsn.seams import Buffer, Disk
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, parse_segment_name
 from vlsn.unread import is_unread
@@ -49,7 +50,7 @@ class SegmentInfo:
 
 def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
     """Every segment file of ``directory``, by number; damaged headers included, and for an outside reader (``around``)
-    those that the disk does not give, which are an ``OSError`` else."""
+    those that the disk does not give, which are an ``OSError`` else.  Raises ``WrongVersion``."""
     found: list[SegmentInfo] = []
     ends: dict[int, int] = {}
     for number, name in reversed(segment_numbers(disk, directory)):
@@ -80,13 +81,31 @@ def last_active(segments: Sequence[SegmentInfo]) -> SegmentInfo | None:
     return next((each for each in reversed(segments) if each.active), None)
 
 
+def check_size(active: Sequence[SegmentInfo]) -> None:
+    """A segment has all its bytes before its first frame: no crash leaves the last one shorter, and what it has lost
+    may have been acknowledged.  (Where an earlier one ends, the next one's header says.)"""
+    for segment in active[-1:]:
+        assert segment.header is not None
+        if segment.size < segment.header.size:
+            raise Damaged(
+                f"{segment.name} has {segment.size} of its {segment.header.size} bytes: it was cut short",
+                file=segment.name,
+                offset=segment.size,
+            )
+
+
 def make_directory(disk: Disk, directory: str) -> None:
-    """With its parents, each name synced: files in a directory that is not durable itself are not either."""
+    """With its parents, each name synced: files in a directory that is not durable itself are not either.  Nor is one
+    that is there for sure: who made it may not have lived to sync it."""
     missing = []
     at = directory.rstrip("/")
     while at and not disk.exists(at):
         missing.append(at)
         at = posixpath.dirname(at)
+    try:
+        disk.sync_directory(posixpath.dirname(at) or ("." if not at.startswith("/") else "/"))
+    except PermissionError:  # of a directory that this user can make nothing in, nor has
+        pass
     for path in reversed(missing):
         disk.make_directory(path)
         disk.sync_directory(posixpath.dirname(path) or ".")
@@ -135,6 +154,8 @@ def _read_header(disk: Disk, path: str, number: int) -> tuple[SegmentHeader | No
         file.close()
     try:
         header = SegmentHeader.decode(page)
+    except WrongVersion as error:
+        raise named(error, path) from None
     except BadBody as error:
         return None, size, str(error)
     if header.number != number:

@@ -32,6 +32,7 @@ from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.inspection import Fault, Inspected, Rule, inspect
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart, decode_record
 from vlsn.seams import Disk, Stores
+from vlsn.versions import check_versions
 
 UNREADABLE = "UNREADABLE"
 TORN_TAIL = "TORN_TAIL"
@@ -85,8 +86,10 @@ def dump_rows(
     disk: Disk, stores: Stores, directory: str, wanted: DumpFilter | None = None, *, reverse: bool = False
 ) -> Iterator[DumpRow]:
     """The frames that ``wanted`` asks for in log order, or from the end (``reverse``).  Of a running node (its
-    directory is locked) only up to what is stated to be synced.  Raises ``FileNotFoundError``."""
+    directory is locked) only up to what is stated to be synced.  Raises ``FileNotFoundError``,
+    ``WrongVersion``."""
     wanted = wanted or DumpFilter()
+    check_versions(disk, directory)
     live = disk.is_locked(f"{directory}/{LOCK_NAME}")
     stated = read_stated(stores, directory, live=live)
     chain = log_chain(disk, directory, live=live, stated=stated.ends)
@@ -130,7 +133,7 @@ def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytear
     """The frames of one segment, which is in ``buf`` afterwards."""
     link = chain.links[position]
     before = link.prev_last_vlsn or _last_vlsn_before(disk, chain, position, stated, buf)
-    found, size = _inspected(disk, link, stated, buf)
+    found, size = inspected(disk, link, stated, buf)
     heads = scan.block_headers(buf, 0, found.block_offsets)
     return _Frames(link, found, heads, before, _used(buf, found.end, size) if found.torn else 0)
 
@@ -138,16 +141,19 @@ def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytear
 def _last_vlsn_before(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytearray) -> int:
     """For a segment whose header page, which says it, is lost: as the segments before it tell."""
     for link in reversed(chain.links[:position]):
-        found, _ = _inspected(disk, link, stated, buf)
+        found, _ = inspected(disk, link, stated, buf)
         visible = found.lasts[~found.marked]
         if len(visible) or link.prev_last_vlsn:
             return int(visible[-1]) if len(visible) else link.prev_last_vlsn
     return 0
 
 
-def _inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
+def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
+    """What is in a segment, whose bytes are in ``buf`` afterwards, and how many there are."""
     size, lost = read_segment(disk, link, buf)
-    found = inspect(buf, size=size, salt=link.salt, end=link.end, stated=stated.offset_in(link.number))
+    found = inspect(
+        buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
+    )
     for start, end in lost:
         # Beside what else is wrong there: nothing tells whether it had been synced, only that it cannot be read.
         if start not in [gap for gap, _ in found.gaps]:

@@ -22,9 +22,10 @@ import asyncio
 import errno
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from operator import index
 from types import TracebackType
 from typing import ClassVar
 
@@ -44,11 +45,12 @@ from vlsn.log_reading import LogReading
 from vlsn.log_waiting import WaitingAppend, WaitingAppends
 from vlsn.options import Durability, LogOptions, LogStats
 from vlsn.overmark import check_rollback
+from vlsn.owned import owned_keys, owned_values
 from vlsn.reader import DATA_ONLY
 from vlsn.records import TermEntry
 from vlsn.recovery import Recovered, recover
 from vlsn.seal import values_of
-from vlsn.seams import Seams, Worker
+from vlsn.seams import Buffer, Seams, Worker
 from vlsn.state import Checkpoint
 from vlsn.threads import Answer, CallerThreads, LoopShot, OneShot, Ticker, undisturbed
 
@@ -80,12 +82,14 @@ class Log:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
-        """Opens or makes the log in ``directory`` and takes a new term in it.  Whoever loses what it gives instead of
+        """Opens or makes the log in ``directory`` and takes a new term in it.  The directory is held from then on: to
+        rename it, or to change the working directory, does no harm.  Whoever loses what it gives instead of
         closing it can open it again a moment later, and is warned (``ResourceWarning``); to a process that is forked
         from this one it is closed.  Without room for a segment an older log is there to be read, and appends are
         refused with ``NoSpace`` until there is.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among
         them), ``Damaged``, ``NoSpace`` or ``LogFailed``."""
-        return undisturbed(lambda: cls._open(os.fspath(directory), options), lambda log: log.close())
+        path = os.path.abspath(os.fspath(directory))
+        return undisturbed(lambda: cls._open(path, options), lambda log: log.close())
 
     @classmethod
     def _open(cls, directory: str, options: LogOptions | None) -> Log:
@@ -166,17 +170,19 @@ class Log:
 
     def append(
         self,
-        values: bytes | Sequence[bytes],
+        values: Buffer | Iterable[Buffer],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """First and last VLSN of ``values``, which are logged together or not at all.
+        """First and last VLSN of ``values``, which are logged together or not at all, as they are at the call.  A bare
+        ``bytes``, ``bytearray`` or ``memoryview`` is one value; an empty key is no key.
 
         On the medium on return; with ``WRITE_NO_SYNC`` written and synced within ``sync_interval_s``, with
         ``NO_SYNC`` written within ``flush_interval_s`` (see ``Durability`` and ``LogOptions``).  Entries can be read
-        once they are synced.  Raises ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge`` (nothing
-        was logged), or ``OutcomeUnknown`` and ``LogFailed`` when the log ends (it may have been)."""
+        once they are synced.  Raises ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge``,
+        ``BadBody``, ``BadArgument``, ``TypeError`` (nothing was logged), or ``OutcomeUnknown`` and ``LogFailed`` when
+        the log ends (it may have been)."""
         shot = OneShot()
         pending = self._submit(values, keys, durability, shot)
         shot.wait()
@@ -184,9 +190,9 @@ class Log:
 
     async def append_async(
         self,
-        values: bytes | Sequence[bytes],
+        values: Buffer | Iterable[Buffer],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
         """As ``append``, for a coroutine.  Cancelled, the entries are logged all the same."""
@@ -199,16 +205,16 @@ class Log:
         """Everything up to ``vlsn`` (default: all that was appended before the call) is on the medium on return; the
         last VLSN that is.  At once where it is already.  Raises ``BadArgument`` for a VLSN not given yet, ``NoSpace``
         while some of it waits for room (it is logged when there is some), and ``LogFailed``."""
-        return self._calls.sync(vlsn)
+        return self._calls.sync(None if vlsn is None else index(vlsn))
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
         """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
         Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there; what it gave before may be undone."""
-        return self._reading.entries(from_vlsn, to_vlsn, None if all_kinds else DATA_ONLY, keeps=self)
+        return self._reading.entries(index(from_vlsn), index(to_vlsn), None if all_kinds else DATA_ONLY, keeps=self)
 
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
         """(VLSN, value) of the same entries, at less than half the cost.  Raises as ``read`` does."""
-        return self._reading.pairs(from_vlsn, to_vlsn, keeps=self)
+        return self._reading.pairs(index(from_vlsn), index(to_vlsn), keeps=self)
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
         """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
@@ -221,10 +227,12 @@ class Log:
             else:
                 reached.give(None)
 
+        wanted = Vlsn(index(vlsn))
+        self._calls.check_threads()
         with self._log.latch:
-            if vlsn > self.range.last:
+            if wanted > self.range.last:
                 self._log.check_open()
-            cancel = self._log.index.wait_for(Vlsn(vlsn), wake)
+            cancel = self._log.index.wait_for(wanted, wake)
         try:
             reached.wait(timeout_s)
         except TimeoutError:
@@ -269,19 +277,23 @@ class Log:
         """Keeps the log from ``vlsn`` on (0: all there is) until it is released, advanced, or dropped for lying more
         than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under the log's latch.  It
         does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
+        first = Vlsn(index(vlsn))
         self._calls.check()
         with self._log.latch:
             self._log.check_open()
             holds = self._log.holds
-            return LogHold(holds, self._latch, holds.place(owner, name, Vlsn(vlsn), on_dropped=on_dropped))
+            hold = holds.place(owner, name, first, on_dropped=on_dropped)
+            return LogHold(holds, self._latch, hold, self._calls.check_threads)
 
     def raise_durable(self, vlsn: int) -> None:
         """Everything up to ``vlsn`` is durable: never rolled back from now on.  Lower than before changes nothing.
         The next block, the next checkpoint and a clean stop keep it.  Raises ``BadArgument`` past what is synced."""
+        durable = Vlsn(index(vlsn))
+        self._calls.check_threads()
         with self._log.latch:
-            if vlsn > self.range.last_sync:
-                raise BadArgument(f"VLSN {vlsn} cannot be durable: this log has synced up to {self.range.last_sync}")
-            self._log.raise_dtvlsn(Vlsn(vlsn))
+            if durable > self.range.last_sync:
+                raise BadArgument(f"VLSN {durable} cannot be durable: this log has synced up to {self.range.last_sync}")
+            self._log.raise_dtvlsn(durable)
 
     def rollback(self, matchpoint: int) -> None:
         """Abandons everything after ``matchpoint``, the last VLSN of a block (appends that waited together may share
@@ -292,17 +304,18 @@ class Log:
         was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, where
         what is synced is durable), ``BadArgument`` when no block ends there, ``Damaged`` when what is to be
         abandoned cannot be read, ``NoSpace``; ``LogFailed``."""
+        end = Vlsn(index(matchpoint))
         self._log.check_open()
-        self._calls.in_turn(lambda: self._rollback(matchpoint))
+        self._calls.in_turn(lambda: self._rollback(end))
 
-    def _rollback(self, matchpoint: int) -> None:
+    def _rollback(self, matchpoint: Vlsn) -> None:
         log = self._log
         done: Answer[None] = Answer()
         with log.latch:
             log.check_open()
-            check_rollback(log, Vlsn(matchpoint))
+            check_rollback(log, matchpoint)
             log.stop_sealing(NotMaster("the log was rolled back before this was logged; send it again"))
-            log.rollback(Vlsn(matchpoint), lambda: done.give(None), done.fail)
+            log.rollback(matchpoint, lambda: done.give(None), done.fail)
         try:
             self._calls.wait(done)
         finally:
@@ -318,13 +331,14 @@ class Log:
 
     def _submit(
         self,
-        values: bytes | Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
+        values: Buffer | Iterable[Buffer],
+        keys: Iterable[Buffer | None] | None,
         durability: Durability,
         shot: OneShot | LoopShot,
     ) -> WaitingAppend:
-        many = [values] if isinstance(values, bytes) else list(values)
-        pending = WaitingAppend(values_of(many, keys), durability, shot)
+        if type(durability) is not Durability:
+            durability = _durability(durability)
+        pending = WaitingAppend(values_of(owned_values(values), owned_keys(keys)), durability, shot)
         if pending.cost > self._log.entry_bytes_max:
             raise TooLarge(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
         self._calls.check()
@@ -352,3 +366,12 @@ class Log:
             log.append_entries([EntryKind.TERM], [entry.encode()], done.give)
         with suppress(NoSpace):
             self._calls.wait(done, for_room=False)
+
+
+def _durability(given: int) -> Durability:
+    try:
+        return Durability(given)
+    except ValueError:
+        raise BadArgument(
+            f"durability: {given!r} is not one of {', '.join(each.name for each in Durability)}"
+        ) from None

@@ -1,9 +1,13 @@
 """Errors, under one root.
 
-One class for each thing that a caller would do differently.  ``slug`` is the stable type that HTTP and
-the command line show; ``retry_safe`` says whether sending the same append again can double an entry.
-Local faults (``LogFailed``, ``Damaged``) and a peer's or client's faults (``BadBody``, ``FeedRefused``)
-are different classes.
+One class for each thing that a caller would do differently.  Local faults (``LogFailed``, ``Damaged``) and a peer's
+or client's faults (``BadBody``, ``FeedRefused``) are different classes.  Each class says three things:
+
+    slug         the stable type that HTTP and the command line show
+    retry_safe   nothing of this call was logged, nor will be: made again, it cannot double an entry
+    transient    the same append may well be taken a moment later: a client tries until its deadline by itself
+
+A class says ``retry_safe`` itself or inherits it from one that does; never from the root, which knows nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ from typing import ClassVar
 
 
 class VlsnLogError(Exception):
-    """The root of everything that vlsnlog raises on purpose."""
+    """The root of everything that vlsnlog raises on purpose; raised itself for a fault of the node's own."""
 
     slug: ClassVar[str] = "internal"
     retry_safe: ClassVar[bool] = False
+    transient: ClassVar[bool] = False
 
 
 # What a client sent.
@@ -26,32 +31,56 @@ class BadBody(VlsnLogError):
     """A body, batch, block or message that is not what its format says; nothing of it was taken."""
 
     slug = "bad-body"
+    retry_safe = True
 
 
 class BadArgument(VlsnLogError):
     """A parameter, flag or setting out of its range or not understood."""
 
     slug = "bad-argument"
+    retry_safe = True
 
 
 class TooLarge(VlsnLogError):
     """An entry, key, batch or body over its limit; refused before it was read or kept."""
 
     slug = "too-large"
+    retry_safe = True
 
 
 class UnsupportedType(VlsnLogError):
     """A content type that this endpoint does not read."""
 
     slug = "unsupported-type"
+    retry_safe = True
+
+
+class Forbidden(VlsnLogError):
+    """A page of another site has sent this request, through somebody's browser."""
+
+    slug = "forbidden"
+    retry_safe = True
+
+
+class Misdirected(VlsnLogError):
+    """The request names a host that is not this node: it is not answered under that name."""
+
+    slug = "misdirected"
+    retry_safe = True
 
 
 class NotFound(VlsnLogError):
+    """No such path, file or thing."""
+
     slug = "not-found"
+    retry_safe = True
 
 
 class NotAllowed(VlsnLogError):
+    """Not with this method, or not in the state that the node is in; nothing was changed."""
+
     slug = "not-allowed"
+    retry_safe = True
 
 
 # What a read meets.
@@ -61,6 +90,7 @@ class NotYet(VlsnLogError):
     """The VLSN is above what is durable."""
 
     slug = "not-yet"
+    retry_safe = True
 
 
 class Lagging(NotYet):
@@ -72,6 +102,7 @@ class NotData(VlsnLogError):
     """The VLSN belongs to the log itself (TERM, GROUP, COMMIT, ABORT), not to a user's entry."""
 
     slug = "not-data"
+    retry_safe = True
 
 
 class NotInLog(VlsnLogError):
@@ -79,6 +110,7 @@ class NotInLog(VlsnLogError):
     holds one of ``found``.  Durable entries were lost, which only a person can order; read again from below."""
 
     slug = "not-in-log"
+    retry_safe = True
 
     def __init__(self, message: str, *, vlsn: int, term: int, found: int) -> None:
         super().__init__(message)
@@ -91,6 +123,7 @@ class Trimmed(VlsnLogError):
     """The VLSN was cleaned away; ``first`` is the first one still there."""
 
     slug = "trimmed"
+    retry_safe = True
 
     def __init__(self, message: str, *, first: int) -> None:
         super().__init__(message)
@@ -105,6 +138,7 @@ class QueueFull(VlsnLogError):
 
     slug = "queue-full"
     retry_safe = True
+    transient = True
 
 
 class NoSpace(VlsnLogError):
@@ -112,6 +146,7 @@ class NoSpace(VlsnLogError):
 
     slug = "no-space"
     retry_safe = True
+    transient = True
 
 
 class NotMaster(VlsnLogError):
@@ -119,6 +154,7 @@ class NotMaster(VlsnLogError):
 
     slug = "no-master"
     retry_safe = True
+    transient = True
 
 
 class InsufficientReplicas(VlsnLogError):
@@ -126,6 +162,7 @@ class InsufficientReplicas(VlsnLogError):
 
     slug = "insufficient-replicas"
     retry_safe = True
+    transient = True
 
 
 class OutOfSequence(VlsnLogError):
@@ -133,6 +170,7 @@ class OutOfSequence(VlsnLogError):
     nothing of it was logged.  Begin again as another producer."""
 
     slug = "out-of-sequence"
+    retry_safe = True
 
 
 class UnknownProducer(VlsnLogError):
@@ -140,18 +178,21 @@ class UnknownProducer(VlsnLogError):
     before and got no answer to may be in the log."""
 
     slug = "unknown-producer"
+    retry_safe = False
 
 
 class DuplicateForgotten(VlsnLogError):
     """A submission that was logged before, so long ago that where it lies is not remembered."""
 
     slug = "duplicate-forgotten"
+    retry_safe = False
 
 
 class OutcomeUnknown(VlsnLogError):
     """The append was logged but not acknowledged in time: it may survive, or be rolled back."""
 
     slug = "outcome-unknown"
+    retry_safe = False
 
 
 class GroupBusy(VlsnLogError):
@@ -159,15 +200,17 @@ class GroupBusy(VlsnLogError):
 
     slug = "group-busy"
     retry_safe = True
+    transient = True
 
 
 # What the node itself is.
 
 
 class Damaged(VlsnLogError):
-    """Bytes that were once synced do not read back: where, and which VLSN, as far as known."""
+    """Bytes that were once synced do not read back: where, and which VLSN, as far as known.  What only reads meet."""
 
     slug = "damaged"
+    retry_safe = True
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0, vlsn: int = 0) -> None:
         super().__init__(message)
@@ -176,10 +219,18 @@ class Damaged(VlsnLogError):
         self.vlsn = vlsn
 
 
+class NoRegularFile(VlsnLogError, OSError):
+    """A FIFO, directory, socket, device or a link that leads nowhere stands where a file belongs; nothing was read or
+    written."""
+
+    retry_safe = True
+
+
 class Halted(VlsnLogError):
     """The node has stopped taking part and needs a person; the message says what to do."""
 
     slug = "halted"
+    retry_safe = True
 
 
 class RollbackProhibited(Halted):
@@ -197,32 +248,41 @@ class Restoring(VlsnLogError):
 
     slug = "not-ready"
     retry_safe = True
+    transient = True
 
 
 class LogFailed(VlsnLogError):
-    """A write or sync failed: the page cache is not to be trusted, the process must end."""
+    """A write or sync failed: the page cache is not to be trusted, the process must end.  What was appended and not
+    acknowledged may be found in the log by the next open, or not."""
+
+    retry_safe = False
 
 
 class LogClosed(VlsnLogError):
-    """The log was closed before, or while, this was asked."""
+    """The log, or the client, was closed before this was taken; an append that was taken ends otherwise."""
 
     slug = "not-ready"
+    retry_safe = True
 
 
 class LogInUse(VlsnLogError):
     """Another process has the directory open."""
 
     slug = "bad-argument"
+    retry_safe = True
 
 
 class WrongDirectory(VlsnLogError):
     """The directory belongs to another group, node, or format version."""
 
     slug = "bad-argument"
+    retry_safe = True
 
 
 class WaitEnded(VlsnLogError):
     """A wait for a VLSN was ended by a role change or by closing."""
+
+    retry_safe = True
 
 
 # What a feed or a peer meets before its upgrade.
@@ -239,6 +299,9 @@ class WrongGroup(FeedRefused):
 
 
 class WrongVersion(FeedRefused):
+    """A file, a batch or a peer of a version that this binary does not read; nothing was changed.  Run a vlsnlog
+    that does.  Never raised for a version that its checksum does not vouch for: that is damage."""
+
     slug = "wrong-version"
 
 
@@ -263,18 +326,20 @@ class DuplicateFeed(FeedRefused):
 
 
 class ChannelClosed(VlsnLogError):
-    """The other side of a message channel is gone."""
+    """The other side of a message channel is gone; it may have taken what was sent last."""
 
-    retry_safe = True
+    retry_safe = False
 
 
 class Unreachable(VlsnLogError):
-    """No connection to a peer could be made, or it gave no answer in time.
+    """No connection to a peer could be made, or it gave no answer in time.  Of an append: it was never sent, for one
+    that was and got no answer ends as ``OutcomeUnknown``.
 
     ``refused``: its host answered that nothing listens there, so its process has ended."""
 
     slug = "unreachable"
     retry_safe = True
+    transient = True
 
     def __init__(self, detail: str, *, refused: bool = False) -> None:
         super().__init__(detail)
@@ -287,6 +352,7 @@ class IntegrityFault(VlsnLogError):
     ``vlsn``: which both hold, each in another block; 0 where it is not one VLSN's."""
 
     slug = "integrity-fault"
+    retry_safe = False
 
     def __init__(self, detail: str, *, vlsn: int = 0) -> None:
         super().__init__(detail)
@@ -300,6 +366,12 @@ def said_of(error: BaseException) -> str:
         return str(error) or type(error).__name__
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason or type(error).__name__
+
+
+def classes() -> dict[str, type[VlsnLogError]]:
+    """The errors of this module by their names: what ``vlsn`` and ``repl`` give out as their own."""
+    found = {name: each for name, each in globals().items() if isinstance(each, type)}
+    return {name: each for name, each in found.items() if issubclass(each, VlsnLogError)}
 
 
 def by_slug() -> dict[str, type[VlsnLogError]]:

@@ -54,7 +54,7 @@ class Found:
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """Offset, kind and payload of the local records."""
     others: dict[int, bytes] = field(default_factory=dict)
-    """By offset the blocks that may hold GROUP entries, whole."""
+    """By offset the blocks that may hold GROUP or COMMIT entries, whole."""
     cut: Cut | None = None
 
 
@@ -83,7 +83,7 @@ def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
 
 def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated: Sequence[Lsn]) -> Found:
     """Reads one ACTIVE segment from ``start`` (a frame's offset) on.  ``last``: no ACTIVE segment follows.
-    ``stated`` are the ends that ``state`` says were synced.  Raises ``Damaged``."""
+    ``stated`` are the ends that ``state`` says were synced.  Raises ``Damaged``, ``WrongVersion``."""
     header = segment.header
     assert header is not None
     limit = segment.size if last else segment.live_end or segment.size
@@ -92,7 +92,8 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
     bad = scan.check_crcs(buf, start, walk)
     if bad is not None:
         walk = walk.before(bad)
-    found = _columns(buf, start, segment.number, walk)
+    scan.check_kind(buf, start, walk.end, header.salt, segment.path)
+    found = _columns(buf, start, segment, walk)
     if not last and walk.end == limit:
         return found
     rest = buf[walk.end - start :]
@@ -161,15 +162,16 @@ def _read(disk: Disk, segment: SegmentInfo, start: int, end: int) -> bytes:
         file.close()
 
 
-def _columns(buf: bytes, base: int, number: int, walk: scan.Walk) -> Found:
+def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Found:
     kinds = walk.headers["kind"]
     is_block = kinds == FrameKind.BLOCK
     offsets = walk.offsets[is_block]
     blocks = scan.block_headers(buf, base, offsets)
+    scan.check_versions(blocks, offsets, segment.path)
     firsts = blocks["first_vlsn"].astype(np.int64)
     in_last_page = walk.offsets[scan.frame_ends(walk.offsets, walk.headers) > walk.end - walk.end % PAGE_BYTES]
     found = Found(
-        number=number,
+        number=segment.number,
         end=walk.end,
         last_frame=int(walk.offsets[-1]) if len(walk) else 0,
         last_kind=int(kinds[-1]) if len(walk) else 0,
@@ -189,8 +191,8 @@ def _columns(buf: bytes, base: int, number: int, walk: scan.Walk) -> Found:
 
     for index in np.flatnonzero(~is_block).tolist():
         found.records.append((int(walk.offsets[index]), FrameKind(int(kinds[index])), payload(index)))
-    may_hold_groups = (blocks["kind"] == EntryKind.GROUP) | (blocks["kind"] == KIND_COLUMN)
-    for index in np.flatnonzero(is_block)[may_hold_groups].tolist():
+    settings = np.isin(blocks["kind"], (EntryKind.GROUP, EntryKind.COMMIT, KIND_COLUMN))
+    for index in np.flatnonzero(is_block)[settings].tolist():
         found.others[int(walk.offsets[index])] = payload(index)
     return found
 

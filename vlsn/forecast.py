@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from vlsn.cleaning import RECOVERY, Catalogue, CleaningReport, bytes_from, sealed_us
 from vlsn.directory import LOCK_NAME, survey
-from vlsn.errors import BadArgument, LogInUse
+from vlsn.errors import BadArgument, LogInUse, WrongVersion
 from vlsn.holds import Owner
 from vlsn.ids import Vlsn, lsn, lsn_file
+from vlsn.levels import named
 from vlsn.limits import STATE_MAP_BYTES
 from vlsn.reader import LogReader
 from vlsn.recovery import STATE_NAME
@@ -65,6 +66,8 @@ def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
         raise BadArgument(f"{directory} has no state store: no checkpoint was ever made, and nothing may go") from None
     try:
         checkpoint, record, idle = state.checkpoint(), state.record(), state.idle_end()
+    except WrongVersion as error:
+        raise named(error, f"{directory}/{STATE_NAME}") from None
     finally:
         state.close()
     durable = max(checkpoint.dtvlsn if checkpoint is not None else 0, idle.dtvlsn if idle is not None else 0)

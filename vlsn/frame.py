@@ -103,6 +103,23 @@ def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeade
     return FrameHeader(kind, flag, length, prev, synced, field, total)
 
 
+def claimed_size(head: Buffer) -> int:
+    """Bytes to the next frame as these 24 claim, 0 where they are no frame's; for a frame of any version."""
+    magic, _, _, length, *_ = FRAME.unpack(head)
+    return FRAME_BYTES + ((length + 7) & ~7) if magic == MAGIC else 0
+
+
+def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
+    """The kind of the whole frame at ``buf[at]`` when it is none that this version has: its crc is right, so it is a
+    later version's; else None."""
+    if at < 0 or len(buf) - at < FRAME_BYTES:
+        return None
+    magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
+    if magic != MAGIC or field != salt ^ offset or 1 <= kind <= _KIND_MAX or (flag and flag != OVERMARKED):
+        return None
+    return kind if check_frame(buf, at, FrameHeader(kind, flag, length, prev, synced, field, total)) else None
+
+
 def check_frame(buf: Buffer, at: int, header: FrameHeader) -> bool:
     """Whether ``buf`` holds the frame at ``at`` whole, its crc is right and its padding zero."""
     start = at + FRAME_BYTES

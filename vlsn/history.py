@@ -6,6 +6,7 @@ the ones that may still be rolled back are kept beside the durable one.
 
     term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
     groups      [(2, GROUP at VLSN 2)]
+    levels      [(77, 2)]                      the group's level since VLSN 77; before the first it is 1
     producers   which submissions of whom it holds (``producers.py``)
 """
 
@@ -18,11 +19,14 @@ from vlsn import block as block_format
 from vlsn.block import EntryKind
 from vlsn.block_run import BlockRun
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
+from vlsn.levels import LEVEL_1
 from vlsn.producers import Producers
-from vlsn.records import GroupEntry
+from vlsn.records import CommitEntry, GroupEntry
 from vlsn.seams import Buffer
 from vlsn.state import StateRecord
 from vlsn.stream import TermRun
+
+_READ = frozenset((int(EntryKind.GROUP), int(EntryKind.COMMIT)))
 
 
 class History:
@@ -31,11 +35,14 @@ class History:
     def __init__(self, record: StateRecord | None = None) -> None:
         self.term_runs: list[TermRun] = []
         self.groups: list[tuple[Vlsn, GroupEntry]] = []
+        self.levels: list[tuple[Vlsn, int]] = []
         self.producers = Producers(record.producers if record is not None else None)
         if record is not None:
             self.term_runs = [TermRun(*run) for run in record.term_runs]
             if record.group is not None:
                 self.groups.append((Vlsn(record.group_vlsn), record.group))
+            if record.level_vlsn:
+                self.levels.append((record.level_vlsn, record.level))
 
     @property
     def last_term(self) -> Term:
@@ -49,6 +56,15 @@ class History:
     @property
     def group_vlsn(self) -> Vlsn:
         return self.groups[-1][0] if self.groups else NULL_VLSN
+
+    @property
+    def level(self) -> int:
+        """The group's by the newest entry in the log, durable or not: what a reader of this log must read."""
+        return self.levels[-1][1] if self.levels else LEVEL_1.min
+
+    def level_at(self, durable: Vlsn) -> int:
+        """The group's as of ``durable``: what may be written, for no rollback takes it back."""
+        return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
 
     def term_of(self, vlsn: Vlsn) -> Term:
         """The term that ``vlsn`` was sealed in; 0 when it is not in the log."""
@@ -74,10 +90,13 @@ class History:
             runs.append(TermRun(term, first, last))
 
     def note_block(self, data: Buffer) -> None:
-        """Reads the GROUP entries of a block whose kind may hold some."""
+        """Reads the GROUP entries, and what COMMIT entries set, of a block whose kind may hold some."""
         header = block_format.decode_header(data)
-        for entry in block_format.entries(data, header, kinds=frozenset((EntryKind.GROUP,))):
-            self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
+        for entry in block_format.entries(data, header, kinds=_READ):
+            if entry.kind == EntryKind.GROUP:
+                self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
+            elif (level := CommitEntry.decode(entry.value).set.level) is not None:
+                self.levels.append((entry.vlsn, level))
 
     def note_producers(self, data: Buffer) -> None:
         """Reads the producers of a block that has some; it follows on those read before."""
@@ -103,8 +122,19 @@ class History:
         """Everything up to ``dtvlsn`` stays for ever: groups before the durable one are let go, and what would take
         producers back behind it."""
         self.producers.settle(dtvlsn)
-        while len(self.groups) > 1 and self.groups[1][0] <= dtvlsn:
-            del self.groups[0]
+        for settings in (self.groups, self.levels):
+            while len(settings) > 1 and settings[1][0] <= dtvlsn:
+                del settings[0]
+
+    def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
+        """Whether the newest GROUP entry that stays for ever is not known: this log, which begins at ``first``, was
+        cleaned past it, and the state record that had it was lost."""
+        return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
+
+    def found_group(self, vlsn: Vlsn, group: GroupEntry) -> None:
+        """The entry that ``lacks_group`` misses, from another copy of this log."""
+        assert not self.groups or vlsn < self.groups[0][0]
+        self.groups.insert(0, (vlsn, group))
 
     def truncate(self, last: Vlsn) -> None:
         """Forgets what came after ``last``."""
@@ -114,8 +144,9 @@ class History:
         if self.term_runs and self.term_runs[-1].last > last:
             run = self.term_runs[-1]
             self.term_runs[-1] = TermRun(run.term, run.first, last)
-        while self.groups and self.groups[-1][0] > last:
-            self.groups.pop()
+        for settings in (self.groups, self.levels):
+            while settings and settings[-1][0] > last:
+                settings.pop()
 
     def truncate_head(self, first: Vlsn) -> None:
         """The log begins at ``first`` now.  The group stays, also where its entry is gone."""
@@ -130,6 +161,7 @@ class History:
         copy = History()
         copy.term_runs = list(self.term_runs)
         copy.groups = list(self.groups)
+        copy.levels = list(self.levels)
         copy.truncate(vlsn)
         group_vlsn, group = copy.groups[-1] if copy.groups else (NULL_VLSN, None)
         producers = self.producers.snapshot(vlsn)
@@ -137,6 +169,8 @@ class History:
             vlsn=vlsn,
             group=group,
             group_vlsn=group_vlsn,
+            level=copy.level,
+            level_vlsn=copy.levels[-1][0] if copy.levels else NULL_VLSN,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
             producers=producers(),
             trimmed_to=trimmed_to,

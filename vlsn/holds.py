@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import index
 from types import TracebackType
 
-from vlsn.errors import BadArgument, Trimmed
+from vlsn.errors import BadArgument, LogClosed, Trimmed
 from vlsn.ids import NULL_VLSN, Vlsn
 
 HOLDS_MAX = 1_000
@@ -33,8 +34,11 @@ class Owner(StrEnum):
     FEEDER = "feeder"
     """A replica of the group, fed or to be fed; its name is the member's."""
     CONSUMER = "consumer"
+    """A reader that keeps its place: ``Log.hold``, and consumers once there are any."""
     BACKUP = "backup"
+    """Whoever copies the segments of an embedded log: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
     RESTORE = "restore"
+    """A peer that is restored from here."""
     CHECKPOINT = "checkpoint"
     """The log's own: what the next open reads.  Never dropped."""
 
@@ -119,8 +123,12 @@ class Holds:
 class LogHold:
     """A hold on an embedded log, from any thread; a context that releases it."""
 
-    def __init__(self, holds: Holds, latch: AbstractContextManager[object], hold: Hold) -> None:
+    def __init__(
+        self, holds: Holds, latch: AbstractContextManager[object], hold: Hold, check: Callable[[], None]
+    ) -> None:
+        """``check`` raises ``LogClosed`` in a forked child, where the latch may be held for ever."""
         self._holds = holds
+        self._check = check
         self._latch = latch
         self._hold = hold
 
@@ -135,10 +143,16 @@ class LogHold:
 
     def advance(self, vlsn: int) -> None:
         """VLSNs below ``vlsn`` are not needed any more; it never goes back."""
+        first = Vlsn(index(vlsn))
+        self._check()
         with self._latch:
-            self._hold.advance(Vlsn(vlsn))
+            self._hold.advance(first)
 
     def release(self) -> None:
+        try:
+            self._check()
+        except LogClosed:
+            return
         with self._latch:
             self._holds.release(self._hold)
 

@@ -25,10 +25,10 @@ import numpy.typing as npt
 
 from vlsn import block as block_format
 from vlsn import scan
-from vlsn.block import BLOCK_BYTES, KIND_COLUMN, SUPPORTED, BlockFlag, EntryKind
+from vlsn.block import BLOCK_BYTES, VERSION
+from vlsn.block_heads import heads_good
 from vlsn.errors import BadBody
 from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
-from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.scan import Headers, Offsets, Stop
 from vlsn.segment import FIRST_FRAME
 
@@ -102,15 +102,16 @@ class Inspected:
     """``proven`` found it, not a look at each frame."""
 
 
-def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, stated: int = 0) -> Inspected:
+def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, stated: int = 0) -> Inspected:
     """The first ``size`` bytes of ``buf`` are the file from 0 on.  ``end`` is where its log ends, None for the
-    last segment, of which ``stated`` says how far the log was synced as far as anything outside of it knows."""
-    found = _locate(buf, size, salt, end)
+    last segment, of which ``stated`` says how far the log was synced as far as anything outside of it knows.  Raises
+    ``WrongVersion``, naming the file."""
+    found = _locate(buf, size, salt, end, name)
     if end is None:
         _cut_torn_tail(found, stated)
     is_block = found.headers["kind"] == FrameKind.BLOCK
     _check_frames(found)
-    _check_blocks(buf, found, is_block)
+    _check_blocks(buf, found, is_block, name)
     for index in np.flatnonzero(~is_block & ~found.bad).tolist():
         begin = int(found.offsets[index]) + FRAME_BYTES
         payload = bytes(buf[begin : begin + int(found.headers["length"][index])])
@@ -121,13 +122,14 @@ def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, stated: int = 
 # Where the frames are.
 
 
-def _locate(buf: Bytes, size: int, salt: int, end: int | None) -> Inspected:
+def _locate(buf: Bytes, size: int, salt: int, end: int | None, name: str) -> Inspected:
     limit = (size if end is None else min(end, size)) & ~7
     view = memoryview(buf)[:limit]
     walks, bads, gaps = [], [], []
     at, stop = FIRST_FRAME, FIRST_FRAME
     while at < limit:
         walk = scan.walk(buf, base=0, start=at, end=limit, salt=salt)
+        scan.check_kind(view, 0, walk.end, salt, name)
         bad = scan.bad_frames(buf, 0, walk)
         # A bad frame that leads nowhere may have a wrong length: what lies behind it is to be looked for.
         kept = len(walk) if walk.reason is Stop.END else _without_bad_tail(bad)
@@ -185,7 +187,7 @@ def _check_frames(found: Inspected) -> None:
         found.faults.append(Fault(Rule.FRAME_HEADER, offset, "the frame says that it was synced before it was written"))
 
 
-def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask) -> None:
+def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> None:
     offsets, bad = found.offsets[is_block], found.bad[is_block]
     lengths = found.headers["length"][is_block].astype(np.int64)
     readable, wrong = np.empty(len(offsets), dtype=np.bool_), np.empty(len(offsets), dtype=np.bool_)
@@ -193,8 +195,11 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask) -> None:
     for low in range(0, len(offsets), _RUN_BLOCKS):
         run = slice(low, low + _RUN_BLOCKS)
         heads = scan.block_headers(buf, 0, offsets[run])
-        good = heads_good(heads, lengths[run])
+        good = heads_good(heads) & fills_frame(heads, lengths[run])
         good &= scan.header_crcs(heads) == heads["header_crc"]
+        other = (heads["version"] != VERSION) & ~bad[run]
+        if other.any():
+            scan.check_versions(heads[other], offsets[run][other], name)
         wrong[run] = ~good | _bodies_bad(buf, offsets[run], heads, skip=bad[run] | ~good)
         readable[run] = good
         firsts[run], counts[run] = heads["first_vlsn"], heads["count"]
@@ -214,31 +219,10 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask) -> None:
     found.lost = np.sort(np.concatenate((found.offsets[lost], gaps)))
 
 
-def heads_good(heads: Headers, lengths: Offsets) -> Mask:
-    """What ``block.decode_header`` checks but the crc, and that each block fills its frame."""
-    flags, kinds, firsts, terms = heads["flags"], heads["kind"], heads["first_vlsn"], heads["term"]
-    counts = heads["count"].astype(np.int64)
-    keyed = (flags & BlockFlag.KEYS) != 0
-    good: Mask = (
-        (heads["version"] == block_format.VERSION) & (heads["zero"] == 0) & ((flags & ~np.uint8(SUPPORTED)) == 0)
-    )
-    good &= (kinds == KIND_COLUMN) == ((flags & BlockFlag.KINDS) != 0)
-    good &= (kinds == KIND_COLUMN) | (kinds <= max(EntryKind))
-    good &= (counts >= 1) & (counts <= BATCH_ENTRIES_MAX) & (heads["submissions"] <= counts)
-    good &= (terms >= 1) & (terms <= block_format.NUMBER_MAX) & (heads["dtvlsn"] < firsts)
-    good &= (firsts <= block_format.NUMBER_MAX - BATCH_ENTRIES_MAX) & (keyed == (heads["key_bytes"] != 0))
-    ends = np.full(len(heads), BLOCK_BYTES, dtype=np.int64)
-    if flags.any():
-        ends += np.where(flags & BlockFlag.KINDS, (counts + 7) & ~7, 0)
-        ends += np.where(flags & BlockFlag.TXNS, 8 * counts, 0)
-        submissions = heads["submissions"].astype(np.int64)
-        with_producers = (flags & BlockFlag.PRODUCERS) != 0
-        good &= ~with_producers | (submissions > 0)
-        ends += np.where(with_producers, (20 * submissions + 7) & ~7, 0)
-        ends += np.where(keyed, ((4 * counts + 11) & ~7) + ((heads["key_bytes"].astype(np.int64) + 7) & ~7), 0)
-    ends += ((4 * counts + 11) & ~7) + heads["value_bytes"]
-    good &= (ends == lengths) & (ends == BLOCK_BYTES + heads["body_bytes"].astype(np.int64))
-    return good
+def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
+    """Which blocks have their frame's length."""
+    filled: Mask = heads["body_bytes"].astype(np.int64) + BLOCK_BYTES == lengths
+    return filled
 
 
 def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:

@@ -12,6 +12,7 @@ import shutil
 from typing import Final
 
 from vlsn.errors import LogInUse
+from vlsn.regular import open_regular
 
 ATTEMPTS: Final = 5
 """Of which each met a commit; a checkpoint or idle end comes at most once a second."""
@@ -30,5 +31,5 @@ def copy_environment(source: str, target: str) -> None:
 
 
 def _metas(path: str) -> bytes:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         return os.pread(file.fileno(), _METAS_BYTES, 0)

@@ -4,7 +4,8 @@ LMDB believes its pages: a flipped bit in a page number, a size or a flag makes 
 end the process, and the same file would do so at each start.  So whoever opens one first walks both trees here,
 with plain reads: every page number within the file, every page of the kind and in the place it is named for and
 in one tree once, every node within its page, keys in order, counts as the meta page has them, free pages not in
-use.  What fails is ``Damaged``, to be set aside.  The values' bytes are the store's own checksums' matter.
+use.  Free ones at the file's end need not be there: LMDB never writes what one transaction took and gave back.  What
+fails is ``Damaged``, to be set aside.  The values' bytes are the store's own checksums' matter.
 
     meta 0 | meta 1 | pages …       of two commits that follow on each other; the later one's trees are walked
 
@@ -21,6 +22,7 @@ from itertools import pairwise
 from struct import Struct
 
 from vlsn.errors import Damaged
+from vlsn.regular import open_regular
 
 PAGE = Struct("<QHHHH")
 META = Struct("<IIQQ")
@@ -69,7 +71,7 @@ class _Meta:
 def check_pages(path: str) -> None:
     """Raises ``Damaged`` unless LMDB can read the data file ``path``; a file without a byte is a new one.  Reads the
     trees' pages only, not what overflowed them."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_regular(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         if size:
@@ -89,10 +91,7 @@ def _check(descriptor: int, size: int) -> None:
     started = (first.transaction, second.transaction) == (0, 0)
     if not started and (high.transaction != low.transaction + 1 or (high is second) != high.transaction % 2):
         raise _Bad(f"its meta pages are of transactions {first.transaction} and {second.transaction}")
-    needed = (high.last_page + 1) * high.page_bytes
-    if size < needed and high.last_page >= FIRST_PAGE:
-        raise _Bad(f"it has {size} bytes, its tree needs {needed}")
-    walk = _Walk(descriptor, high)
+    walk = _Walk(descriptor, high, size)
     walk.tree(high.free, INTEGER_KEY)
     walk.tree(high.main, 0)
     walk.free_pages()
@@ -119,8 +118,9 @@ def _meta(descriptor: int, at: int, number: int) -> _Meta:
 
 
 class _Walk:
-    def __init__(self, descriptor: int, meta: _Meta) -> None:
+    def __init__(self, descriptor: int, meta: _Meta, size: int) -> None:
         self._descriptor = descriptor
+        self._size = size
         self._meta = meta
         self._used: set[int] = set()
         self._spans: list[tuple[int, int]] = []
@@ -140,12 +140,13 @@ class _Walk:
             )
 
     def free_pages(self) -> None:
-        """No page is free twice, or free and in use."""
+        """No page is free twice, or free and in use; and what the file ends before is free."""
         taken = set(self._used)
         for first, count in self._spans:
             taken.update(range(first, first + count))
         if len(taken) != len(self._used) + sum(count for _, count in self._spans):
             raise _Bad("a page is in two places of its trees")
+        free: set[int] = set()
         for value in self._free:
             count = NUMBER.unpack_from(value)[0] if len(value) >= 8 else NO_PAGE
             if len(value) < 8 * (count + 1):
@@ -156,6 +157,10 @@ class _Walk:
             if any(low <= high for low, high in pairwise(pages)):
                 raise _Bad("free pages out of order")
             taken.update(pages)
+            free.update(pages)
+        end, needed = self._size // self._meta.page_bytes, self._meta.last_page + 1
+        if needed - end > len(free) or not free.issuperset(range(end, needed)):
+            raise _Bad(f"it has {self._size} bytes, its tree needs {needed * self._meta.page_bytes}")
 
     def _page(self, number: int, depth: int, low: bytes | None, high: bytes | None, *, is_free: bool) -> None:
         page = self._read(number)
@@ -218,6 +223,8 @@ class _Walk:
         # A value that was written over a longer one in the same transaction keeps that one's pages.
         if pgno != first or kind != OVERFLOW or count < needed or first + count - 1 > self._meta.last_page:
             raise _Bad(f"page {first} does not hold the {size} bytes of page {number}")
+        if (first + count) * self._meta.page_bytes > self._size:
+            raise _Bad(f"it has {self._size} bytes, and ends within the {count} pages from {first} on")
         self._counts[2] += count
         self._spans.append((first, count))
         if is_free:

@@ -31,6 +31,7 @@ from vlsn.checksum import crc
 from vlsn.errors import Damaged, LogClosed, LogFailed, LogInUse
 from vlsn.lmdb_copy import copy_environment
 from vlsn.lmdb_pages import check_pages
+from vlsn.regular import check_regular, open_regular
 from vlsn.seams import KeyValue
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ CRC = Struct("<I")
 KEY_BYTES_MAX = 511
 GROWTH_BYTES_MIN = 1 << 20
 DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
 _SYSTEM_FAULTS = (
     *(lmdb.Error, lmdb.DiskError, lmdb.MemoryError, lmdb.LockError, lmdb.ReadonlyError),
     *(lmdb.ReadersFullError, lmdb.TlsFullError, lmdb.MapResizedError),
@@ -77,10 +79,8 @@ class LmdbStores:
         return store
 
     def exists(self, path: str) -> bool:
-        try:
-            return os.stat(os.path.join(path, DATA_FILE)).st_size > 0  # without a byte it was never written to
-        except FileNotFoundError:
-            return False
+        data = os.path.join(path, DATA_FILE)
+        return check_regular(data) and os.path.getsize(data) > 0  # without a byte it was never written to
 
     def set_aside(self, path: str) -> str:
         path = os.path.realpath(path)
@@ -240,7 +240,8 @@ def _apply(
 
 def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Environment:
     data = os.path.join(path, DATA_FILE)
-    fresh = not os.path.exists(data)
+    fresh = not check_regular(data)
+    check_regular(os.path.join(path, LOCK_FILE))
     if not fresh:
         if not read_only:
             _settle(data)
@@ -253,7 +254,7 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
         )
     except lmdb.Error as fault:
         _unreadable(path, fault)
-    if fresh:
+    if not read_only:  # also where another process made it, which may not have lived to do so
         _sync_directory(path)
         _sync_directory(os.path.dirname(path))
     return environment
@@ -262,7 +263,7 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
 def _settle(data: str) -> None:
     """What a process before this one wrote and did not live to sync, or failed to, is on the medium or out of the page
     cache: what is read here is what a power cut would leave."""
-    descriptor = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = open_regular(data, os.O_RDWR)
     try:
         os.fdatasync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

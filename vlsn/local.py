@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from vlsn.block import EntryKind
 from vlsn.block_run import BlockRun
@@ -95,6 +96,7 @@ class LocalLog:
             stats=self.stats,
             on_change=self._placement_changed,
             on_failure=self.fail,
+            level=lambda: self.level,
         )
         self._consumer = Consumer(
             self.placement,
@@ -215,6 +217,11 @@ class LocalLog:
     def active_files(self) -> list[int]:
         """Numbers of the current segment (when there is one yet) and the standby."""
         return self.placement.active_files()
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all segment files take of the disk."""
+        return self.placement.disk_bytes
 
     def segments(self) -> dict[int, int]:
         """Number → synced end (offset) of every live segment, ascending."""
@@ -350,6 +357,28 @@ class LocalLog:
         self.placement.forget_before(number)
         self.history.truncate_head(self.range.first)
 
+    @property
+    def level(self) -> int:
+        """What may be written (``levels``): the newest level that is durable here."""
+        return self.history.level_at(self.dtvlsn)
+
+    def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
+        """The node file promises ``level``, synced, when ``done(None)`` is called: before the entry that sets it is
+        acknowledged.  A file that cannot be written ends the log.  Raises ``WrongVersion`` for a level that this
+        binary does not speak."""
+        self.seams.levels.check_log(level, "what the group's log goes on with")
+
+        def store() -> None:
+            record = self.node_file.record
+            if level > record.level:
+                self.node_file.replace(replace(record, level=level))
+
+        def failed(error: BaseException) -> None:
+            self.fail(f"the node file could not be written: {error}", error)
+            done(error)
+
+        self.keeper.submit(store, lambda _: done(None), failed)
+
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
         """The durable end, as this node knows it, never falls."""
         if vlsn > self.dtvlsn:
@@ -391,7 +420,7 @@ class LocalLog:
             failure.__cause__ = error
             self.failure = failure
             self._consumer.term = None
-            refused = self._queue.take_appends()
+            refused = [*self._consumer.taken, *self._queue.take_appends()]
             self._queue.items.clear()
             self.checkpointer.give_up(failure)
             self.index.fail_waiters(failure)

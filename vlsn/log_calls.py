@@ -49,8 +49,7 @@ class LogCalls:
 
     def in_turn(self, call: Callable[[], T]) -> T:
         """What ``call`` gives, after those before it.  Raises ``LogClosed`` after ``close``."""
-        if self.gone is not None:
-            raise self.gone
+        self.check_threads()
         done: Answer[T] = Answer()
         self._worker.submit(call, done.give, done.fail)
         return done.wait()
@@ -70,10 +69,14 @@ class LogCalls:
 
     def check(self) -> None:
         """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
-        if self.gone is not None:
-            raise self.gone
+        self.check_threads()
         if self._log.failure is not None:
             raise self._log.failure
+
+    def check_threads(self) -> None:
+        """Raises ``LogClosed`` where there are none: the latch may be held by one of them, for ever."""
+        if self.gone is not None:
+            raise self.gone
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
         """``Log.sync``."""

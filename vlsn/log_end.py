@@ -12,13 +12,12 @@ Nothing that the log's threads hold leads to the ``Log`` that callers have, or i
 from __future__ import annotations
 
 import atexit
-import os
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from weakref import WeakSet
 
 from vlsn.errors import LogClosed, LogFailed, VlsnLogError
+from vlsn.forks import tell_of_forks
 from vlsn.local import LocalLog
 from vlsn.log_calls import LogCalls
 from vlsn.log_reading import LogReading
@@ -43,7 +42,7 @@ class LogEnd:
         self._calls = calls
         self._reading = reading
         self._workers = workers
-        _ends.add(self)
+        tell_of_forks(self)
         atexit.register(self._at_exit)
 
     def close(self) -> None:
@@ -90,15 +89,3 @@ class LogEnd:
         self._calls.close()
         if failed is None and self._log.failure is not None:
             raise self._log.failure
-
-
-_ends: WeakSet[LogEnd] = WeakSet()
-"""Of this process."""
-
-
-def _forked() -> None:
-    for end in list(_ends):
-        end.forked()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.errors import Damaged
+from vlsn.errors import Damaged, WrongVersion
 from vlsn.ids import NULL_VLSN
 from vlsn.index.stored import StoredBuckets
+from vlsn.levels import named
 from vlsn.limits import INDEX_MAP_BYTES
 from vlsn.recovery import INDEX_NAME
 from vlsn.seams import KeyValue, Stores
@@ -31,7 +32,7 @@ class Mappings:
 
 
 def read_mappings(stores: Stores, directory: str) -> Mappings:
-    """All mappings of the index in ``directory``; none when there is no index."""
+    """All mappings of the index in ``directory``; none when there is no index.  Raises ``WrongVersion``."""
     found = Mappings()
     try:
         store = stores.open(f"{directory}/{INDEX_NAME}", map_bytes=INDEX_MAP_BYTES, read_only=True)
@@ -42,6 +43,8 @@ def read_mappings(stores: Stores, directory: str) -> Mappings:
         return found
     try:
         _read_buckets(store, found)
+    except WrongVersion as error:
+        raise named(error, f"{directory}/{INDEX_NAME}") from None
     finally:
         store.close()
     return found

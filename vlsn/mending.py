@@ -21,7 +21,8 @@ meanwhile, and nobody writes to the segment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +33,15 @@ from vlsn.block import BlockHeader
 from vlsn.chain import read_stated
 from vlsn.checksum import crc
 from vlsn.cuts import free_name
-from vlsn.directory import stated_synced_end, survey
+from vlsn.directory import SegmentInfo, check_size, stated_synced_end, survey
 from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
 from vlsn.frame import FRAME_BYTES, FrameHeader, FrameKind, build_header, decode_header
 from vlsn.identity import NODE_FILE_NAME
 from vlsn.ids import Vlsn, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX, MIB
 from vlsn.reader import SegmentFile
-from vlsn.records import CheckpointEnd, CheckpointStart
+from vlsn.records import CheckpointEnd, CheckpointStart, RollbackStart
+from vlsn.retrack import whole_frames
 from vlsn.scan import Stop, Walk
 from vlsn.seams import Disk, Stores
 from vlsn.segment import FIRST_FRAME, segment_name, sidecar_name
@@ -75,6 +77,9 @@ class Wound:
     """Nothing between here and that block is damaged: what fills this wound ends just before it."""
     term: int
     """Of the blocks that were there, if the visible ones before and behind are of one term; else 0: not known."""
+    term_before: int
+    """Of the visible block before, and of the one behind; 0 where there is none in this segment."""
+    term_behind: int
     old: FrameHeader | None
     """The header of the frame that began there, where it can still be read."""
     data: bytes
@@ -106,12 +111,12 @@ def check_window(disk: Disk, directory: str, number: int, at: int, end: int, siz
 
 
 def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
-    """What is read of the segment next comes from the medium."""
-    file = disk.open(f"{directory}/{segment_name(number)}")
+    """What is read of the segment next comes from the medium.  Raises ``Damaged`` when it is no file."""
+    segment = SegmentFile(disk, directory, number, around=True)
     try:
-        file.drop_cache()
+        segment.file.drop_cache()
     finally:
-        file.close()
+        segment.close()
 
 
 def find_wound(disk: Disk, directory: str, number: int, end: int, *, around: bool = True) -> Wound | None:
@@ -152,6 +157,21 @@ class _Last:
             head = scan.block_headers(buf, base, blocks[-1:])[0]
             self.next_vlsn = Vlsn(int(head["first_vlsn"]) + int(head["count"]))
             self.term = int(head["term"])
+        self._note_rollback(buf, base, found)
+
+    def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
+        """What was abandoned may lie in earlier segments, and the header of this one tells where they ended before."""
+        starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
+        blocks = found.offsets[_visible(found)]
+        if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
+            return
+        at = int(starts[-1]) - base + FRAME_BYTES
+        try:
+            record = RollbackStart.decode(buf[at : at + RollbackStart.LAYOUT.size])
+        except BadBody:
+            return  # no record: its segment's verification names it
+        if self.next_vlsn != record.matchpoint + 1:
+            self.next_vlsn, self.term = Vlsn(record.matchpoint + 1), 0
 
 
 def _visible(found: Walk) -> npt.NDArray[np.bool_]:
@@ -183,6 +203,8 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
         following=following,
         follows_on=follows_on,
         term=term if term == last.term else 0,
+        term_before=last.term,
+        term_behind=term,
         old=decode_header(rest, 0, offset=start, salt=salt),
         data=rest[: stop - start],
         around=around,
@@ -197,6 +219,7 @@ class Filling:
         self.wound = wound
         self._term_max = term_max
         self.next_vlsn = wound.first
+        self._term_before = wound.term_before
         self.frames: list[bytes] = []
         self._at = wound.start
         self._prev = wound.prev
@@ -220,6 +243,11 @@ class Filling:
             raise BadBody(f"block {header.name} of {len(block)} bytes where VLSN {self.next_vlsn} begins")
         if header.term > self._term_max:
             raise BadBody(f"block {header.name}, but this node's stored term is {self._term_max}")
+        if not self._term_before <= header.term <= (wound.term_behind or header.term):
+            raise BadBody(
+                f"block {header.name}, but its neighbours are of terms {self._term_before} and {wound.term_behind}: "
+                "terms never fall along a log"
+            )
         size = FRAME_BYTES + padded(len(block))
         if self._at + size > wound.end or (wound.following and header.last_vlsn >= wound.following):
             raise BadBody(
@@ -230,6 +258,7 @@ class Filling:
         if wound.follows_on and self._at + size == wound.end and header.last_vlsn + 1 != wound.following:
             raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
         self._place(FrameKind.BLOCK, block)
+        self._term_before = header.term
         self.next_vlsn = Vlsn(header.last_vlsn + 1)
 
     def add_record(self) -> bool:
@@ -287,15 +316,43 @@ class Filling:
 def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int) -> tuple[Wound | None, int]:
     """The first damage of segment ``number`` of a log that does not open for it, and its stored term.  Of the last
     segment, what ``state`` and its own frames say was synced is looked at.  Raises ``Damaged`` where a header page, or
-    the node file, is the damage."""
+    the node file, is the damage, or the last segment was cut short: nothing says where its log ended."""
     stated = read_stated(stores, directory)
     segments = survey(disk, directory)
     term = nodefile.read(disk, f"{directory}/{NODE_FILE_NAME}").term
     for segment in segments:
         if segment.number == number and segment.active:
+            if segment.live_end is None:
+                check_size([segment])
             end = segment.live_end or lsn_offset(stated_synced_end(disk, segments, stated=stated.ends))
-            return find_wound(disk, directory, number, end, around=False), term
+            wound = find_wound(disk, directory, number, end, around=False)
+            return (_between(disk, directory, segments, wound) if wound is not None else None), term
     return None, term
+
+
+def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound: Wound) -> Wound:
+    """With the terms of the visible blocks around it, in whichever segments they lie."""
+    active = [segment for segment in segments if segment.active]
+    before = [segment for segment in active if segment.number < wound.number]
+    behind = [segment for segment in active if segment.number > wound.number]
+    low = wound.term_before or next(filter(None, (_terms(disk, directory, each)[1] for each in reversed(before))), 0)
+    high = wound.term_behind or next(filter(None, (_terms(disk, directory, each)[0] for each in behind)), 0)
+    return replace(wound, term_before=low, term_behind=high)
+
+
+def _terms(disk: Disk, directory: str, info: SegmentInfo) -> tuple[int, int]:
+    """Of the first and the last visible block of a segment that can be read; zeros when there is none."""
+    first = last = 0
+    segment = SegmentFile(disk, directory, info.number)
+    try:
+        for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
+            blocks = found.offsets[_visible(found)]
+            if len(blocks):
+                terms = scan.block_headers(buf, base, blocks)["term"]
+                first, last = first or int(terms[0]), int(terms[-1])
+        return first, last
+    finally:
+        segment.close()
 
 
 def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -> str:
@@ -310,7 +367,7 @@ def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -
             disk.remove(f"{directory}/{name}")
     source = SegmentFile(disk, directory, wound.number, around=wound.around)
     try:
-        size = source.file.size()
+        size = source.header.size
         if disk.free_bytes(directory) < size + free_bytes_min:
             raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
         patch = b"".join(filling.frames)
@@ -320,6 +377,7 @@ def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -
             file.allocate(size)
             for at in range(0, size, _COPY_BYTES):
                 piece = bytearray(source.read(at, min(_COPY_BYTES, size - at)))
+                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))  # of a file that was cut short
                 _lay(piece, at, patch, wound.start)
                 file.write(at, [piece])
                 if sidecar is not None:

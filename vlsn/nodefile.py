@@ -12,7 +12,10 @@ a restore's term was being written) slot one, and both are made equal.
     cut while slot one was written    one torn or new, two old      the old record, or the new one: nobody was told
     cut while slot two was written    one new, two torn or old      the new record
     both unreadable                   Damaged: the node is a new incarnation, however full its log
+    one of another version, crc right WrongVersion, whatever the other holds: nothing is written
 
+Of every version there will be, magic, version and crc lie where they do here; the version is the level (``levels``)
+that the node has promised to read, so that an older binary, which might not, refuses.
 Open syncs before it reads, and reads the medium: what only the page cache held would be promised, then lost.
 """
 
@@ -22,15 +25,16 @@ import posixpath
 from dataclasses import dataclass, replace
 from struct import Struct
 
+from vlsn import levels
 from vlsn.checksum import crc
-from vlsn.errors import BadBody, Damaged, LogFailed
+from vlsn.errors import BadBody, Damaged, LogFailed, WrongVersion
 from vlsn.ids import is_name
+from vlsn.levels import named, unread
 from vlsn.seams import Buffer, Disk, File
 from vlsn.segment import decode_name
 
 SLOT_BYTES = 4096
 MAGIC = b"VLSNNODE"
-VERSION = 1
 
 _SLOT = Struct("<8sIIQQQQQQ32s32s32s")
 _CRC_AT = SLOT_BYTES - 4
@@ -53,6 +57,8 @@ class NodeRecord:
     floor_term: int = 0
     floor_vlsn: int = 0
     sequence: int = 1
+    level: int = 1
+    """The slot's version; never falls."""
 
     def encode(self) -> bytes:
         """One slot."""
@@ -60,7 +66,7 @@ class NodeRecord:
         assert fault is None, fault
         head = _SLOT.pack(
             MAGIC,
-            VERSION,
+            self.level,
             0,
             self.sequence,
             self.incarnation,
@@ -77,16 +83,18 @@ class NodeRecord:
 
     @classmethod
     def decode(cls, slot: Buffer) -> NodeRecord:
-        """The record in one whole slot.  Raises ``BadBody``."""
+        """The record in one whole slot.  Raises ``BadBody``; ``WrongVersion``."""
         if len(slot) != SLOT_BYTES:
             raise BadBody(f"a node file slot of {len(slot)} bytes")
         slot = bytes(slot)
         magic, version, zero, sequence, incarnation, term, vote_term, *rest = _SLOT.unpack_from(slot)
         floor_term, floor_vlsn, group, node, voted_for = rest
-        if magic != MAGIC or version != VERSION:
-            raise BadBody(f"not a node file of version {VERSION}")
+        if magic != MAGIC:
+            raise BadBody("no node file")
         if crc(slot[:_CRC_AT]) != int.from_bytes(slot[_CRC_AT:], "little"):
             raise BadBody("node file crc")
+        if not levels.LEVELS.read(version):
+            raise unread("a node file", version, levels.LEVELS.max)
         if zero or slot[_SLOT.size : _CRC_AT] != _REST:
             raise BadBody("a node file slot with more than it should hold")
         record = cls(
@@ -99,6 +107,7 @@ class NodeRecord:
             floor_term=floor_term,
             floor_vlsn=floor_vlsn,
             sequence=sequence,
+            level=version,
         )
         fault = record._fault()
         if fault is not None:
@@ -106,8 +115,8 @@ class NodeRecord:
         return record
 
     def _fault(self) -> str | None:
-        if not self.sequence:
-            return "a node file of sequence 0"
+        if not self.sequence or not self.level:
+            return f"a node file of sequence {self.sequence}, level {self.level}"
         if not is_name(self.group) or not is_name(self.node) or (self.voted_for and not is_name(self.voted_for)):
             return f"node file names {self.group!r} {self.node!r} {self.voted_for!r}"
         if self.vote_term > self.term or (self.voted_for and not self.vote_term):
@@ -125,12 +134,13 @@ class NodeFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> NodeFile:
-        """Reads the record and makes both slots equal, durable with the file's name.  Raises ``Damaged`` when
-        neither can be read, ``LogFailed`` when that cannot be synced, ``FileNotFoundError`` when there is none."""
+        """Reads the record and makes both slots equal, durable with the file's name.  Raises ``WrongVersion``,
+        ``Damaged`` when neither can be read, ``LogFailed`` when that cannot be synced, ``FileNotFoundError`` when
+        there is none."""
         file = disk.open(path, write=True)
         try:
             _settle(disk, path, file)
-            one, two = _slots(file)
+            one, two = _slots(file, path)
             right = _newer(one, two, path)
             node_file = cls(file, right)
             # The wrong slot alone is written: whatever happens, the right one stays.
@@ -152,11 +162,24 @@ class NodeFile:
         """Makes ``record`` (with the next sequence) the node's, durable on return, and returns it.  Within one
         incarnation the term never falls.  A floor alone keeps the sequence, and so does what was ``learned`` from
         another's log: an old image that writes one before it was compared must not pass for the disk that has promised
-        as much.  Raises ``LogFailed``, after which nothing is known of what the file holds and every further call
+        as much.  A vote of a term is never taken back: another one in its place, or none, is refused with ``LogFailed``
+        and not written.  ``LogFailed`` of the disk leaves nothing known of what the file holds; every further call
         raises it too."""
         mine = self._record
         assert record.incarnation != mine.incarnation or record.term >= mine.term
-        floor_alone = replace(record, floor_term=mine.floor_term, floor_vlsn=mine.floor_vlsn, sequence=mine.sequence)
+        assert record.level >= mine.level
+        promised = mine.voted_for if mine.vote_term == record.term and record.incarnation == mine.incarnation else ""
+        if promised and (record.vote_term, record.voted_for) != (mine.vote_term, promised):
+            raise LogFailed(
+                f"the vote of term {record.term} is {promised}'s, not to be {record.voted_for or 'nobody'}'s"
+            )
+        floor_alone = replace(
+            record,
+            floor_term=mine.floor_term,
+            floor_vlsn=mine.floor_vlsn,
+            sequence=mine.sequence,
+            level=mine.level,
+        )
         assert not learned or (record.vote_term, record.voted_for) == (mine.vote_term, mine.voted_for)
         record = replace(record, sequence=mine.sequence + (floor_alone != mine and not learned))
         slot = record.encode()
@@ -201,7 +224,7 @@ def read(disk: Disk, path: str) -> NodeRecord:
     """The record, for tools that never write.  Raises as ``NodeFile.open`` does."""
     file = disk.open(path)
     try:
-        return _newer(*_slots(file), path)
+        return _newer(*_slots(file, path), path)
     finally:
         file.close()
 
@@ -220,9 +243,12 @@ def _directory(path: str) -> str:
     return posixpath.dirname(path) or "."
 
 
-def _slots(file: File) -> tuple[NodeRecord | None, NodeRecord | None]:
+def _slots(file: File, path: str) -> tuple[NodeRecord | None, NodeRecord | None]:
     data = file.read(0, 2 * SLOT_BYTES)
-    return _readable(data[:SLOT_BYTES]), _readable(data[SLOT_BYTES:])
+    try:
+        return _readable(data[:SLOT_BYTES]), _readable(data[SLOT_BYTES:])
+    except WrongVersion as error:
+        raise named(error, path) from None
 
 
 def _readable(slot: bytes) -> NodeRecord | None:

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from vlsn.errors import BadBody
+from vlsn.levels import Level
 from vlsn.messages import read_json, read_object
 from vlsn.segment import NUMBER_MAX as SEGMENT_NUMBER_MAX
 from vlsn.state import StateRecord
@@ -27,7 +28,7 @@ CLOSE: Final = "close"
 Purpose = Literal["look", "open", "close"]
 
 
-class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
     """``from_vlsn``: the first VLSN wanted, 0 for the first there is.  ``session``: which one to close."""
 
     group: Name
@@ -55,10 +56,16 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: Hex
     first: Number
     dtvlsn: Number
+    dtvlsn_term: Number = 0
+    """Of the block at VLSN ``dtvlsn``; 0 where that is not told."""
     restores: Number = 0
     feeders: Number = 0
     full: bool = False
+    lacks_group: bool = False
+    """It has lost the GROUP entry that counts, and would hand a log without it on."""
     generation: Number = 0
+    level: Level = 1
+    """Of its log: who does not speak it restores from nobody that has it."""
     session: str = ""
     record: StateRecord | None = None
     at: Number = 0

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from vlsn.closing import seal_segment
 from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.holes import Holes
 from vlsn.ids import Lsn, Vlsn, padded
 from vlsn.options import LogOptions, LogStats
 from vlsn.queued import FRAME_OVERHEAD_BYTES
@@ -46,6 +47,7 @@ class Placement:
         stats: LogStats,
         on_change: Callable[[], None],
         on_failure: Failed,
+        level: Callable[[], int],
     ) -> None:
         self.tail: Tail | None = recovered.tail
         self.taken_s = seams.clock.monotonic_s()
@@ -59,6 +61,7 @@ class Placement:
         self._stats = stats
         self._on_change = on_change
         self._on_failure = on_failure
+        self._level = level
         self._owner = recovered.node_file.record
         self._prev_number = recovered.prev_number
         self._prev_end = recovered.prev_end
@@ -74,10 +77,19 @@ class Placement:
             free_bytes_min=options.free_bytes_min,
         )
         self._standby_failures = 0
+        self.holes = Holes(
+            seams.disk,
+            self._directory,
+            keeper,
+            recovered.latch,
+            failed=lambda error: on_failure(f"a segment could not be looked at: {error}", error),
+        )
 
     def start(self) -> None:
         """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""
         self._prepare()
+        last = max(self._ends, default=0)
+        self.holes.give_back((number, end) for number, end in self.segments().items() if number < last)
 
     # What is there.
 
@@ -128,6 +140,17 @@ class Placement:
     def segments(self) -> dict[int, int]:
         """Number → synced end (offset) of every live segment, ascending."""
         return dict(sorted(self._ends.items()))
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all segment files take of the disk; of one that was not looked at yet, its size."""
+        taken, size = self.holes.taken, self._options.segment_bytes
+        return sum(taken.get(number, size) for number in {*self._ends, *self.active_files()})
+
+    def give_back(self, number: int) -> None:
+        """Segment ``number`` was written anew, as large as it was at first."""
+        if number in self.holes.taken:
+            self.holes.give_back([(number, self._ends[number])])
 
     def synced_end(self, number: int) -> int:
         return self._ends.get(number, 0)
@@ -211,6 +234,7 @@ class Placement:
         """Segments before ``number`` were cleaned away."""
         for each in [each for each in self._ends if each < number]:
             del self._ends[each]
+        self.holes.forget_before(number)
 
     def forget_after(self, vlsn: Vlsn) -> None:
         """Blocks after ``vlsn`` are being rolled back."""
@@ -223,9 +247,7 @@ class Placement:
         """``group`` is written, and synced if that was asked of it."""
         if group.sync or len(group.chunks) > 1:
             for chunk in group.chunks:
-                tail = chunk.tail
-                tail.set_synced(tail.offset)
-                self._ends[tail.number] = tail.offset
+                self._synced(chunk.tail)
         for tail in group.sealed_tails:
             self._close(tail)
         if self.tail is not None:
@@ -234,9 +256,7 @@ class Placement:
     def abandon(self, group: Group) -> Broken:
         """The write or sync of ``group`` failed."""
         for chunk in group.chunks[: group.chunks_done]:
-            tail = chunk.tail
-            tail.set_synced(tail.offset)
-            self._ends[tail.number] = tail.offset
+            self._synced(chunk.tail)
         return abandon(group, self.last_vlsn)
 
     def rewrite(self, broken: Broken) -> Rewrite:
@@ -256,8 +276,7 @@ class Placement:
         for tail in new.deleted:
             self._ends.pop(tail.number, None)
             self._keeper.submit(tail.file.close, lambda _: None, lambda _: None)
-        new.tail.set_synced(new.tail.offset)
-        self._ends[new.tail.number] = new.tail.offset
+        self._synced(new.tail)
         gone = {tail.number for tail in new.deleted} | ({broken.live.number} if broken.live is not None else set())
         group.sealed_tails = [tail for tail in group.sealed_tails if tail.number not in gone]
         group.sync = True
@@ -265,6 +284,15 @@ class Placement:
         group.lsns = [new.moved.get(Lsn(at), Lsn(at)) for at in group.lsns]
         for record in group.records:
             record.lsn = new.moved.get(record.lsn, record.lsn)
+
+    def _synced(self, tail: Tail) -> None:
+        """All of ``tail`` is synced; with its first frames its header page is, which names the end before it."""
+        first = not tail.synced
+        tail.set_synced(tail.offset)
+        self._ends[tail.number] = tail.offset
+        header = tail.header
+        if first and header.prev_number in self._ends:
+            self.holes.give_back([(header.prev_number, header.prev_end)])
 
     def _close(self, tail: Tail) -> None:
         self._keeper.submit(
@@ -281,6 +309,7 @@ class Placement:
 
     def close(self) -> None:
         """No more standbys; the tail's file is closed."""
+        self.holes.close()
         self._standby.close()
         if self.tail is not None:
             self.tail.file.close()
@@ -296,6 +325,7 @@ class Placement:
                 state=SegmentState.PREPARED,
                 size=self._options.segment_bytes,
                 created_us=self._seams.clock.wall_us(),
+                level=self._level(),
             )
         )
 

@@ -20,7 +20,7 @@ from vlsn.block import BLOCK_BYTES, KIND_COLUMN, SUPPORTED, VERSION, EntryKind
 from vlsn.columns import KEYS, KINDS, PRODUCERS, TXNS
 from vlsn.frame import FRAME_BYTES, MAGIC, FrameKind
 from vlsn.ids import NUMBER_MAX, U32_MAX
-from vlsn.limits import BATCH_ENTRIES_MAX
+from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
 from vlsn.scan import Offsets
 from vlsn.seams import Buffer
 
@@ -93,6 +93,8 @@ class _Window:
             good &= submissions != 0
         good &= (data & _LOW) + _values_at(flags, counts, submissions, keys) == self._lengths
         good &= (data >> _HIGH) + np.uint64(BLOCK_BYTES) == self._lengths
+        good &= self._lengths <= np.uint64(BLOCK_BYTES + BODY_BYTES_MAX)
+        good &= self._word(7) <= np.uint64(NUMBER_MAX)
         np.add(firsts, counts - np.uint64(1), out=lasts)
         return bool(good.all())
 

@@ -19,9 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vlsn import scan
+from vlsn.block_heads import heads_good
 from vlsn.checksum import crc
 from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
-from vlsn.inspection import Inspected, heads_good
+from vlsn.inspection import Inspected, fills_frame
 from vlsn.limits import KIB
 from vlsn.plain import COLUMNS, Rows, take_plain
 from vlsn.scan import Offsets
@@ -72,7 +73,7 @@ class Columns:
             self._add_records(buf, base, found.only(~is_block))
             found = found.only(is_block)
         heads = scan.block_headers(buf, base, found.offsets)
-        if not heads_good(heads, found.headers["length"].astype(np.int64)).all():
+        if not (heads_good(heads) & fills_frame(heads, found.headers["length"].astype(np.int64))).all():
             return False
         start, self._count = self._count, self._count + len(found)
         places, firsts, lasts, terms, dtvlsns = self._rows[:, start : self._count]

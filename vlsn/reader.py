@@ -27,12 +27,13 @@ from vlsn import block as block_format
 from vlsn import scan
 from vlsn.block import BLOCK_BYTES, Entry, EntryKind
 from vlsn.directory import segment_numbers
-from vlsn.errors import BadBody, Damaged, Trimmed
-from vlsn.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, decode_header
+from vlsn.errors import BadBody, Damaged, NoRegularFile, Trimmed, WrongVersion
+from vlsn.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, claimed_size, decode_header
 from vlsn.gathering import Gathering
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset, padded
+from vlsn.levels import named
 from vlsn.limits import KIB
-from vlsn.scan import Stop, Walk
+from vlsn.scan import Stop, Walk, check_kind
 from vlsn.seams import Disk, File
 from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 from vlsn.unread import is_unread, read_around
@@ -95,11 +96,18 @@ class SegmentFile:
             self.file: File = disk.open(f"{directory}/{self.name}")
         except FileNotFoundError:
             raise Damaged(f"{self.name} is missing", file=self.name) from None
+        except NoRegularFile as error:
+            if not around:
+                raise
+            raise Damaged(str(error), file=self.name) from error
         try:
             self.header = SegmentHeader.decode(self.file.read(0, HEADER_PAGE))
         except BadBody as error:
             self.file.close()
             raise Damaged(f"{self.name}: {error}", file=self.name) from error
+        except WrongVersion as error:
+            self.file.close()
+            raise named(error, self.name) from None
         except OSError as error:
             self.file.close()
             if not around or not is_unread(error):
@@ -115,19 +123,28 @@ class SegmentFile:
 
     def window(self, at: int, end: int, size: int) -> tuple[bytes, Walk]:
         """About ``size`` bytes from the frame at ``at`` on, never past ``end``, and the frames in them: at least
-        one, unless none begins at ``at`` or it does not end by ``end``."""
+        one, unless none begins at ``at`` or it does not end by ``end``.  Raises ``WrongVersion``."""
         while True:
             try:
                 buf = self.file.read(at, min(size, end - at))
             except OSError as error:
                 buf = self._read_again(at, min(size, end - at), error)
             found = scan.walk(buf, base=at, start=at, end=at + len(buf), salt=self.header.salt)
+            if found.reason is Stop.BAD:
+                self._check_kind(found.end, end)
             if len(found) or found.reason is not Stop.SHORT or len(buf) < min(size, end - at):
                 return buf, found
             header = decode_header(buf, 0, offset=at, salt=self.header.salt)
             if header is None or header.size <= size or at + header.size > end:
                 return buf, found
             size = header.size
+
+    def _check_kind(self, at: int, end: int) -> None:
+        """That no frame of a later version lies at ``at``.  Raises ``WrongVersion``."""
+        head = self.read(at, min(FRAME_BYTES, end - at))
+        size = claimed_size(head) if len(head) == FRAME_BYTES else 0
+        if 0 < size <= end - at and not decode_header(head, 0, offset=at, salt=self.header.salt):
+            check_kind(self.read(at, size), at, at, self.header.salt, self.name)
 
     def read(self, at: int, size: int) -> bytes:
         """``size`` bytes from ``at`` on; ``around`` where the disk fails."""
@@ -301,7 +318,7 @@ class LogReader:
             return None
         block = memoryview(buf)[at + FRAME_BYTES : at + FRAME_BYTES + frame.length]
         header = block_format.BlockHeader(*_HEADER.unpack_from(block))
-        if header.size != frame.length or header.last_vlsn > upto_vlsn:
+        if header.version != block_format.VERSION or header.size != frame.length or header.last_vlsn > upto_vlsn:
             return None
         return block_format.entry(block, header, Vlsn(vlsn))
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from vlsn.directory import SegmentInfo, segment_numbers, survey
+from vlsn.directory import SegmentInfo, check_size, segment_numbers, survey
 from vlsn.errors import Damaged, WrongDirectory
 from vlsn.examine import Cut, Found, examine, sync_and_forget, untaken
-from vlsn.ids import Lsn, lsn_file, lsn_offset
+from vlsn.ids import Lsn, Vlsn, lsn_file, lsn_offset
 from vlsn.seams import Disk
 from vlsn.segment import FIRST_FRAME, segment_name
 from vlsn.visible import Blocks, gather
@@ -44,6 +44,35 @@ class LogRead:
     def cuts(self) -> list[Cut]:
         """In log order."""
         return ([self.cut] if self.cut is not None else []) + [cut for _, cut in self.untaken]
+
+
+def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
+    """The last VLSN before ``scan_from``, where the checkpoint at ``checkpoint_last`` says that reading may begin.
+
+    A replacement may have left that place: the reading then begins where the next segment does, whose header says what
+    lies before it."""
+    for segment, behind in pairwise(log.active):
+        if segment.number == lsn_file(scan_from) and segment.live_end is not None and behind.header is not None:
+            left = lsn_offset(scan_from) > segment.live_end
+            return Vlsn(min(checkpoint_last, behind.header.prev_last_vlsn)) if left else checkpoint_last
+    return checkpoint_last
+
+
+def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
+    """The log goes on to ``stated_last``, which was synced and durable; ``before``: the last VLSN before what was read.
+
+    What a replacement wrote again is known to have been synced by no frame behind it, only by this.  Raises
+    ``Damaged``."""
+    last = max(before, log.blocks.highest_vlsn)
+    if last < stated_last and log.active:
+        end = log.found[-1].end if log.found else FIRST_FRAME
+        name = log.active[-1].name
+        raise Damaged(
+            f"{name} is damaged at offset {end}: the log had been synced up to VLSN {stated_last}, and ends at {last}",
+            file=name,
+            offset=end,
+            vlsn=last + 1,
+        )
 
 
 def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, stated: Sequence[Lsn]) -> LogRead:
@@ -95,19 +124,6 @@ def check_chain(active: Sequence[SegmentInfo]) -> None:
             raise Damaged(
                 f"{after.name} follows on segment {after.header.prev_number}, but the one before it is {before.name}",
                 file=after.name,
-            )
-
-
-def check_size(active: Sequence[SegmentInfo]) -> None:
-    """A segment has all its bytes before its first frame: no crash leaves the last one shorter, and what it has lost
-    may have been acknowledged.  (Where an earlier one ends, the next one's header says.)"""
-    for segment in active[-1:]:
-        assert segment.header is not None
-        if segment.size < segment.header.size:
-            raise Damaged(
-                f"{segment.name} has {segment.size} of its {segment.header.size} bytes: it was cut short",
-                file=segment.name,
-                offset=segment.size,
             )
 
 

@@ -24,6 +24,8 @@ from vlsn.visible import Blocks, Column
 class Misfit(VlsnLogError):
     """The state record does not go on into the log that was read."""
 
+    retry_safe = True
+
 
 def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int) -> History:
     """Term runs and groups: the state record's, then those of what was read; producers as of the record yet (see
@@ -47,6 +49,15 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
         if at in blocks.others:
             history.note_block(blocks.others[at])
     return history
+
+
+def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
+    """The levels that visible blocks set, and at which VLSNs."""
+    read = History()
+    for at in blocks.lsns[blocks.visible].tolist() if blocks.others else ():
+        if at in blocks.others:
+            read.note_block(blocks.others[at])
+    return read.levels
 
 
 def note_producers(disk: Disk, directory: str, record: StateRecord | None, blocks: Blocks, history: History) -> None:

@@ -7,8 +7,8 @@ Local frames (fixed layouts, every field a u64 but ``flags`` and the zero after 
     ROLLBACK_START    matchpoint, matchpoint_lsn, first_lsn, end_lsn, last_vlsn, clock_us                48
     ROLLBACK_END      start_lsn, clock_us                                                                16
 
-Their checksum is the frame's.  TERM and GROUP entries are replicated, so their values are JSON: a later version may
-add fields, which this one passes over.  Raised for what does not fit: ``BadBody``.
+Their checksum is the frame's.  TERM, GROUP and COMMIT entries are replicated, so their values are JSON: a later version
+may add fields, which this one passes over.  Raised for what does not fit: ``BadBody``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 from vlsn.errors import BadBody
 from vlsn.frame import FrameKind
 from vlsn.ids import is_name
+from vlsn.levels import Level
 from vlsn.seams import Buffer
 
 _HEX = re.compile(r"[0-9a-f]{16}\Z")
@@ -233,10 +234,31 @@ class GroupEntry(msgspec.Struct, frozen=True):
         return None
 
 
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is so from an entry on, for the whole group; what is left out stays as it was."""
+
+    level: Level | None = None
+    """What its members may write from there on, once that is durable (``levels``)."""
+
+
+class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A COMMIT: what takes effect with it; alone in its block it commits nothing else.  An empty value sets nothing."""
+
+    set: Settings = Settings()
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, value: Buffer) -> CommitEntry:
+        return _from_json(value, _COMMIT) if len(value) else cls()
+
+
 JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are not the JSON they should be; the last for a deep nest."""
 _TERM = msgspec.json.Decoder(TermEntry)
 _GROUP = msgspec.json.Decoder(GroupEntry)
+_COMMIT = msgspec.json.Decoder(CommitEntry)
 _Value = TypeVar("_Value")
 
 

@@ -1,6 +1,7 @@
 """Opening a directory: the node file, the stores, the segments from the last checkpoint on.
 
-     1  lock the directory; open the node file, ``state`` and ``index``      identity, stores
+     0  lock the directory; no file in it is of a later version                versions
+     1  open the node file, ``state`` and ``index``      identity, stores
      2  sync every segment that may be read, and the directory; drop them from the page cache
      3  read them: good frames, or a cut, or damage                          examine, synced
      4  which blocks are visible; what they add up to                        visible, rebuild
@@ -18,8 +19,8 @@ Read is what lies after the last checkpoint; all of it where ``state`` cannot sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 
 from vlsn.beginning import finish_cleaning, kept_segments, state_fits
 from vlsn.cuts import cut_name, free_name, is_kept, keep_cut
@@ -27,14 +28,15 @@ from vlsn.directory import LOCK_NAME, SegmentInfo, make_directory, survey
 from vlsn.errors import Damaged
 from vlsn.floor import floor_of, with_floor
 from vlsn.history import History
+from vlsn.holes import give_back
 from vlsn.identity import NODE_FILE_NAME, check_identity, drop_old_image, highest_term, new_identity, open_node_file
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.nodefile import NodeFile
 from vlsn.overmark import finish_rollback
-from vlsn.reading import LogRead, check_owner, read_log
-from vlsn.rebuild import Misfit, derive_history, durable_end, note_producers
+from vlsn.reading import LogRead, check_last, check_owner, last_before, read_log
+from vlsn.rebuild import Misfit, derive_history, durable_end, logged_levels, note_producers
 from vlsn.reindex import Reread, StoredIndex
 from vlsn.restoring import check_no_restore
 from vlsn.resume import resumed
@@ -44,6 +46,7 @@ from vlsn.segment import segment_name
 from vlsn.state import Checkpoint, StateStore
 from vlsn.stateopen import STATE_NAME, OpenState, open_state, replace_state
 from vlsn.tail import Tail
+from vlsn.versions import check_segments, check_versions
 
 INDEX_NAME = "index"
 
@@ -98,8 +101,8 @@ def recover(
     restoring: bool = False,
 ) -> Recovered:
     """Opens (or founds) the directory of ``node`` of ``group``.  Raises ``LogInUse``, ``WrongDirectory``,
-    ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked then.  ``Restoring`` while a network
-    restore is not over there, which alone opens it ``restoring``."""
+    ``WrongVersion`` (nothing was changed), ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked
+    then.  ``Restoring`` while a network restore is not over there, which alone opens it ``restoring``."""
     opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring)
     try:
         return opening.run()
@@ -148,9 +151,11 @@ class _Opening:
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         self._closers.append(lock.release)
+        check_versions(self._disk, self._directory, self._seams.levels)
         if not self._restoring:
             check_no_restore(self._disk, self._directory)
         segments = survey(self._disk, self._directory)
+        check_segments(segments, self._seams.levels)
         check_owner(segments, self._directory, self._group, self._node)
         self._open_stores()
         next_number = max([0, self._first_segment - 1, *(segment.number for segment in segments)]) + 1
@@ -158,10 +163,12 @@ class _Opening:
         self._scan_from = self._state.checkpoint.scan_lsn if self._state.checkpoint is not None else NULL_LSN
         self._read()
         self._derive()
+        self._check_record()
         self._check_age_of_node_file()
         # Until here nothing of the log was changed.
         empty_store = self._node_file is None
         node_file = self._node_file or self._new_identity()
+        self._promise_level(node_file)
         self._leave_out(node_file)
         self._finish_rollbacks()
         self._remove_unused()
@@ -226,9 +233,13 @@ class _Opening:
             first_segment=self._first_segment,
             stated=stated,
         )
+        self._check_level()
         check_owner(self._log.segments, self._directory, self._group, self._node)
         checkpoint = self._state.checkpoint if self._scan_from else None
-        last = Vlsn(checkpoint.last_vlsn) if checkpoint is not None else self._trimmed_to
+        last = self._trimmed_to
+        if checkpoint is not None:
+            last = last_before(self._log, self._scan_from, checkpoint.last_vlsn)
+        check_last(self._log, last, self._state.stated_last)
         self._blocks = self._log.blocks.reread(self._scan_from, last)
 
     def _check_age_of_node_file(self) -> None:
@@ -237,19 +248,55 @@ class _Opening:
         known_term = max(self._log.blocks.highest_term, self._state.last_term)
         self._node_file = drop_old_image(self._seams, self._directory, self._node_file, known_term, self._notes)
 
+    def _check_level(self) -> None:
+        """Raises ``WrongVersion``: nothing was changed yet."""
+        record = self._state.record
+        logged = logged_levels(self._log.blocks) or [(NULL_VLSN, record.level if record is not None else 1)]
+        if self._log.active:
+            self._seams.levels.check_log(logged[-1][1], self._directory)
+
     def _derive(self) -> None:
         """What entries add up to.  A state record that does not go on into the log is of no use."""
         try:
             self._history = derive_history(self._state.record, self._log.blocks, self._blocks.last)
         except Misfit as error:
-            self._drop_state(f"does not fit the log ({error})")
-            if self._scan_from:
-                self._scan_from = NULL_LSN
-                self._read()
-            self._history = derive_history(None, self._log.blocks, self._blocks.last)
+            self._derive_anew(f"does not fit the log ({error})")
         note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
 
+    def _derive_anew(self, why: str) -> None:
+        """From the log alone."""
+        self._drop_state(why)
+        if self._scan_from:
+            self._scan_from = NULL_LSN
+            self._read()
+        self._history = derive_history(None, self._log.blocks, self._blocks.last)
+
+    def _check_record(self) -> None:
+        """A state record below the log's level was written by a binary that did not know what else was to be kept: it
+        is made again from the log.  Raises ``Damaged`` where that was cleaned, for a restore."""
+        record = self._state.record
+        if record is None:
+            return
+        active = self._log.active
+        known = [segment.header.level for segment in active if segment.header is not None]
+        known += [level for vlsn, level in logged_levels(self._log.blocks) if vlsn <= record.vlsn]
+        level = max(known, default=0)
+        if self._history.level >= level:
+            return
+        why = f"is of level {record.level}, the log of level {level}"
+        head = active[0].header if active else None
+        if record.first_segment or (head is not None and head.prev_number):
+            raise Damaged(f"{self._directory}: the state record {why}, and the log was cleaned", file=STATE_NAME)
+        self._derive_anew(why)
+        note_producers(self._disk, self._directory, None, self._log.blocks, self._history)
+
     # What this open changes.
+
+    def _promise_level(self, node_file: NodeFile) -> None:
+        """Before anything is acknowledged on this log."""
+        level = self._history.level
+        if level > node_file.record.level:
+            node_file.replace(replace(node_file.record, level=level))
 
     def _new_identity(self) -> NodeFile:
         left_out = [name.term for cut in self._log.cuts for name in cut.names]
@@ -289,6 +336,8 @@ class _Opening:
             name = free_name(self._disk, f"{self._directory}/{cut_name(cut.number, cut.offset)}")
             self._disk.rename(segment.path, name)
             self._disk.sync_directory(self._directory)
+            with suppress(OSError):  # a file system that cannot has it all
+                give_back(self._disk, name, cut.offset + len(cut.data))
 
     def _finish_rollbacks(self) -> None:
         for rollback in self._log.blocks.unfinished:

@@ -1,6 +1,7 @@
 """The index held against the log: opened, fitted at recovery, built anew, mended while the log is open.
 
     stored index                                  what an open does
+    of a later version                            ``WrongVersion``, nothing touched
     unreadable, or of an older format             set aside, built anew
     of another log, or of another time            emptied, built anew
     of the pointer's checkpoint, or the next      the log after the checkpoint's start is merged into it
@@ -19,11 +20,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from vlsn.directory import SegmentInfo, survey
-from vlsn.errors import Damaged
+from vlsn.errors import Damaged, WrongVersion
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
 from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.mend import find_wounds, heal
 from vlsn.index.stored import UNFINISHED
+from vlsn.levels import named
 from vlsn.limits import CHECKPOINT_BYTES
 from vlsn.retrack import WINDOW_BYTES, Columns, first_damage, is_block_at, visible_blocks
 from vlsn.seams import Disk, Stores
@@ -64,6 +66,9 @@ class StoredIndex:
             self.loaded = self.index.load()
         except Damaged as error:
             self._set_aside(error)
+        except WrongVersion as error:
+            self.index.close()
+            raise named(error, path) from None
 
     def fit(
         self, disk: Disk, directory: str, segments: Sequence[SegmentInfo], log: Reread, *, pointer: int, owner: int

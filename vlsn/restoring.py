@@ -22,13 +22,14 @@ import msgspec
 from vlsn import nodefile, scan
 from vlsn.checksum import crc
 from vlsn.directory import LOCK_NAME, make_directory, segment_numbers, survey
-from vlsn.errors import Damaged, LogFailed, Restoring
+from vlsn.errors import Damaged, LogFailed, Restoring, WrongVersion
 from vlsn.examine import block_names
 from vlsn.floor import with_floor
 from vlsn.frame import FrameKind
 from vlsn.identity import NODE_FILE_NAME, check_identity, highest_term, new_identity, open_node_file
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.index.index import VlsnIndex
+from vlsn.levels import named, unread
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.nodefile import NodeFile
 from vlsn.queued import Pending
@@ -39,6 +40,8 @@ from vlsn.state import StateRecord, StateStore
 from vlsn.stateopen import open_state
 
 MARKER_NAME = "restore.marker"
+VERSION = 1
+"""Of the marker."""
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
 OLD_SEGMENTS_MAX = 4
@@ -46,13 +49,21 @@ OLD_SEGMENTS_MAX = 4
 _CRC_BYTES = 4
 
 
-class Marker(msgspec.Struct, frozen=True, kw_only=True):
+class _Versioned(msgspec.Struct):
+    """What a marker of any version says."""
+
+    version: int = 1
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The restored log begins in segment ``first_segment``, with the VLSN behind ``after``."""
 
     first_segment: int
     after: Vlsn
     why: str
     begun_us: int
+    version: int = VERSION
+    """Left out while it is 1."""
 
     def encode(self) -> bytes:
         text = msgspec.json.encode(self)
@@ -60,11 +71,14 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Marker:
-        """Raises ``Damaged``."""
+        """Raises ``Damaged``, ``WrongVersion``."""
         text = data[_CRC_BYTES:]
         if int.from_bytes(data[:_CRC_BYTES], "little") != crc(text):
             raise Damaged("the marker of a restore does not match its checksum", file=MARKER_NAME)
         try:
+            version = msgspec.json.decode(text, type=_Versioned).version
+            if version != VERSION:
+                raise unread("the marker of a restore", version, VERSION)
             return msgspec.json.decode(text, type=cls)
         except JSON_FAULTS as error:
             raise Damaged(f"the marker of a restore cannot be read: {error}", file=MARKER_NAME) from None
@@ -84,6 +98,8 @@ def read_marker(disk: Disk, directory: str) -> Marker | None:
         return None
     try:
         return Marker.decode(file.read(0, file.size()))
+    except WrongVersion as error:
+        raise named(error, f"{directory}/{MARKER_NAME}") from None
     finally:
         file.close()
 
@@ -127,20 +143,20 @@ class Restart:
         self._index_map_bytes, self._state_map_bytes = index_map_bytes, state_map_bytes
         self.notes: list[str] = []
 
-    def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None) -> Marker:
+    def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None, keep: bool = False) -> Marker:
         """Steps 1 to 3 for a log that will begin behind ``after``; durable on return.  ``end`` is (term, VLSN) of the
         last block of the log that was here; None where that could not be opened: what it consisted of is then kept
-        aside, as far as ``OLD_SEGMENTS_MAX`` goes.  Raises ``WrongDirectory``, ``LogInUse``."""
+        aside, as far as ``OLD_SEGMENTS_MAX`` goes; with ``keep`` always.  Raises ``WrongDirectory``, ``LogInUse``."""
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
-            damaged = end is None and not self._disk.exists(f"{self._directory}/{MARKER_NAME}")
+            aside = (end is None or keep) and not self._disk.exists(f"{self._directory}/{MARKER_NAME}")
             self._write_floor(end)
             marker = Marker(
                 first_segment=self._next_number(), after=after, why=why, begun_us=self._seams.clock.wall_us()
             )
             self._write_marker(marker)
-            if damaged:
+            if aside:
                 self._keep_old()
             self._empty_index()
             self._restart_state(marker)
@@ -148,14 +164,17 @@ class Restart:
             lock.release()
         return marker
 
-    def end(self) -> int | None:
-        """The last VLSN that what is here speaks of, whether it opens or not, and never below the vote floor; None
-        where that cannot be told."""
+    def end(self) -> tuple[int, int] | None:
+        """Term and VLSN of the end that what is here speaks of, whether it opens or not; None where that cannot be
+        told.  The VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none:
+        the stored one may have seen no master."""
         try:
             record = nodefile.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (FileNotFoundError, Damaged):
             return None
-        return max([record.floor_vlsn, *(vlsn for _, vlsn in self._ends(record.term))])
+        block, _ = _furthest_block(self._disk, self._directory, record.term)
+        vlsn = max([record.floor_vlsn, *(vlsn for _, vlsn in self._ends(record.term))])
+        return block[0] if block is not None else 0, vlsn
 
     def _ends(self, stored_term: int) -> list[tuple[int, int]]:
         """(term, VLSN) of every end that speaks for itself: of readable block headers, the VLSN behind them where
@@ -299,7 +318,14 @@ class Restart:
 def last_block(disk: Disk, directory: str, *, stored_term: int) -> tuple[int, int] | None:
     """Term and last VLSN of the furthest block in the segments, of those that can be of this log; where something is
     there that cannot be read, at least (``stored_term``, the VLSN behind it).  None for no log at all."""
-    best: tuple[int, int] | None = None
+    best, unreadable = _furthest_block(disk, directory, stored_term)
+    if unreadable:
+        return max(best or (0, 0), (stored_term, (best[1] if best is not None else 0) + 1))
+    return best
+
+
+def _furthest_block(disk: Disk, directory: str, stored_term: int) -> tuple[tuple[int, int] | None, bool]:
+    """Term and last VLSN of that block, and whether something there cannot be read."""
     unreadable = False
     for segment in reversed(survey(disk, directory)):
         file = disk.open(segment.path)
@@ -313,11 +339,8 @@ def last_block(disk: Disk, directory: str, *, stored_term: int) -> tuple[int, in
         found, whole = _furthest(data, salt, stored_term)
         unreadable |= not whole
         if found is not None:
-            best = found
-            break
-    if unreadable:
-        return max(best or (0, 0), (stored_term, (best[1] if best is not None else 0) + 1))
-    return best
+            return found, unreadable
+    return None, unreadable
 
 
 def _furthest(data: bytes, salt: int, stored_term: int) -> tuple[tuple[int, int] | None, bool]:

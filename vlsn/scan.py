@@ -24,9 +24,20 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE
-from vlsn.frame import FLAG_AT, FRAME_BYTES, FRAME_DTYPE, MAGIC, OVERMARKED, FrameKind, check_frame, decode_header
+from vlsn.block import BLOCK_BYTES, BLOCK_DTYPE, VERSION
+from vlsn.frame import (
+    FLAG_AT,
+    FRAME_BYTES,
+    FRAME_DTYPE,
+    MAGIC,
+    OVERMARKED,
+    FrameKind,
+    check_frame,
+    decode_header,
+    later_kind,
+)
 from vlsn.ids import U32_MAX, padded
+from vlsn.levels import named, unread
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME
@@ -192,6 +203,23 @@ def piece_crcs(
             seeded = zip(*places, seeds[run].tolist(), strict=True)
             values[run] = [crc32c(piece[start:end], seed) for start, end, seed in seeded]
     return values
+
+
+def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
+    """That the frame at ``at``, where a walk of segment ``name`` has ended, is none of a later version.  Raises
+    ``WrongVersion``."""
+    kind = later_kind(buf, at - base, offset=at, salt=salt)
+    if kind is not None:
+        raise named(unread("a frame", kind, _KIND_LAST, number="kind"), f"{name}, offset {at}")
+
+
+def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
+    """That no block of a later version is among these of segment ``name``: headers (``BLOCK_DTYPE``) and offsets of
+    frames with right checksums.  Raises ``WrongVersion``."""
+    for index in np.flatnonzero(heads["version"] != VERSION).tolist():
+        if header_crcs(heads[index : index + 1])[0] == heads["header_crc"][index]:
+            error = unread("a block", int(heads["version"][index]), VERSION)
+            raise named(error, f"{name}, offset {int(offsets[index])}")
 
 
 def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | None:

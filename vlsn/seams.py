@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from vlsn.levels import LEVELS, Levels
+
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
@@ -42,6 +44,16 @@ class File(Protocol):
         """Blocks up to ``size`` are reserved and the file has that size (fallocate)."""
         ...
 
+    def allocated(self) -> int:
+        """Bytes of disk that the file takes (st_blocks)."""
+        ...
+
+    def punch(self, offset: int, size: int) -> None:
+        """Gives these bytes back to the file system, as far as they are whole blocks of it: they read as zeros, and the
+        file's size stays (FALLOC_FL_PUNCH_HOLE).  ``EOPNOTSUPP`` where the file system cannot.  Durable at its own
+        time: until then any part of it may be undone by a power cut."""
+        ...
+
     def drop_cache(self) -> None:
         """Later reads come from the medium (posix_fadvise DONTNEED); unsynced bytes may stay cached."""
         ...
@@ -68,14 +80,17 @@ class Disk(Protocol):
     """A file system.  Names become durable with ``sync_directory`` only."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """``create``: the file must not exist yet (and ``write`` is implied)."""
+        """``create``: the file must not exist yet (and ``write`` is implied).  Raises ``NoRegularFile`` at once for
+        whatever else stands there."""
         ...
 
     def list(self, directory: str) -> list[str]:
         """Names (not paths) in ``directory``, sorted."""
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether the name is there, whatever it stands for."""
+        ...
 
     def make_directory(self, path: str) -> None:
         """With its parents; no error when it is there."""
@@ -102,7 +117,7 @@ class Clock(Protocol):
     def monotonic_s(self) -> float: ...
 
     def wall_us(self) -> int:
-        """Microseconds since the epoch; may jump either way."""
+        """Microseconds since the epoch, 0 before it; may jump either way."""
         ...
 
 
@@ -204,6 +219,10 @@ class Channel(Protocol):
         the channel is gone: ``send`` then waits, or says so.  Not while a ``send`` is under way."""
         ...
 
+    def received_bytes(self) -> int:
+        """How much has come so far, of a message that is not whole yet, too: it rises for as long as anything comes."""
+        ...
+
     async def receive(self) -> bytes:
         """The next message.  Raises ``ChannelClosed``."""
         ...
@@ -227,3 +246,5 @@ class Seams:
     random: Random
     threads: Threads
     stores: Stores
+    levels: Levels = LEVELS
+    """What this binary reads and speaks; a test's binary of another day has others."""

@@ -7,7 +7,8 @@
 
 Frames start at 4096, then zeros.  ``prev_*`` say where the segment before ended: number, the offset up to which it
 was synced, its last VLSN; what lies past that offset there is dead.  A standby (PREPARED) does not know them yet: 0.
-Names are padded with zeros.  ``crc`` is over bytes 0–4091.
+Names are padded with zeros.  ``crc`` is over bytes 0–4091; in a header of any version, magic, version and crc lie
+where they do here.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
+from vlsn import levels
 from vlsn.checksum import crc
 from vlsn.errors import BadBody
 from vlsn.ids import is_name
+from vlsn.levels import unread
 from vlsn.limits import SEGMENT_BYTES_MAX
 from vlsn.seams import Buffer
 
 HEADER_PAGE = 4096
 FIRST_FRAME = HEADER_PAGE
 MAGIC = b"VLSNLOG1"
-VERSION = 1
 NUMBER_MAX = 99_999_999
 """Eight digits, so that names sort as numbers do."""
 
@@ -79,6 +81,8 @@ class SegmentHeader:
     prev_number: int = 0
     prev_end: int = 0
     prev_last_vlsn: int = 0
+    level: int = 1
+    """The header's version: the group's level, durable, when the segment was prepared."""
 
     def encode(self) -> bytes:
         """The whole page."""
@@ -86,7 +90,7 @@ class SegmentHeader:
         assert fault is None, fault
         head = _HEADER.pack(
             MAGIC,
-            VERSION,
+            self.level,
             self.state,
             self.salt,
             self.number,
@@ -104,16 +108,18 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, page: Buffer) -> SegmentHeader:
-        """The header in the first 4096 bytes of ``page``.  Raises ``BadBody``."""
+        """The header in the first 4096 bytes of ``page``.  Raises ``BadBody``, ``WrongVersion``."""
         if len(page) < HEADER_PAGE:
             raise BadBody(f"a segment header of {len(page)} bytes")
         page = bytes(page[:HEADER_PAGE])
         magic, version, state, salt, number, size, incarnation, created_us, *rest = _HEADER.unpack_from(page)
         prev_number, prev_end, prev_last_vlsn, group, node = rest
-        if magic != MAGIC or version != VERSION:
-            raise BadBody(f"not a segment of version {VERSION}")
+        if magic != MAGIC:
+            raise BadBody("no segment")
         if crc(page[:_CRC_AT]) != int.from_bytes(page[_CRC_AT:], "little"):
             raise BadBody("segment header crc")
+        if not levels.LEVELS.read(version):
+            raise unread("a segment", version, levels.LEVELS.max)
         if page[_HEADER.size : _CRC_AT] != _REST or state not in _STATES:
             raise BadBody(f"segment header in state {state}, or with more than it should hold")
         header = cls(
@@ -128,6 +134,7 @@ class SegmentHeader:
             prev_number=prev_number,
             prev_end=prev_end,
             prev_last_vlsn=prev_last_vlsn,
+            level=version,
         )
         fault = header._fault()
         if fault is not None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from vlsn.checksum import crc
 from vlsn.errors import BadBody
 from vlsn.frame import FLAG_AT, FRAME_BYTES
+from vlsn.levels import unread
 from vlsn.limits import SEGMENT_BYTES_MAX
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME
@@ -66,16 +67,19 @@ class Sidecar:
 
     @classmethod
     def decode(cls, data: Buffer) -> Sidecar:
-        """The sidecar that fills ``data`` exactly; its offsets are a view into it.  Raises ``BadBody``."""
+        """The sidecar that fills ``data`` exactly; its offsets are a view into it.  Raises ``BadBody``,
+        ``WrongVersion``."""
         if not _HEADER.size + 4 <= len(data) <= SIDECAR_BYTES_MAX:
             raise BadBody(f"a sidecar of {len(data)} bytes")
         magic, version, number, salt, end, frames, content, first, last, entries = _HEADER.unpack_from(data)
-        if magic != MAGIC or version != VERSION:
-            raise BadBody(f"not a sidecar of version {VERSION}")
-        if len(data) != _HEADER.size + 4 * frames + 4:
-            raise BadBody(f"a sidecar of {frames} frames in {len(data)} bytes")
+        if magic != MAGIC:
+            raise BadBody("no sidecar")
         if crc(memoryview(data)[:-4]) != int.from_bytes(data[-4:], "little"):
             raise BadBody("sidecar crc")
+        if version != VERSION:
+            raise unread("a sidecar", version, VERSION)
+        if len(data) != _HEADER.size + 4 * frames + 4:
+            raise BadBody(f"a sidecar of {frames} frames in {len(data)} bytes")
         offsets = np.frombuffer(data, "<u4", frames, _HEADER.size)
         sidecar = cls(number, salt, first, last, end, entries, content, offsets)
         fault = sidecar._fault()

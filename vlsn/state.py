@@ -14,8 +14,10 @@ from typing import TypeVar
 
 import msgspec
 
+from vlsn import levels
 from vlsn.errors import Damaged
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
+from vlsn.levels import Levels, unread
 from vlsn.producers import ProducersRecord
 from vlsn.records import GroupEntry
 from vlsn.seams import KeyValue
@@ -52,6 +54,10 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_to: Vlsn = NULL_VLSN
     """The last VLSN that was cleaned away here."""
     producers: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
+    level: int = 1
+    """The group's, at ``vlsn``; absent in records of before there were any."""
+    level_vlsn: Vlsn = NULL_VLSN
+    """Of the entry that set it, 0 for none."""
     first_segment: int = 0
     """The segment that the log begins in since; what lies before it is no log any more.  0: nothing was cleaned."""
 
@@ -77,8 +83,10 @@ class StateStore:
         return self._read(CHECKPOINT_KEY, Checkpoint)
 
     def record(self) -> StateRecord | None:
+        """Raises ``WrongVersion`` too, of a level that this binary does not read."""
         record = self._read(RECORD_KEY, StateRecord)
         if record is not None:
+            check_level(record.level)
             try:
                 record.producers.check()
             except ValueError as fault:
@@ -114,4 +122,27 @@ class StateStore:
         try:
             return msgspec.json.decode(value, type=kind)
         except msgspec.MsgspecError as fault:
+            if kind is StateRecord:
+                _check_level_of(value)
             raise Damaged(f"state: {key.decode()} is not one: {fault}") from fault
+
+
+class _Leveled(msgspec.Struct):
+    """What a state record of any level says."""
+
+    level: int = 1
+
+
+def _check_level_of(value: bytes) -> None:
+    try:
+        level = msgspec.json.decode(value, type=_Leveled).level
+    except msgspec.MsgspecError:
+        return  # not even that can be read
+    check_level(level)
+
+
+def check_level(level: int, own: Levels | None = None) -> None:
+    """That a state record of ``level`` can be read.  Raises ``WrongVersion``."""
+    own = own or levels.LEVELS
+    if not own.read(level):
+        raise unread("a state record", level, own.max, number="level")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vlsn.errors import Damaged
+from vlsn.errors import Damaged, WrongVersion
 from vlsn.frame import FRAME_BYTES
-from vlsn.ids import Lsn
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn
+from vlsn.levels import named
 from vlsn.records import CheckpointEnd
 from vlsn.seams import Seams
-from vlsn.state import Checkpoint, IdleEnd, StateRecord, StateStore
+from vlsn.state import Checkpoint, IdleEnd, StateRecord, StateStore, check_level
 
 STATE_NAME = "state"
 
@@ -35,6 +36,15 @@ class OpenState:
         return ends
 
     @property
+    def stated_last(self) -> Vlsn:
+        """A VLSN that was in the log, synced here and durable: no rollback has taken it away since."""
+        synced = max(
+            self.checkpoint.last_vlsn if self.checkpoint is not None else NULL_VLSN,
+            self.idle.vlsn if self.idle is not None else NULL_VLSN,
+        )
+        return Vlsn(min(synced, self.dtvlsn))
+
+    @property
     def last_term(self) -> int:
         """Of the newest entry that the record is derived from."""
         return self.record.term_runs[-1][0] if self.record is not None and self.record.term_runs else 0
@@ -48,11 +58,18 @@ class OpenState:
 
 
 def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -> OpenState:
+    """Raises ``WrongVersion``."""
     path = f"{directory}/{STATE_NAME}"
     try:
         store = StateStore(seams.stores.open(path, map_bytes=map_bytes))
         try:
-            return OpenState(store, store.checkpoint(), store.record(), store.idle_end())
+            record = store.record()
+            if record is not None:
+                check_level(record.level, seams.levels)
+            return OpenState(store, store.checkpoint(), record, store.idle_end())
+        except WrongVersion as error:
+            store.close()
+            raise named(error, path) from None
         except BaseException:
             store.close()
             raise

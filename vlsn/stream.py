@@ -43,7 +43,6 @@ from vlsn.limits import BODY_BYTES_MAX, MIB
 from vlsn.records import JSON_FAULTS
 from vlsn.seams import Buffer
 
-PROTOCOL_VERSION = 1
 MESSAGE_BYTES_MAX = BODY_BYTES_MAX + MIB
 """A message carries about 1 MiB of blocks, or one block that is larger."""
 FEED_BYTES = MIB

@@ -83,12 +83,16 @@ class CallerWorker:
         try:
             call(argument)
         except BaseException as error:  # rule 4
-            thread = threading.current_thread()
-            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
+            _report(error)
 
     def _count_down(self) -> None:
         with self._counting:
             self._pending -= 1
+
+
+def _report(error: BaseException) -> None:
+    thread = threading.current_thread()
+    threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
 
 
 class LoopWorker(CallerWorker):
@@ -344,7 +348,10 @@ class Ticker:
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
-            self._tick()
+            try:
+                self._tick()
+            except BaseException as error:  # rule 4: the next tick may do what this one could not
+                _report(error)
 
 
 class LoopThreads:

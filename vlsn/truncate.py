@@ -173,6 +173,8 @@ class Truncation:
             return
         if log.history.group_vlsn > self._after:
             raise BadArgument(f"the GROUP entry at VLSN {log.history.group_vlsn} lists the members of the group")
+        if log.history.levels and log.history.levels[-1][0] > self._after:
+            raise BadArgument(f"the entry at VLSN {log.history.levels[-1][0]} sets the group's level")
         promised = with_floor(log.node_file.record, (log.history.last_term, log.range.last), last_visible=self._after)
         if promised != log.node_file.record:
             log.node_file.replace(promised)

@@ -27,10 +27,11 @@ import numpy as np
 from vlsn import nodefile
 from vlsn.chain import Link, Stated, log_chain, read_segment, read_stated
 from vlsn.directory import LOCK_NAME, segment_numbers
-from vlsn.errors import BadBody, Damaged, LogInUse
+from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
 from vlsn.frame import FrameKind
 from vlsn.ids import lsn_file, lsn_offset
 from vlsn.inspection import Fault, Inspected, Mask, Rule, inspect
+from vlsn.levels import named
 from vlsn.mappings import Columns as Mappings
 from vlsn.mappings import read_mappings
 from vlsn.proven import Columns, inspect_sealed
@@ -42,6 +43,7 @@ from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar, content_crc
 from vlsn.verify_order import Order, Visible, visible_of
 from vlsn.verify_report import Finding, TermRun, VerifyReport, kept_aside
 from vlsn.verify_rollbacks import Rollbacks
+from vlsn.versions import check_versions
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
@@ -59,11 +61,12 @@ def verify(
     reading: Reading = in_turn,
 ) -> VerifyReport:
     """Verifies the log in ``directory``.  Raises ``LogInUse`` when a process has it open and ``live`` was not
-    asked for, ``Restoring`` while a network restore is not over there, ``FileNotFoundError`` when there is no such
-    directory.  ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that is worth it
-    (``threads.ReadAhead``)."""
+    asked for, ``WrongVersion``, ``Restoring`` while a network restore is not over there, ``FileNotFoundError`` when
+    there is no such directory.  ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that
+    is worth it (``threads.ReadAhead``)."""
     if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
+    check_versions(disk, directory)
     check_no_restore(disk, directory)
     verifier = _Verifier(disk, directory, live, reading)
     stated = read_stated(stores, directory, live=live)
@@ -128,6 +131,7 @@ class _Verifier:
             if progress is not None:
                 progress(done, total)
         last_number = chain.links[-1].number if chain.links else 0
+        self._rollbacks.check_records(gaps=any(rule is Rule.GAP for rule, _ in self._counts))
         self._rollbacks.check_unexplained(self._disk, self._directory, last_number, live=self._live)
         self.report.dtvlsn = max(self.report.dtvlsn, min(stated.dtvlsn, self.report.last))
         if not chain.links:
@@ -235,7 +239,14 @@ class _Verifier:
 
     def _inspected(self, link: Link, stated: Stated) -> Inspected:
         size, lost = read_segment(self._disk, link, self._buf)
-        found = inspect(self._buf, size=size, salt=link.salt, end=link.end, stated=stated.offset_in(link.number))
+        found = inspect(
+            self._buf,
+            size=size,
+            salt=link.salt,
+            end=link.end,
+            name=link.info.path,
+            stated=stated.offset_in(link.number),
+        )
         for start, end in lost:
             found.faults.append(Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
         return found
@@ -251,6 +262,8 @@ class _Verifier:
             return None  # a rollback, or cleaning, took it just now
         try:
             return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX + 1)))
+        except WrongVersion as error:
+            raise named(error, path) from None
         except BadBody as error:
             self.add(Rule.SIDECAR, name, 0, link.prev_last_vlsn + 1, str(error))
             return None

@@ -1,8 +1,8 @@
 """The blocks that an open has read, and which of them are visible.
 
-The rollback records are the truth: the frames from a ROLLBACK_START's first LSN to before its end LSN are
-abandoned.  A flag that none of them explains is damage; one that is missing is set again.  Visible blocks must
-follow on exactly, and terms never fall.
+The rollback records are the truth: the frames from a ROLLBACK_START's first LSN to before its end LSN, and before
+itself (``periods``), are abandoned.  A flag that none of them explains is damage; one that is missing is set again.
+Visible blocks must follow on exactly, and terms never fall.
 
     LSN   100  200  300  400 START(200–301)  500  600
     VLSN    1    2    3                        2    3
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vlsn import periods
 from vlsn.errors import BadBody, Damaged
 from vlsn.examine import Found
 from vlsn.frame import FrameKind
@@ -129,8 +130,8 @@ def _apply_records(blocks: Blocks, found: Sequence[Found]) -> None:
                     blocks.checkpoint_ends.append((at, CheckpointEnd.decode(payload)))
             except BadBody as error:
                 raise Damaged(f"{_place(at)}: {error}", file=segment_name(each.number), offset=offset) from error
-    for _, rollback in blocks.rollbacks:
-        blocks.abandoned |= (blocks.lsns >= rollback.first_lsn) & (blocks.lsns < rollback.end_lsn)
+    for started in blocks.rollbacks:
+        blocks.abandoned |= periods.inside(blocks.lsns, *started)
     blocks.unfinished = list(starts.values())
 
 

@@ -20,6 +20,7 @@ from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn
 from vlsn.limits import KIB, MIB
 from vlsn.rows import EntryRows
 from vlsn.scan import Offsets, Walk
+from vlsn.segment import segment_name
 
 WINDOW_BYTES_MIN = 16 * KIB
 WINDOW_BYTES_MAX = MIB
@@ -54,7 +55,8 @@ class Taking:
         return size
 
     def take(self, buf: bytes, base: int, found: Walk, number: int) -> Window | None:
-        """Takes what is wanted of one window, and moves ``at`` to where all before is dealt with."""
+        """Takes what is wanted of one window, and moves ``at`` to where all before is dealt with.  Raises
+        ``WrongVersion``."""
         window = None
         if not len(found):
             self.stopped = Stopped.DAMAGED
@@ -74,6 +76,7 @@ class Taking:
         if low >= ends and low < good and not self.first and not self._verified(buf, base, visible, low, low + 1):
             self.stopped = Stopped.DAMAGED  # that it ends past what may be read is not to be believed
         verified = low + self._verified(buf, base, visible, low, high)
+        scan.check_versions(heads[low:verified], visible.offsets[low:verified], segment_name(number))
         if verified < high or (high == good and good < len(visible)):
             self.stopped = Stopped.DAMAGED
         if verified > low:

@@ -6,6 +6,8 @@ binary array over those bytes, of which every other element is a value and the r
     bytes    … |hdr|offsets| a | bc |  | hdr |offsets| d |      offsets  s0 e0 s1 e1 s2 e2 s3 e3
     elements                 v0  v1 v2      gap        v3        take 0, 2, 4, 6
 
+``durable`` says of an entry that a majority is known to have synced it: it lies at or below the source's DTVLSN,
+and was not given up.  No entry between those two is ever rolled back, so a row that says so says it for ever.
 Damaged frames come last, a row each: where, the VLSN if the header still tells it, and no value.  A segment
 that its sidecar's checksum proves whole is not looked at frame by frame.
 """
@@ -49,6 +51,7 @@ SCHEMA: Final = pa.schema(
         ("value", pa.binary()),
         ("overmarked", pa.bool_()),
         ("damaged", pa.bool_()),
+        ("durable", pa.bool_()),
     ]
 )
 BATCH_BYTES: Final = 4 << 20
@@ -56,20 +59,20 @@ BATCH_BYTES: Final = 4 << 20
 _KINDS: Final = pa.array([kind.name for kind in EntryKind])
 
 
-def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str = "") -> Iterator[Any]:
-    """Some parts of a source, or all; ``node`` is its name.  A segment is in memory at a time, in one buffer: memory
-    that is new costs more than all else that is done to it.  Raises ``Unreadable``."""
+def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str = "", durable: int = 0) -> Iterator[Any]:
+    """Some parts of a source, or all; ``node`` is its name, ``durable`` its DTVLSN.  A segment is in memory at a time,
+    in one buffer: memory that is new costs more than all else that is done to it.  Raises ``Unreadable``."""
     if parts is None:
         survey = source.survey(0)
-        parts, node = survey.parts, survey.node
+        parts, node, durable = survey.parts, survey.node, survey.dtvlsn
     into = bytearray(max((part.end for part in parts), default=0))
     for part in parts:
         buf = source.read(part, 0, part.end, into)
-        yield from segment_batches(buf, part, node, sidecar=source.sidecar(part))
+        yield from segment_batches(buf, part, node, durable=durable, sidecar=source.sidecar(part))
 
 
 def segment_batches(
-    buf: Buffer, part: Part, node: str, *, sidecar: bytes | None = None, batch_bytes: int = BATCH_BYTES
+    buf: Buffer, part: Part, node: str, *, durable: int, sidecar: bytes | None = None, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[Any]:
     """``buf`` is the segment's file from its first byte to ``part.end``.  The batches hold nothing of it."""
     placed, bad = _placed(buf, part, sidecar)
@@ -79,7 +82,7 @@ def segment_batches(
         some = placed.only(slice(low, high))
         window = _window(buf, some, bad)
         if window is not None:
-            yield _batch(window, part, node)
+            yield _batch(window, part, node, durable)
         low = high
     if bad:
         yield _damaged(buf, sorted(bad), part, node)
@@ -194,22 +197,23 @@ class _Window(Rows):
         return right | ~has
 
 
-def _batch(window: _Window, part: Part, node: str) -> Any:
-    rows = window.rows
+def _batch(window: _Window, part: Part, node: str, durable: int) -> Any:
+    rows, vlsns, overmarked = window.rows, window.vlsns(), window.spread(window.blocks.overmarked)
     keys = window.take(*window.key_cuts(), empty_is_null=True) if window.has(BlockFlag.KEYS).any() else None
     columns = [
         pa.repeat(pa.scalar(node, pa.string()), rows),
         pa.repeat(pa.scalar(part.number, pa.int32()), rows),
         pa.array(window.spread(window.blocks.offsets + lsn(part.number, 0))),
-        pa.array(window.vlsns()),
+        pa.array(vlsns),
         pa.array(window.column("term")),
         pa.array(window.column("clock_us")),
         _kinds(window),
         pa.array(window.txns()),
         keys if keys is not None else pa.nulls(rows, pa.binary()),
         window.take(*window.value_cuts(), empty_is_null=False),
-        pa.array(window.spread(window.blocks.overmarked)),
+        pa.array(overmarked),
         pa.array(np.zeros(rows, np.bool_)),
+        pa.array((vlsns <= durable) & ~overmarked),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -230,6 +234,7 @@ def _damaged(buf: Buffer, offsets: list[int], part: Part, node: str) -> Any:
             "lsn": lsn(part.number, offset),
             "overmarked": False,
             "damaged": True,
+            "durable": False,
         }
         try:
             header = decode_header(memoryview(buf), offset + FRAME_BYTES)

@@ -29,8 +29,10 @@ from vlsn.ids import Lsn
 from vlsn.inspection import Rule
 from vlsn.lmdb_store import LmdbStores
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackStart
+from vlsn.regular import open_regular
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME, sidecar_name
+from vlsn.versions import check_versions
 
 HEAD_BYTES: Final = 1 << 20
 """Where the first block nearly always is."""
@@ -48,6 +50,7 @@ class DirectorySource:
     def survey(self, index: int) -> Survey:
         disk = PosixDisk()
         try:
+            check_versions(disk, self.path)
             live = disk.is_locked(f"{self.path}/{LOCK_NAME}")
             stated = read_stated(LmdbStores(), self.path, live=live)
             links = log_chain(disk, self.path, live=live, stated=stated.ends).links
@@ -76,7 +79,7 @@ class DirectorySource:
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
         buf = into if into is not None and len(into) >= end - start else bytearray(end - start)
         try:
-            with open(f"{self.path}/{part.file}", "rb", buffering=0) as file:
+            with open(f"{self.path}/{part.file}", "rb", buffering=0, opener=open_regular) as file:
                 file.seek(start)
                 view, at = memoryview(buf)[: end - start], 0
                 while at < len(view) and (got := file.readinto(view[at : at + PIECE_BYTES])):
@@ -93,7 +96,7 @@ class DirectorySource:
 
     def sidecar(self, part: Part) -> bytes | None:
         try:
-            with open(f"{self.path}/{sidecar_name(part.number)}", "rb") as file:
+            with open(f"{self.path}/{sidecar_name(part.number)}", "rb", opener=open_regular) as file:
                 return file.read()
         except FileNotFoundError:
             return None
@@ -102,7 +105,7 @@ class DirectorySource:
 
     def _header_fault(self, link: Link) -> Finding:
         vlsn = link.prev_last_vlsn + 1
-        with open(link.info.path, "rb") as file:
+        with open(link.info.path, "rb", opener=open_regular) as file:
             file.seek(FIRST_FRAME + FRAME_BYTES)
             try:
                 vlsn = int(decode_header(file.read(BLOCK_BYTES)).first_vlsn)

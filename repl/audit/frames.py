@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from repl.audit.plan import Part
 from vlsn import scan
-from vlsn.block import BLOCK_BYTES
+from vlsn.block import BLOCK_BYTES, VERSION
 from vlsn.checksum import crc
-from vlsn.frame import FRAME_BYTES, FRAME_DTYPE
+from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
 from vlsn.seams import Buffer
 from vlsn.segment import FIRST_FRAME
 
@@ -72,7 +72,10 @@ def read_frames(buf: Buffer, part: Part, base: int = 0) -> Frames:
     start: int | None = stop
     while start is not None:
         found = scan.walk(buf, base=base, start=start, end=end, salt=part.salt) if start < end else _nothing(start)
+        if found.reason is scan.Stop.BAD:
+            scan.check_kind(memoryview(buf)[: end - base], base, found.end, part.salt, part.file)
         sums, good = _sums(buf, base, found)
+        _check_versions(buf, base, found, good, part)
         pieces.append((found, good, sums))
         stop = found.end
         if stop >= end:
@@ -86,6 +89,13 @@ def read_frames(buf: Buffer, part: Part, base: int = 0) -> Frames:
     if stop >= end and end < part.stated:
         gaps.append(stop)  # the file ends before its log does
     return _judged(buf, part, base, _joined(pieces), gaps, stop)
+
+
+def _check_versions(buf: Buffer, base: int, found: scan.Walk, good: Bools, part: Part) -> None:
+    """That no block of a later version is among the good ones.  Raises ``WrongVersion``."""
+    at = found.offsets[good & (found.headers["kind"] == FrameKind.BLOCK)]
+    if (np.frombuffer(buf, np.uint8)[at - base + FRAME_BYTES] != VERSION).any():
+        scan.check_versions(scan.block_headers(buf, base, at), at, part.file)
 
 
 def _judged(buf: Buffer, part: Part, base: int, frames: Frames, gaps: list[int], stop: int) -> Frames:

@@ -35,9 +35,10 @@ from repl.audit.plan import PARTITION_BYTES, Bounds, Part, Survey, common_bounds
 from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.source import Failure, Source, Unreadable, source_of
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, WrongVersion
 from vlsn.ids import Lsn, lsn
 from vlsn.inspection import Rule
+from vlsn.levels import named
 from vlsn.records import RollbackStart
 
 T = TypeVar("T")
@@ -171,13 +172,16 @@ def _read(sources: list[Source], bounds: Bounds, parts: tuple[Part, ...]) -> lis
 
 
 def _read_one(source: Source, part: Part, bounds: Bounds) -> SegmentAudit:
-    return check_segment(source.read(part, 0, part.end), part, source.text, bounds, source.sidecar(part))
+    try:
+        return check_segment(source.read(part, 0, part.end), part, source.text, bounds, source.sidecar(part))
+    except WrongVersion as error:
+        raise named(error, source.text) from None
 
 
 def _tried(work: Callable[[], R]) -> R | Failure:
     try:
         return work()
-    except Unreadable as error:
+    except (Unreadable, WrongVersion) as error:
         return Failure(str(error))
 
 

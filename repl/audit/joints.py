@@ -9,13 +9,14 @@ must be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from repl.audit.check import Edge, SegmentAudit
 from repl.audit.findings import Finding
 from vlsn.ids import Lsn, lsn
 from vlsn.inspection import Rule
+from vlsn.periods import end_of
 from vlsn.records import RollbackStart
 from vlsn.segment import segment_name
 
@@ -81,11 +82,11 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
         for marks in segment.marks:
             begin, end = lsn(segment.number, marks.start), lsn(segment.number, marks.last)
             if marks.overmarked:
-                wrong = not _covered(begin, end, starts.values())
+                wrong = not _covered(begin, end, starts)
                 detail = "overmarked, and no rollback record says so"
             else:
-                done = [record for at, record in starts.items() if at in ended or at < last]
-                wrong = any(begin < record.end_lsn and end >= record.first_lsn for record in done)
+                done = [(at, record) for at, record in starts.items() if at in ended or at < last]
+                wrong = any(begin < end_of(at, record) and end >= record.first_lsn for at, record in done)
                 detail = "visible, and a finished rollback abandoned it"
             if wrong:
                 yield Finding(
@@ -98,10 +99,10 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
                 )
 
 
-def _covered(first: Lsn, last: Lsn, records: Iterable[RollbackStart]) -> bool:
+def _covered(first: Lsn, last: Lsn, starts: Mapping[Lsn, RollbackStart]) -> bool:
     """Whether the frames that begin from ``first`` to ``last`` lie in rollbacks, one after the other."""
     at: int = first
-    for record in sorted(records, key=lambda record: record.first_lsn):
-        if record.first_lsn <= at < record.end_lsn:
-            at = record.end_lsn
+    for begun, record in sorted(starts.items(), key=lambda one: one[1].first_lsn):
+        if record.first_lsn <= at < (end := end_of(begun, record)):
+            at = end
     return at > last

@@ -22,6 +22,7 @@ class Unreadable(VlsnLogError):
     """A source, or a file of it, that cannot be read at all; the message names it and says what to do."""
 
     slug = "bad-argument"
+    retry_safe = True
 
 
 class Source(Protocol):

@@ -1,4 +1,4 @@
-"""``vlsnlog checkpoint``, ``rotate`` and ``restore``: one order to every node given (``restore``: to one)."""
+"""``vlsnlog checkpoint``, ``rotate`` and ``restore``: one order to each node given; restores one after the other."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from repl.http.types import Network
 
 TIMEOUT_S = 60.0
+SILENT_S = 60.0
+"""How long a node that restores may be silent, as while it is started again."""
+LOOK_S = 0.2
 
 
 @click.command(cls=Command)
@@ -39,10 +42,62 @@ def rotate(url: list[str], as_json: bool) -> int:
 @url_option
 @json_option
 def restore(url: list[str], as_json: bool) -> int:
-    """Make the node given give up its log and fetch another member's; a master refuses."""
-    if len(url) != 1:
-        raise click.UsageError("a restore gives up a whole copy of the log: name one node with --url")
-    return _order("restore", url, as_json)
+    """Make the node given give up its log and fetch another member's; a master refuses.
+
+    Of several the next one begins when the one before has its log again: one copy at a time is given up.
+    """
+    if len(url) == 1:
+        return _order("restore", url, as_json)
+    source = click.get_current_context().get_parameter_source("url")
+    if source is not click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("a restore gives up a whole copy of the log: name each node with --url")
+    for each in url:
+        before = run(_restores(each))
+        if status := _order("restore", [each], as_json):
+            return status
+        if each != url[-1]:
+            run(_restored(each, before))
+    return 0
+
+
+async def _restores(url: str) -> list[object]:
+    """The restores that the node at ``url`` has had."""
+    from repl.client.connect import real_network
+
+    network = real_network()
+    try:
+        told = await _status(network, url)
+        return list(told["restore"]["history"])
+    finally:
+        await network.close()
+
+
+async def _restored(url: str, before: list[object]) -> None:
+    """Waits until the node at ``url``, which was told to restore, follows with its new log.  Raises when it is silent
+    for ``SILENT_S``."""
+    from repl.client.connect import real_network
+
+    network, loop = real_network(), asyncio.get_running_loop()
+    heard, begun = loop.time(), False
+    try:
+        while True:
+            try:
+                told = await _status(network, url)
+                heard = loop.time()
+                begun = begun or told["state"] != "REPLICA" or told["restore"]["history"] != before
+                if begun and told["state"] == "REPLICA":
+                    return
+            except VlsnLogError:
+                if loop.time() - heard > SILENT_S:
+                    raise
+            await asyncio.sleep(LOOK_S)
+    finally:
+        await network.close()
+
+
+async def _status(network: Network, url: str) -> dict[str, Any]:
+    response = await network.request("GET", f"{url}/v1/status", timeout_s=TIMEOUT_S)
+    return json_object(bytes(response.body), "state", "restore")
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
@@ -86,7 +141,7 @@ async def _post(network: Network, url: str, needed: Sequence[str]) -> dict[str, 
     from repl.http import problem
 
     try:
-        response = await network.request("POST", url, timeout_s=TIMEOUT_S)
+        response = await network.request("POST", url, headers={"Content-Type": "application/json"}, timeout_s=TIMEOUT_S)
     except VlsnLogError as error:
         return error
     if response.status != 200:

@@ -1,10 +1,9 @@
 """``vlsnlog append``: a value, or the lines of a file or of stdin.
 
-One entry a line: split at ``\\n`` only, nothing trimmed, an empty line is an entry, the last newline is
-optional.  Lines go out as several atomic bodies, a few of them under way at once, acknowledged in order;
-so what is acknowledged is always the first so many lines, and ``--skip-lines`` goes on behind them.  Lines are sent
-exactly once: a body that got no answer goes out again, until its time is over.  With ``--producer`` that holds for any
-number of runs, however each ended (``resume.py``).
+One entry a line (``lines.py``).  Lines go out as several atomic bodies, a few of them under way at once, acknowledged
+in order; so what is acknowledged is always the first so many lines, and ``--skip-lines`` goes on behind them.  Lines
+are sent exactly once: a body that got no answer goes out again, until its time is over.  With ``--producer`` that holds
+for any number of runs, however each ended (``resume.py``).
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, Protocol
 
 import click
+from click.core import ParameterSource
 
+from repl.cli.lines import Body, Key, bodies
 from repl.cli.options import Command, acks_option, json_option, timeout_option, url_option
 from repl.cli.resume import resume
 from repl.cli.signals import run
-from vlsn.errors import OutcomeUnknown, TooLarge, Unreachable, VlsnLogError, said_of
-from vlsn.limits import ENTRY_BYTES_MAX, MIB
+from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, Unreachable, VlsnLogError, said_of
+from vlsn.ids import NULL_VLSN, Term
 
 if TYPE_CHECKING:
+    from repl.api import Acks, Appended
     from repl.client.connect import Client
 
-READ_BYTES: Final = MIB
-BODY_LINES_MAX: Final = 8192
-BODY_BYTES_MAX: Final = MIB
-BODIES_UNDER_WAY_MAX: Final = 8
+BODIES_UNDER_WAY_MAX: Final = 64
 STDIN: Final = "-"
 STARTING_S: Final = 3.0
 """From the start of a node's process until it answers, and some more on a busy machine."""
 STARTING_PERIOD_S: Final = 0.1
 
 
-class AppendMany(Protocol):
-    """``Client.append_many``, or one that names what it appends."""
+class AppendBatch(Protocol):
+    """``Client.append_batch``, or one that names what it appends."""
 
-    async def __call__(self, values: list[bytes], *, keys: list[bytes] | None) -> tuple[int, int]: ...
+    async def __call__(self, values: list[bytes], *, keys: list[Key] | None) -> Appended: ...
 
 
 @click.command(cls=Command)
@@ -58,32 +57,49 @@ class AppendMany(Protocol):
     help="Of a --file: run again with the same NAME, it goes on behind what is in the log.",
 )
 @click.option("--file", "path", type=click.Path(), help="Append the lines of this file; - is stdin.")
+@click.option(
+    "--format",
+    type=click.Choice(["raw", "json"]),
+    default="raw",
+    show_default=True,
+    help="raw: a line is a value; json: what `read --format json` prints (vlsn, term, time are not taken over).",
+)
 @json_option
 @click.argument("value", required=False)
 def append(
     url: list[str], key: str | None, acks: str, timeout: float, skip_lines: int, producer: str | None,
-    path: str | None, as_json: bool, value: str | None,
+    path: str | None, format: str, as_json: bool, value: str | None,
 ) -> None:  # fmt: skip
-    """Append VALUE, or one entry a line of FILE or of stdin (-), and print FIRST LAST."""
+    """Append VALUE, or one entry a line of FILE or of stdin (-), and print FIRST LAST.
+
+    With --json print what HTTP answers; of several bodies the first and last VLSN and the last term, durable if each
+    was, and synced by as many nodes as the least.
+    """
     if (value is None) == (path is None):
         raise click.UsageError("give one of VALUE, --file FILE, or - for stdin")
     if producer is not None and (path in (None, STDIN) or skip_lines):
         raise click.UsageError("--producer goes with --file FILE, and skips by itself what is in the log")
+    json = format == "json"
+    lines_given = value is None or value == STDIN
+    if json and key and lines_given:
+        raise click.UsageError("--key is of raw lines; a JSON line has its own")
     key_bytes = os.fsencode(key) if key else None
     if value is not None and value != STDIN:
-        if skip_lines:
-            raise click.UsageError("--skip-lines goes with --file or -")
-        lines: Iterator[list[bytes]] = iter([[os.fsencode(value)]])
-        first, last = _run(url, acks, timeout, key_bytes, lines, skipped=None)
+        if skip_lines or (json and _flagged("format")):
+            raise click.UsageError("--skip-lines and --format json go with --file or -")
+        single = Body([os.fsencode(value)], [key_bytes] if key_bytes else None)
+        appended = _run(url, acks, timeout, iter([single]), skipped=None)
     elif path in (None, STDIN):
-        first, last = _run(url, acks, timeout, key_bytes, bodies(_stdin(), skip_lines), skipped=skip_lines)
+        lines = bodies(_stdin(), skip_lines, key=key_bytes, json=json)
+        appended = _run(url, acks, timeout, lines, skipped=skip_lines)
     else:
         assert path is not None
         with open(path, "rb") as source:
-            lines = bodies(source, skip_lines)
-            first, last = _run(url, acks, timeout, key_bytes, lines, skipped=skip_lines, producer=producer)
+            lines = bodies(source, skip_lines, key=key_bytes, json=json)
+            appended = _run(url, acks, timeout, lines, skipped=skip_lines, producer=producer)
+    first, last = appended.first, appended.last
     try:
-        click.echo(f'{{"first":{first},"last":{last}}}' if as_json else f"{first} {last}")
+        click.echo(appended.document().decode() if as_json else f"{first} {last}")
     except BrokenPipeError:
         raise
     except OSError as error:  # no refusal: that would be sent again
@@ -92,88 +108,51 @@ def append(
         ) from None
 
 
+def _flagged(option: str) -> bool:
+    """Given on the command line itself: a variable or a file also speaks to other commands."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
 def _stdin() -> BinaryIO:
     """Without a buffer, whose lock a thread that still reads would hold while the interpreter ends."""
     return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
-def bodies(source: BinaryIO, skip_lines: int = 0) -> Iterator[list[bytes]]:
-    """The lines of ``source`` after the first ``skip_lines``, as lists that fit one body each; what a slow pipe
-    gave so far does not wait for more.  Raises ``TooLarge`` for a line that no entry holds, behind all that
-    comes before it."""
-    for lines in _lines(source, skip_lines):
-        body: list[bytes] = []
-        size = 0
-        for line in lines:
-            if body and (len(body) == BODY_LINES_MAX or size + len(line) > BODY_BYTES_MAX):
-                yield body
-                body, size = [], 0
-            body.append(line)
-            size += len(line)
-        if body:
-            yield body
-
-
-def _lines(source: BinaryIO, skip: int) -> Iterator[list[bytes]]:
-    """The lines of each chunk, as far as they are whole."""
-    number, rest = 0, b""
-    while chunk := source.read(READ_BYTES):
-        *whole, rest = (rest + chunk).split(b"\n")
-        kept = whole[max(0, skip - number) :]
-        number += len(whole)
-        fitting = next((at for at, line in enumerate(kept) if len(line) > ENTRY_BYTES_MAX), len(kept))
-        yield kept[:fitting]
-        if fitting < len(kept):
-            raise _too_long(number - len(kept) + fitting + 1)
-        if number < skip:
-            rest = rest[:1]  # of a line that is left out it counts only that there is one
-        elif len(rest) > ENTRY_BYTES_MAX:
-            raise _too_long(number + 1)
-    if rest and number >= skip:
-        yield [rest]
-
-
-def _too_long(number: int) -> TooLarge:
-    return TooLarge(f"line {number} is longer than {ENTRY_BYTES_MAX} bytes, the largest entry")
-
-
 def _run(
-    urls: list[str], acks: str, timeout_s: float, key: bytes | None, lines: Iterator[list[bytes]],
+    urls: list[str], acks: str, timeout_s: float, lines: Iterator[Body],
     *, skipped: int | None, producer: str | None = None,
-) -> tuple[int, int]:  # fmt: skip
-    return run(_append(urls, acks, timeout_s, key, lines, skipped, producer))
+) -> Appended:  # fmt: skip
+    return run(_append(urls, acks, timeout_s, lines, skipped, producer))
 
 
 async def _append(
-    urls: list[str], acks: str, timeout_s: float, key: bytes | None, lines: Iterator[list[bytes]], skipped: int | None,
-    producer: str | None,
-) -> tuple[int, int]:  # fmt: skip
-    """The first and last VLSN of all lines that were not in the log; 0 0 for none.  ``skipped`` is None for a single
-    value."""
-    from repl.client.connect import connect
+    urls: list[str], acks: str, timeout_s: float, lines: Iterator[Body], skipped: int | None, producer: str | None
+) -> Appended:
+    """All lines that were not in the log, as one; VLSNs of 0 for none.  ``skipped`` is None for a single value."""
+    from repl.client.connect import acks_of, connect
 
-    progress = Progress(skipped, producer)
+    progress = Progress(acks_of(acks), skipped, producer)
     many = skipped is not None
     async with connect(",".join(urls), acks=acks, timeout_s=timeout_s, exactly_once=many) as log:
         await require_a_node(log, urls)
-        append_many: AppendMany = log.append_many
+        append_batch: AppendBatch = log.append_batch
         if producer is not None:
-            named = await resume(log, producer, key, lines)
-            append_many = named.append_many
+            named = await resume(log, producer, lines)
+            append_batch = named.append_batch
             if named.lines:
                 click.echo(f"{named.lines} lines are in the log already, the last one at VLSN {named.last}", err=True)
-        under_way: deque[tuple[int, asyncio.Task[tuple[int, int]]]] = deque()
-        fault: TooLarge | None = None
+        under_way: deque[tuple[int, asyncio.Task[Appended]]] = deque()
+        fault: TooLarge | BadBody | None = None
         try:
             try:
-                bodies = _read_ahead(lines)
-                while (body := await _next_body(bodies, [task for _, task in under_way])) is not None:
-                    keys = [key] * len(body) if key else None
-                    under_way.append((len(body), asyncio.create_task(append_many(body, keys=keys))))
+                ahead = _read_ahead(lines)
+                while (body := await _next_body(ahead, [task for _, task in under_way])) is not None:
+                    sending = append_batch(body.values, keys=body.keys)
+                    under_way.append((len(body), asyncio.ensure_future(sending)))
                     if len(under_way) == BODIES_UNDER_WAY_MAX:
                         progress.take(under_way[0][0], await under_way[0][1])
                         under_way.popleft()
-            except TooLarge as error:  # a line of the input: what came before it is acknowledged first
+            except (TooLarge, BadBody) as error:  # a line of the input: what came before it is acknowledged first
                 fault = error
             while under_way:
                 progress.take(under_way[0][0], await under_way[0][1])
@@ -188,16 +167,14 @@ async def _append(
         except VlsnLogError as error:
             await log.close(flush=False)  # at once: nothing behind the failure may be logged
             outcomes = deque(await asyncio.gather(*(task for _, task in under_way), return_exceptions=True))
-            while outcomes and isinstance(vlsns := outcomes[0], tuple):
-                progress.take(under_way.popleft()[0], vlsns)
+            while outcomes and not isinstance(appended := outcomes[0], BaseException):
+                progress.take(under_way.popleft()[0], appended)
                 outcomes.popleft()
             progress.fail(error, unknown=_unknown_lines([count for count, _ in under_way], outcomes))
-    return progress.first, progress.last
+    return progress.appended
 
 
-async def _next_body(
-    bodies: AsyncIterator[list[bytes]], under_way: list[asyncio.Task[tuple[int, int]]]
-) -> list[bytes] | None:
+async def _next_body(bodies: AsyncIterator[Body], under_way: list[asyncio.Task[Appended]]) -> Body | None:
     """The next body, None at the end; or, as soon as there is one, the failure of one under way: nothing behind it
     may be logged while this waits for a slow input."""
     reading = asyncio.ensure_future(anext(bodies, None))
@@ -212,33 +189,53 @@ async def _next_body(
         reading.cancel()
 
 
-def _unknown_lines(counts: list[int], outcomes: Iterable[tuple[int, int] | BaseException]) -> int:
+def _unknown_lines(counts: list[int], outcomes: Iterable[Appended | BaseException]) -> int:
     """Lines up to the last body that was, or may have been, logged."""
-    reached = [index for index, each in enumerate(outcomes) if isinstance(each, OutcomeUnknown | tuple)]
+    sure = [isinstance(each, BaseException) and not isinstance(each, OutcomeUnknown) for each in outcomes]
+    reached = [index for index, refused in enumerate(sure) if not refused]
     return sum(counts[: reached[-1] + 1]) if reached else 0
 
 
 class Progress:
     """What is acknowledged so far: always the first lines after those skipped."""
 
-    def __init__(self, skipped: int | None, producer: str | None = None) -> None:
+    def __init__(self, acks: Acks, skipped: int | None, producer: str | None = None) -> None:
+        self._acks = acks
         self._skipped = skipped
         self._producer = producer
+        self._taken: list[Appended] = []
         self.lines = 0
-        self.first = 0
-        self.last = 0
 
-    def take(self, lines: int, vlsns: tuple[int, int]) -> None:
-        self.first = self.first or vlsns[0]
-        self.last = vlsns[1]
+    def take(self, lines: int, appended: Appended) -> None:
+        self._taken = [self._joined([*self._taken, appended])]
         self.lines += lines
+
+    @property
+    def appended(self) -> Appended:
+        return self._joined(self._taken)
+
+    def _joined(self, taken: list[Appended]) -> Appended:
+        """Several bodies as one: no surer than the least sure of them."""
+        from repl.api import Appended
+
+        if not taken:
+            return Appended(NULL_VLSN, NULL_VLSN, Term(0), True, 0, self._acks)
+        return Appended(
+            taken[0].first,
+            taken[-1].last,
+            taken[-1].term,
+            all(each.durable for each in taken),
+            min(each.synced for each in taken),
+            self._acks,
+            all(each.duplicate for each in taken),
+        )
 
     def fail(self, error: VlsnLogError, *, unknown: int) -> NoReturn:
         """Raises ``error`` with how far it came.  ``unknown``: lines behind that may have been logged."""
         if self._skipped is None:
             raise error
         done = self._skipped + self.lines
-        where = f" (VLSN {self.first} to {self.last})" if self.lines else ""
+        where = f" (VLSN {self.appended.first} to {self.appended.last})" if self.lines else ""
         text = f"{error}; {self.lines} lines are acknowledged{where}"
         if self._producer is not None:
             kind = OutcomeUnknown if unknown else _Stopped
@@ -252,7 +249,9 @@ class Progress:
 
 
 class _Stopped(VlsnLogError):
-    """An append of many lines that was refused on its way."""
+    """An append of many lines that was refused on its way: the first of them are in the log."""
+
+    retry_safe = False
 
 
 async def require_a_node(log: Client, urls: list[str]) -> None:
@@ -265,21 +264,19 @@ async def require_a_node(log: Client, urls: list[str]) -> None:
         await asyncio.sleep(STARTING_PERIOD_S)
 
 
-async def _read_ahead(lines: Iterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+async def _read_ahead(lines: Iterator[Body]) -> AsyncIterator[Body]:
     """Reads in threads: stdin may be a slow pipe, and appends under way must not wait for it.  Daemons: a Ctrl-C
     does not wait for the next line either."""
     loop = asyncio.get_running_loop()
     while True:
-        body: asyncio.Future[list[bytes] | None] = loop.create_future()
+        body: asyncio.Future[Body | None] = loop.create_future()
         Thread(target=_read_body, args=(lines, loop, body), daemon=True).start()
         if (read := await body) is None:
             return
         yield read
 
 
-def _read_body(
-    lines: Iterator[list[bytes]], loop: asyncio.AbstractEventLoop, body: asyncio.Future[list[bytes] | None]
-) -> None:
+def _read_body(lines: Iterator[Body], loop: asyncio.AbstractEventLoop, body: asyncio.Future[Body | None]) -> None:
     settled = partial(_settle, body)
     try:
         settled = partial(settled, next(lines, None))
@@ -289,7 +286,7 @@ def _read_body(
         loop.call_soon_threadsafe(settled)
 
 
-def _settle(body: asyncio.Future[list[bytes] | None], read: list[bytes] | None, error: Exception | None = None) -> None:
+def _settle(body: asyncio.Future[Body | None], read: Body | None, error: Exception | None = None) -> None:
     if body.done():
         return
     if error is not None:

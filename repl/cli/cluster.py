@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 
-from repl.cli.options import Command
-from repl.cluster import Cluster, Node, NodeEnded, ending_with, prepare
+from repl.cli.options import Command, config_path
+from repl.cluster import OF_ONE_NODE, Cluster, Node, NodeEnded, ending_with, prepare
+from repl.config import NODE_SETTINGS, read_file
 
 WATCH_S = 0.2
 
@@ -20,11 +22,22 @@ WATCH_S = 0.2
 @click.option("--base-port", type=click.IntRange(1, 65_535), default=7701, show_default=True, help="Port of n1.")
 @click.option("--group", help="Name of a new group.")
 def cluster(nodes: int | None, directory: Path, base_port: int, group: str | None) -> int:
-    """Run a local cluster in the foreground: node I is nI, with data in DIR/nI, on port BASE_PORT + I - 1."""
-    return asyncio.run(_run(directory, nodes, base_port, group))
+    """Run a local cluster in the foreground: node I is nI, with data in DIR/nI, on port BASE_PORT + I - 1.
+
+    A node's settings in the --config file (segment_bytes, retention_bytes …) go into the node.toml of each new node.
+    """
+    return asyncio.run(_run(directory, nodes, base_port, group, _settings(config_path())))
 
 
-async def _run(directory: Path, nodes: int | None, base_port: int, group: str | None) -> int:
+def _settings(path: Path | None) -> dict[str, Any]:
+    """Of each node alike, as the file has them."""
+    document = read_file(path) if path is not None else {}
+    return {
+        name: value for name, value in document.items() if name in NODE_SETTINGS and name.upper() not in OF_ONE_NODE
+    }
+
+
+async def _run(directory: Path, nodes: int | None, base_port: int, group: str | None, settings: dict[str, Any]) -> int:
     from repl.net.network import AiohttpNetwork
 
     stopped = asyncio.Event()
@@ -32,7 +45,8 @@ async def _run(directory: Path, nodes: int | None, base_port: int, group: str | 
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     network = AiohttpNetwork()
     try:
-        with ending_with(prepare(directory, network, nodes=nodes, base_port=base_port, group=group)) as made:
+        made = prepare(directory, network, nodes=nodes, base_port=base_port, group=group, settings=settings)
+        with ending_with(made):
             running = asyncio.create_task(_keep(made))
             stopping = asyncio.create_task(stopped.wait())
             await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -133,8 +133,12 @@ def timeout_option(function: F) -> F:
 
 
 def require_log(directory: Path) -> None:
-    """Raises ``BadArgument`` where no node has ever been."""
+    """Raises ``BadArgument`` where no node has ever been, ``WrongVersion`` where a later one has."""
+    from vlsn.disk import PosixDisk
+    from vlsn.versions import check_versions
+
     if not (directory / "node.id").exists() and not any(directory.glob("*.vlog")):
         inside = sorted(each.parent.name for each in directory.glob("*/node.id"))
         advice = f"name one of its nodes: {', '.join(inside)}" if inside else "name the directory of a node"
         raise BadArgument(f"{directory}: holds no log; {advice}")
+    check_versions(PosixDisk(), str(directory))

@@ -1,24 +1,39 @@
-"""``vlsnlog read``: entries, as their bytes or as JSON."""
+"""``vlsnlog read``: entries, as their bytes or as JSON, of a group or of a stopped node's directory."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from repl.cli.options import Command, json_option, url_option
+from repl.cli.options import Command, json_option, require_log, url_option
+from repl.cli.places import Place, PlaceType
 from repl.cli.signals import run
 
 if TYPE_CHECKING:
-    from repl.client.tail import Page
+    from repl.client.connect import Client
     from vlsn.block import Entry
 
 
 @click.command(cls=Command)
 @url_option
-@click.option("--from", "from_vlsn", type=click.IntRange(min=1), help="First VLSN; default: the first there is.")
-@click.option("--to", "to_vlsn", type=click.IntRange(min=1), help="Last VLSN; default: what is durable now.")
+@click.argument(
+    "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="[DIR]", required=False
+)
+@click.option(
+    "--from", "begin", type=PlaceType(words=True), metavar="N|start|end|TIME", help="First VLSN; default: start."
+)
+@click.option(
+    "--to", "upto", type=PlaceType(words=False), metavar="N|TIME", help="Last VLSN; default: what is durable."
+)
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many entries.")
+@click.option("--key", help="Entries with this key only.")
+@click.option("--key-prefix", help="Entries whose key begins so only.")
 @click.option("--follow", is_flag=True, help="Go on with what comes.")
 @click.option(
     "--format",
@@ -36,53 +51,143 @@ if TYPE_CHECKING:
     help="linearizable: a majority confirms the durable end first.",
 )
 @click.option("--all-kinds", is_flag=True, help="Also the log's own entries: TERM, GROUP, COMMIT, ABORT.")
+@click.option("--undurable", is_flag=True, help="Of DIR: also what may be on no other node, up to the log's end.")
 def read(
-    url: list[str], from_vlsn: int | None, to_vlsn: int | None, follow: bool, format: str, as_json: bool,
-    consistency: str, all_kinds: bool,
+    url: list[str], directory: Path | None, begin: Place | None, upto: Place | None, limit: int | None,
+    key: str | None, key_prefix: str | None, follow: bool, format: str, as_json: bool, consistency: str,
+    all_kinds: bool, undurable: bool,
 ) -> None:  # fmt: skip
-    """Print entries, from the first VLSN to what is durable at the start."""
-    if from_vlsn is not None and to_vlsn is not None and to_vlsn < from_vlsn:
-        raise click.UsageError(f"--to {to_vlsn} is before --from {from_vlsn}")
+    """Print entries, from the first VLSN to what is durable at the start; of a group, or of a stopped node's DIR.
+
+    TIME is ISO 8601, UTC without an offset, and stands for the first entry that was sealed then or later. What is
+    durable in DIR is what the node knew to be on a majority: all of it after a clean stop, a little less after a kill.
+    """
+    if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
+        raise click.UsageError(f"--to {upto.text} is before --from {begin.text}")
     if follow and consistency != "durable":
         raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all that comes")
-    printer = Printer(as_json=as_json or format == "json", all_kinds=all_kinds, flush=follow)
+    printer = Printer(as_json=as_json or format == "json", kinds=all_kinds, flush=follow)
+    chosen = Chosen(printer, limit, _encoded(key), _encoded(key_prefix))
+    if directory is not None:
+        given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+        if given or follow or consistency != "durable":
+            raise click.UsageError("a DIR is read as it is: without --url, --follow and --consistency")
+        _read_directory(directory, begin, upto, all_kinds, undurable, chosen)
+        return
+    if undurable:
+        raise click.UsageError("--undurable is of a DIR; a node shows what is durable, and no more")
     try:
-        run(_read(url, from_vlsn, to_vlsn, follow, consistency, printer))
+        run(_read(url, begin, upto, follow, consistency, all_kinds, chosen))
     except KeyboardInterrupt:
         if not follow:
             raise
 
 
-async def _read(
-    urls: list[str], from_vlsn: int | None, to_vlsn: int | None, follow: bool, consistency: str, printer: Printer
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
+
+
+def _read_directory(
+    directory: Path, begin: Place | None, upto: Place | None, all_kinds: bool, undurable: bool, chosen: Chosen
 ) -> None:
+    require_log(directory)
+    from vlsn.disk import PosixDisk
+    from vlsn.lmdb_store import LmdbStores
+    from vlsn.stopped import StoppedLog
+
+    log = StoppedLog(PosixDisk(), LmdbStores(), str(directory))
+    first, last = begin.vlsn if begin is not None else 0, upto.vlsn if upto is not None else 0
+    if begin is not None and begin.is_end:
+        first = (log.last if undurable else log.durable) + 1
+    elif begin is not None and begin.time_us is not None:
+        first = max(log.at_time(begin.time_us), log.first)
+    if upto is not None and upto.time_us is not None:
+        last = log.at_time(upto.time_us + 1) - 1
+    if upto is None or first <= last > 0:
+        for entries in log.entries(first, last, all_kinds=all_kinds, undurable=undurable):
+            if chosen.take(entries):
+                return
+    if upto is None and not undurable and log.last > log.durable:
+        left = f"VLSN {log.durable + 1} to {log.last}"
+        click.echo(f"{left} may be on no other node and are left out; --undurable shows them", err=True)
+
+
+async def _read(
+    urls: list[str], begin: Place | None, upto: Place | None, follow: bool, consistency: str, all_kinds: bool,
+    chosen: Chosen,
+) -> None:  # fmt: skip
     from repl.cli.append import require_a_node
     from repl.client.connect import connect
 
     async with connect(",".join(urls)) as log:
         await require_a_node(log, urls)
-        if not follow:
-            pages = log.read_pages(from_vlsn, to_vlsn, all_kinds=printer.all_kinds, consistency=consistency)
-            async for page in pages:
-                printer.page(page)
+        first = await _vlsn_of(log, begin) if begin is not None else None
+        if follow:
+            await _follow(log, first, upto, all_kinds, chosen)
             return
-        async for page in log.tail_pages(from_vlsn, all_kinds=printer.all_kinds):
-            entries = [entry for entry in page.entries if to_vlsn is None or entry.vlsn <= to_vlsn]
-            printer.entries(entries)
-            if to_vlsn is not None and page.next_vlsn > to_vlsn:
+        last = upto.vlsn if upto is not None else None
+        if upto is not None and upto.time_us is not None:
+            last = await log.vlsn_at(upto.time_us + 1) - 1
+            if not last:
+                return
+        pages = log.read_pages(first, last, all_kinds=all_kinds, consistency=consistency)
+        async for page in pages:
+            if chosen.take(page.entries):
                 return
 
 
+async def _vlsn_of(log: Client, place: Place) -> int | None:
+    if place.is_end:
+        return await log.durable_vlsn() + 1
+    if place.time_us is not None:
+        return await log.vlsn_at(place.time_us)
+    return place.vlsn or None
+
+
+async def _follow(log: Client, first: int | None, upto: Place | None, all_kinds: bool, chosen: Chosen) -> None:
+    async for page in log.tail_pages(first, all_kinds=all_kinds):
+        entries = [entry for entry in page.entries if upto is None or _is_within(entry, upto)]
+        if chosen.take(entries) or len(entries) < len(page.entries):
+            return
+        if upto is not None and 0 < upto.vlsn < page.next_vlsn:
+            return
+
+
+def _is_within(entry: Entry, upto: Place) -> bool:
+    return entry.vlsn <= upto.vlsn if upto.time_us is None else entry.time <= upto.time_us
+
+
+class Chosen:
+    """Hands on what was asked for, up to ``limit`` entries."""
+
+    def __init__(self, printer: Printer, limit: int | None, key: bytes | None, prefix: bytes | None) -> None:
+        self._printer = printer
+        self._left = limit
+        self._key = key
+        self._prefix = prefix
+
+    def take(self, entries: Iterable[Entry]) -> bool:
+        """Whether that was all."""
+        chosen = [entry for entry in entries if self._has_key(entry.key or b"")]
+        if self._left is not None:
+            chosen = chosen[: self._left]
+            self._left -= len(chosen)
+        self._printer.entries(chosen)
+        return self._left == 0
+
+    def _has_key(self, key: bytes) -> bool:
+        if self._key is not None and key != self._key:
+            return False
+        return self._prefix is None or key.startswith(self._prefix)
+
+
 class Printer:
-    """Writes whole pages to stdout."""
+    """Writes many entries at once to stdout."""
 
-    def __init__(self, *, as_json: bool, all_kinds: bool, flush: bool) -> None:
+    def __init__(self, *, as_json: bool, kinds: bool, flush: bool) -> None:
         self._as_json = as_json
-        self.all_kinds = all_kinds
+        self._kinds = kinds
         self._flush = flush
-
-    def page(self, page: Page) -> None:
-        self.entries(page.entries)
 
     def entries(self, entries: list[Entry]) -> None:
         if not entries:
@@ -91,7 +196,7 @@ class Printer:
         if self._as_json:
             from repl.http import ndjson
 
-            out.write(ndjson.encode(entries, kinds=self.all_kinds))
+            out.write(ndjson.encode(entries, kinds=self._kinds))
         else:
             out.write(b"\n".join([entry.value for entry in entries]) + b"\n")
         if self._flush:

@@ -12,11 +12,14 @@ import asyncio
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
+from repl.cli.lines import Body, Key
 from vlsn.errors import OutOfSequence, Trimmed
 
 if TYPE_CHECKING:
+    from repl.api import Appended
     from repl.client.connect import Client
 
 
@@ -34,7 +37,7 @@ class Named:
     last: int
     """The VLSN of the last of these; 0 for none."""
 
-    async def append_many(self, values: list[bytes], *, keys: list[bytes] | None) -> tuple[int, int]:
+    async def append_batch(self, values: list[bytes], *, keys: list[Key] | None) -> Appended:
         sequence, self.sequence = self.sequence, self.sequence + 1
         return await self.log.submit(values, keys=keys, producer=self.producer, sequence=sequence, born=self.born)
 
@@ -43,12 +46,12 @@ def producer_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "little") or 1
 
 
-async def resume(log: Client, name: str, key: bytes | None, bodies: Iterator[list[bytes]]) -> Named:
+async def resume(log: Client, name: str, bodies: Iterator[Body]) -> Named:
     """Takes from ``bodies`` what is in the log already.  Raises ``OutOfSequence`` where that is something else."""
     producer = producer_of(name)
     at = await log.producer_at(producer)
     body, lines = await asyncio.to_thread(_skip, bodies, at.place.next)
-    if at.place.next and not await _is_there(log, at.place.first, at.place.last, body, key):
+    if at.place.next and not await _is_there(log, at.place.first, at.place.last, body):
         where = f"from line {lines - len(body) + 1} on" if body is not None else "behind its end"
         raise OutOfSequence(
             f"VLSN {at.place.first} to {at.place.last}, the last that producer {name} has appended, are not what this "
@@ -57,9 +60,9 @@ async def resume(log: Client, name: str, key: bytes | None, bodies: Iterator[lis
     return Named(log, name, producer, at.place.next, at.durable, lines, at.place.last)
 
 
-def _skip(bodies: Iterator[list[bytes]], count: int) -> tuple[list[bytes] | None, int]:
+def _skip(bodies: Iterator[Body], count: int) -> tuple[Body | None, int]:
     """The last of the first ``count`` bodies, None where there are not so many; and how many lines they have."""
-    body: list[bytes] | None = None
+    body: Body | None = None
     lines = 0
     for _ in range(count):
         body = next(bodies, None)
@@ -69,7 +72,7 @@ def _skip(bodies: Iterator[list[bytes]], count: int) -> tuple[list[bytes] | None
     return body, lines
 
 
-async def _is_there(log: Client, first: int, last: int, body: list[bytes] | None, key: bytes | None) -> bool:
+async def _is_there(log: Client, first: int, last: int, body: Body | None) -> bool:
     """Whether the log holds ``body`` at these VLSNs; by their number alone where they were cleaned away."""
     if body is None or len(body) != last - first + 1:
         return False
@@ -77,4 +80,4 @@ async def _is_there(log: Client, first: int, last: int, body: list[bytes] | None
         found = [(entry.key, entry.value) async for entry in log.read(first, last)]
     except Trimmed:
         return True
-    return found == [(key, line) for line in body]
+    return found == list(zip(body.keys or repeat(None), body.values, strict=False))

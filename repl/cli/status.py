@@ -163,11 +163,24 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
             (
                 node["node"] or "?", node["state"], node.get("term"), limits.get("first"), limits.get("last"),
                 node.get("dtvlsn"), (feeds.get(node["node"]) or {}).get("lag_vlsns"), _behind(feeds.get(node["node"])),
-                log.get("segments"), log.get("bytes"), node["url"],
+                log.get("segments"), log.get("bytes"), log.get("bytes_on_disk"), node["url"],
             )
         )  # fmt: skip
-    columns = ("node", "state", "term", "first", "last", "durable", "lag", "behind", "segments", "bytes", "url")
-    print_table(title, columns, rows, spare=("segments", "bytes", "first", "term"))
+    columns = (
+        "node",
+        "state",
+        "term",
+        "first",
+        "last",
+        "durable",
+        "lag",
+        "behind",
+        "segments",
+        "bytes",
+        "on disk",
+        "url",
+    )
+    print_table(title, columns, rows, spare=("segments", "bytes", "on disk", "first", "term"))
     if told := _mastership(summary):
         click.echo(told)
     for node in summary["nodes"]:

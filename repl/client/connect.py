@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from operator import index
 from types import TracebackType
 from typing import Self
 
-from repl.api import Acks, ProducerAt
+from repl.api import Acks, Appended, ProducerAt
 from repl.client.endpoints import Endpoints
 from repl.client.identity import Identity
 from repl.client.produce import Producer
@@ -25,9 +26,14 @@ from repl.http.types import Network
 from vlsn.block import Entry
 from vlsn.clock import SystemRandom
 from vlsn.errors import BadArgument, LogClosed
-from vlsn.ids import U64_MAX
+from vlsn.forks import tell_of_forks
+from vlsn.ids import NUMBER_MAX, U64_MAX
+from vlsn.owned import owned_keys, owned_list
 from vlsn.produced import SEQUENCE_MAX
+from vlsn.seams import Buffer
 
+FORKED = "the client was opened before this process was forked; connect again behind the fork"
+_NOT_OPEN = "the client is not open; use it inside `async with connect(…)`"
 LAST_ANSWERS_S = 5.0
 """How long a close waits for answers behind a refusal; a node that lives has them ready."""
 
@@ -35,8 +41,8 @@ LAST_ANSWERS_S = 5.0
 class Client:
     """A connection to a group.  Use it as an async context manager; leaving it flushes.
 
-    Errors are of ``vlsn.errors``; each class says by ``retry_safe`` whether sending the same append again
-    can double it.  What is safe has been retried until the append's deadline before it is raised.
+    Errors are imported from ``repl``; each says by ``retry_safe`` that sending the same append again cannot double it,
+    and by ``transient`` that it may help: that has been tried until the append's deadline before it is raised.
     """
 
     def __init__(
@@ -49,6 +55,8 @@ class Client:
         self._given_network = network
         self._producer: Producer | None = None
         self._put: Callable[[bytes, bytes | None], Awaitable[int]] = _not_open
+        self._gone = _NOT_OPEN
+        """Why there is no producer."""
 
     async def __aenter__(self) -> Self:
         if self._given_network is not None:
@@ -62,6 +70,7 @@ class Client:
         )
         self._put = self._producer.queue.put
         self._task = asyncio.create_task(self._producer.run(), name="vlsnlog-producer")
+        tell_of_forks(self)
         return self
 
     async def __aexit__(
@@ -105,34 +114,51 @@ class Client:
         """Appends one entry and returns its VLSN once the ack policy is met (by default: durable on a
         majority).
 
-        Appends of many coroutines share batches.  Raises ``TooLarge`` (over 1 MiB, key over 64 KiB); past
-        the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting (``NotMaster``,
-        ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …).  A cancel leaves it possibly logged.
+        Appends of many coroutines share batches.  Raises ``TypeError`` for what is no bytes, ``TooLarge`` (over 1 MiB,
+        key over 64 KiB); past the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting
+        (``NotMaster``, ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …).  A cancel leaves it possibly
+        logged.
         """
         return await self._put(value, key)
 
     async def append_many(
-        self, values: Iterable[bytes], *, keys: Iterable[bytes | None] | None = None
+        self, values: Iterable[Buffer], *, keys: Iterable[Buffer | None] | None = None
     ) -> tuple[int, int]:
         """Appends all of ``values`` or none, on consecutive VLSNs, and returns the first and the last.
 
         At most 65 536 entries and 16 MiB; ``keys`` as many as values.  Several calls may be under way at
         once and are logged in the order of the calls.  Raises as ``append``, and ``BadBody``.
         """
-        values = list(values)
-        first = await self._open_producer().queue.put_many(values, None if keys is None else list(keys))
-        return first, first + len(values) - 1
+        appended = await self.append_batch(values, keys=keys)
+        return appended.first, appended.last
+
+    async def append_batch(
+        self,
+        values: Iterable[Buffer],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        acks: Acks | str | None = None,
+    ) -> Appended:
+        """``append_many``, and all that the node's answer says: first and last VLSN, ``term``, ``durable`` (a
+        majority had synced it), ``synced`` (how many nodes had), and whether it was a ``duplicate``.
+
+        ``acks``: this append's policy where it is another than the client's.  With ``none`` the answer comes once the
+        master alone has synced it, and it may still be rolled back while ``durable`` is false.  Raises as
+        ``append_many``."""
+        policy = None if acks is None else acks_of(acks)
+        put_many = self._open_producer().queue.put_many
+        return await put_many(owned_list(values), owned_keys(keys), acks=policy)
 
     async def submit(
         self,
-        values: Iterable[bytes],
+        values: Iterable[Buffer],
         *,
         producer: int,
         sequence: int,
         born: int,
-        keys: Iterable[bytes | None] | None = None,
-    ) -> tuple[int, int]:
-        """``append_many`` as submission ``sequence`` of ``producer``, for a program that keeps its own names: sent
+        keys: Iterable[Buffer | None] | None = None,
+    ) -> Appended:
+        """``append_batch`` as submission ``sequence`` of ``producer``, for a program that keeps its own names: sent
         again, by whichever process, it is one submission.  One for each sequence, in their order, from 0 on;
         ``producer_at`` says which is due, and ``born``: its ``durable`` as it was before the first one.
 
@@ -140,20 +166,32 @@ class Client:
         or was another submission, ``UnknownProducer``, ``DuplicateForgotten``."""
         if self._random is None:
             raise BadArgument("only a client with exactly_once=True names its submissions")
-        if not 1 <= producer <= U64_MAX or not 0 <= sequence <= SEQUENCE_MAX:
+        if not 1 <= index(producer) <= U64_MAX or not 0 <= index(sequence) <= SEQUENCE_MAX:
             raise BadArgument(f"producer {producer:#x}, sequence {sequence}: a u64 from 1 on, and a number from 0 on")
-        identity = Identity(producer, born, fixed=True)
-        values = list(values)
-        put_many = self._open_producer().queue.put_many
-        first = await put_many(values, None if keys is None else list(keys), (identity, sequence))
-        return first, first + len(values) - 1
+        if not 0 <= index(born) <= NUMBER_MAX:
+            raise BadArgument(f"born: {born} is no VLSN")
+        name = Identity(index(producer), index(born), fixed=True), index(sequence)
+        return await self._open_producer().queue.put_many(owned_list(values), owned_keys(keys), name=name)
 
     async def producer_at(self, producer: int) -> ProducerAt:
         """How far ``producer`` has come in what is durable: all that was acknowledged to it before the call, at least.
 
         Raises ``Unreachable``, and ``NotMaster`` or ``NotYet`` when no majority has confirmed it for ``timeout_s``."""
         self._open_producer()
-        return await self._reader.producer(producer)
+        return await self._reader.producer(index(producer))
+
+    async def durable_vlsn(self) -> int:
+        """The highest VLSN that a node calls durable, or that this client was told is.  Raises ``Unreachable``."""
+        producer = self._open_producer()
+        _, _, durable = await self._reader.look(None)
+        return max(durable, producer.highest_durable)
+
+    async def vlsn_at(self, time_us: int) -> int:
+        """The first VLSN that was sealed at ``time_us`` (since the epoch) or later; one past the durable end where none
+        was.  Entries bear their master's clock: where masters' clocks differ it is near the place, not at it.  Costs a
+        request for each halving of the log.  Raises ``Unreachable``, ``Damaged``."""
+        self._open_producer()
+        return await self._reader.vlsn_at(time_us)
 
     async def read(
         self,
@@ -209,18 +247,30 @@ class Client:
         self._open_producer()
         return self._reader.follow(from_vlsn, after_term=after_term, all_kinds=all_kinds)
 
+    def forked(self) -> None:
+        """In a child process: the connection, and the loop that serves it, are its parent's.  What is left of them here
+        stays as it is: to close the loop's poll would close it to the parent, too."""
+        _of_parents.append((self._producer, getattr(self, "_task", None), getattr(self, "_network", None)))
+        self._producer = None
+        self._put = _forked
+        self._gone = FORKED
+
     def _open_producer(self) -> Producer:
         if self._producer is None:
-            raise _closed()
+            raise LogClosed(self._gone)
         return self._producer
 
 
 def _not_open(value: bytes, key: bytes | None) -> Awaitable[int]:
-    raise _closed()
+    raise LogClosed(_NOT_OPEN)
 
 
-def _closed() -> LogClosed:
-    return LogClosed("the client is not open; use it inside `async with connect(…)`")
+def _forked(value: bytes, key: bytes | None) -> Awaitable[int]:
+    raise LogClosed(FORKED)
+
+
+_of_parents: list[object] = []
+"""What a child process has of its parents' clients: garbage would be closed."""
 
 
 def connect(
@@ -238,13 +288,18 @@ def connect(
     then means that no answer came until the deadline, or until the client was closed.  Appends stay in their order.
     Nothing is opened before ``async with``.  Raises ``BadArgument``.
     """
-    try:
-        policy = Acks(acks)
-    except ValueError:
-        raise BadArgument(f"acks: {acks!r} is not one of {', '.join(Acks)}") from None
+    policy = acks_of(acks)
     if not 0 < timeout_s <= 3600:
         raise BadArgument(f"timeout_s: {timeout_s} is out of range; it must be above 0 and at most 3600")
     return Client(split_urls(url), acks=policy, timeout_s=timeout_s, exactly_once=exactly_once, network=network)
+
+
+def acks_of(policy: Acks | str) -> Acks:
+    """Raises ``BadArgument``."""
+    try:
+        return Acks(policy)
+    except ValueError:
+        raise BadArgument(f"acks: {policy!r} is not one of {', '.join(Acks)}") from None
 
 
 def real_network() -> Network:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -20,6 +21,9 @@ from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError
 from vlsn.records import JSON_FAULTS
 
 STATUS_TIMEOUT_S = 2.0
+CALLERS_AT_ONCE_MAX = 16
+"""Clients of one process that look for one group's master and connect, at once: thousands that begin together would
+all be too late, since each would wait for the others' answers to be read."""
 SILENT_S = 0.3
 """How long the others are waited for once more than half of the nodes have answered."""
 
@@ -79,11 +83,25 @@ class Status:
         }
 
 
+_turns: WeakValueDictionary[tuple[int, tuple[str, ...]], asyncio.Semaphore] = WeakValueDictionary()
+
+
+def _turns_of(urls: tuple[str, ...]) -> asyncio.Semaphore:
+    """What all clients of this loop that were given ``urls`` share."""
+    key = id(asyncio.get_running_loop()), urls
+    turns = _turns.get(key)
+    if turns is None:
+        turns = _turns[key] = asyncio.Semaphore(CALLERS_AT_ONCE_MAX)
+    return turns
+
+
 class Endpoints:
     """URLs in the order given, then those learned."""
 
     def __init__(self, network: Network, urls: Sequence[str]) -> None:
         self.given = tuple(urls)
+        self.turns = _turns_of(self.given)
+        """To be held while the master is looked for and connected to."""
         self.durable = 0
         """The highest VLSN that a node called durable."""
         self._network = network

@@ -1,15 +1,22 @@
-"""Appends that are sent as one batch, and what bounds them."""
+"""Appends that are sent as one batch, and what bounds them.
+
+A group of single appends has a waiter each, which is given its VLSN; a batch, which goes out alone, has one waiter,
+which is given all that the node's answer says (``Appended``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from repl.api import Acks
+from repl.produce import Answer
 from vlsn.batch import BATCH_BYTES, encode_parts, of_producer
 from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.limits import BLOCK_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
+from vlsn.owned import owned
 from vlsn.produced import PRODUCER_BYTES
 from vlsn.seams import Buffer
 
@@ -27,10 +34,10 @@ Key = bytes | None
 
 
 class Group:
-    """Appends that gathered while others were sent, each with its waiter; or one ``append_many``, with one
-    waiter and its ``batch``."""
+    """Appends that gathered while others were sent, each with its waiter; or one ``batch``, with one waiter."""
 
     __slots__ = (
+        "acks",
         "batch",
         "bytes",
         "deadline",
@@ -46,10 +53,12 @@ class Group:
     )
 
     def __init__(self, deadline: float) -> None:
+        self.acks: Acks | None = None
+        """Its own policy; None: the client's."""
         self.batch: list[Buffer] | None = None
         self.values: list[bytes] = []
         self.keys: list[Key] | None = None
-        self.waiters: list[asyncio.Future[int]] = []
+        self.waiters: list[asyncio.Future[Any]] = []
         self.large_bytes = 0
         self.bytes = 0
         """Known once it is closed."""
@@ -90,9 +99,14 @@ class Group:
             return encode_parts(self.values, self.keys, producer=named)
         return self.batch if named is None else of_producer(self.batch, named)
 
-    def acknowledge(self, first: int, start: int, end: int) -> None:
-        """Wakes the waiters from ``start`` to ``end`` (exclusive); ``first`` is the group's first VLSN."""
-        for vlsn, waiter in enumerate(self.waiters[start:end], first + start):
+    def acknowledge(self, answer: Answer, acks: Acks, start: int, end: int) -> None:
+        """Wakes the waiters from ``start`` to ``end`` (exclusive); ``acks``: the client's policy."""
+        if self.batch is not None:
+            [waiter] = self.waiters
+            if not waiter.done():
+                waiter.set_result(answer.appended(self.acks or acks))
+            return
+        for vlsn, waiter in enumerate(self.waiters[start:end], answer.first + start):
             try:
                 waiter.set_result(vlsn)
             except asyncio.InvalidStateError:  # its caller was cancelled; asking each first costs more
@@ -121,7 +135,7 @@ class Group:
 
 def checked_value(value: object, key: object) -> tuple[bytes, Key]:
     """One append within the limits.  Raises ``TooLarge``, ``TypeError``."""
-    data, name = as_bytes(value), as_bytes(key) if key else None
+    data, name = owned(value), None if key is None else owned(key)
     if len(data) > ENTRY_BYTES_MAX:
         raise TooLarge(f"an entry of {len(data)} bytes; the limit is {ENTRY_BYTES_MAX}")
     if name and len(name) > KEY_BYTES_MAX:
@@ -131,16 +145,11 @@ def checked_value(value: object, key: object) -> tuple[bytes, Key]:
 
 def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool) -> list[Buffer]:
     """One atomic append as its batch, with room for a producer where it will be ``named``.  Raises ``TooLarge``,
-    ``BadBody``, ``TypeError``."""
+    ``BadBody``."""
     if not values:
         raise BadBody("append_many of no values; give at least one")
-    try:
-        longest, longest_key = max(map(len, values)), max((len(key) for key in keys or () if key), default=0)
-        parts = encode_parts(values, keys)
-    except TypeError:
-        for data in (*values, *(key for key in keys or () if key)):
-            as_bytes(data)  # says which type is wrong; a type is checked only when it has made trouble
-        raise
+    longest, longest_key = max(map(len, values)), max((len(key) for key in keys or () if key), default=0)
+    parts = encode_parts(values, keys)
     if longest > ENTRY_BYTES_MAX:
         raise TooLarge(f"an entry of {longest} bytes; the limit is {ENTRY_BYTES_MAX}")
     if longest_key > KEY_BYTES_MAX:
@@ -151,34 +160,27 @@ def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool
     return parts
 
 
-def as_bytes(data: object) -> bytes:
-    """An entry or key as it is kept until it is sent.  Raises ``TypeError`` for anything but bytes."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"an entry or key is bytes, not {type(data).__name__}; encode text first: value.encode()")
-    return bytes(data)
-
-
 class Waking:
     """Waiters whose groups are acknowledged, of large groups a slice a turn of the loop: what the first ones append
     next is on its way to the node while the last ones wake, so that neither side waits for all of the other's work."""
 
-    def __init__(self) -> None:
-        self._asleep: deque[tuple[Group, int, int]] = deque()
-        """Each group, its first VLSN, and how many of its waiters are awake."""
+    def __init__(self, acks: Acks) -> None:
+        self._acks = acks
+        self._asleep: deque[tuple[Group, Answer, int]] = deque()
+        """Each group, its answer, and how many of its waiters are awake."""
 
-    def put(self, group: Group, first: int) -> None:
-        """``first``: its first VLSN."""
-        self._asleep.append((group, first, 0))
+    def put(self, group: Group, answer: Answer) -> None:
+        self._asleep.append((group, answer, 0))
 
     def wake_some(self) -> bool:
         """Wakes the next ``WAKE_AT_ONCE``; True when that was all."""
         left = WAKE_AT_ONCE
         while self._asleep and left > 0:
-            group, first, start = self._asleep.popleft()
+            group, answer, start = self._asleep.popleft()
             end = start + left
-            group.acknowledge(first, start, end)
+            group.acknowledge(answer, self._acks, start, end)
             if end < len(group.waiters):
-                self._asleep.appendleft((group, first, end))
+                self._asleep.appendleft((group, answer, end))
             left -= len(group.waiters) - start
         return not self._asleep
 

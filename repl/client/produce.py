@@ -80,7 +80,7 @@ class Producer:
         self._in_flight: deque[Group] = deque()
         self._in_flight_bytes = 0
         self._refused: list[Group] = []
-        self._waking = Waking()
+        self._waking = Waking(acks)
         self._next_id = 1
         self._fault: VlsnLogError | None = None
         """This connection's first refusal: nothing more is sent on it."""
@@ -175,10 +175,11 @@ class Producer:
         """
         if not self.queue:
             return
-        url, term = await self._endpoints.master(), self._endpoints.term
-        channel = await self._network.connect(
-            f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
-        )
+        async with self._endpoints.turns:
+            url, term = await self._endpoints.master(), self._endpoints.term
+            channel = await self._network.connect(
+                f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
+            )
         self._progress, self._fault = False, None
         self._silent.clear()
         self._hung.clear()
@@ -278,7 +279,7 @@ class Producer:
         if self._identities is not None:
             self._identities.name(group, max(self._endpoints.durable, self.highest_durable))
             born = group.identity.born if group.identity is not None else None
-        return b"".join((request_header(group.id, self._acks, timeout_ms, born), *group.parts()))
+        return b"".join((request_header(group.id, group.acks or self._acks, timeout_ms, born), *group.parts()))
 
     # Answers.
 
@@ -317,7 +318,7 @@ class Producer:
             self.highest_durable = max(self.highest_durable, answer.last)
         if self._identities is not None:
             self._identities.acknowledged(group)
-        self._waking.put(group, answer.first)
+        self._waking.put(group, answer)
 
     def _refuse(self, group: Group, document: bytes) -> None:
         error = problem.error_of(document)
@@ -325,7 +326,7 @@ class Producer:
         if self._closing:
             group.fail(error)
             return
-        if error.retry_safe or _was_not_submitted(document) or self._comes_again(group, error):
+        if error.transient or _was_not_submitted(document) or self._comes_again(group, error):
             self._refused.append(group)
             return
         self._progress = True

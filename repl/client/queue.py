@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from repl.api import Acks, Appended
 from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, batch_of, checked_value
 from repl.client.identity import Identity
 from vlsn.errors import LogClosed, VlsnLogError
 from vlsn.seams import Buffer
 
+T = TypeVar("T")
 QUEUED_BYTES_MAX: Final = 64 << 20
 Name = tuple[Identity, int]
 """Whose submission an append is, and which."""
@@ -47,9 +49,15 @@ class AppendQueue:
         return self._bytes
 
     def put(self, value: bytes, key: Key = None) -> Awaitable[int]:
-        """Queues one append; the result is its VLSN.  Raises ``TooLarge``, ``LogClosed``."""
+        """Queues one append; the result is its VLSN.  Raises ``TypeError``, ``TooLarge``, ``LogClosed``."""
         group = self._open
-        if key or group is None or group.keys is not None or type(value) is not bytes or len(value) > SMALL_BYTES:
+        if (
+            key is not None
+            or group is None
+            or group.keys is not None
+            or type(value) is not bytes
+            or len(value) > SMALL_BYTES
+        ):
             return self._put_any(value, key)
         waiters = group.waiters
         if len(waiters) >= GROUP_ENTRIES_MAX:
@@ -60,15 +68,22 @@ class AppendQueue:
         return future
 
     def put_many(
-        self, values: Sequence[bytes], keys: Sequence[Key] | None = None, name: Name | None = None
-    ) -> Awaitable[int]:
-        """Queues one atomic append of many, under its own ``name`` where it has one; the result is the first VLSN."""
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[Key] | None = None,
+        *,
+        acks: Acks | None = None,
+        name: Name | None = None,
+    ) -> Awaitable[Appended]:
+        """Queues one atomic append of many, with ``acks`` and under its own ``name`` where it has them."""
         batch = batch_of(values, keys, named=self._named)
-        return self._when_room(self._put_batch, batch, name) if self._full else self._put_batch(batch, name)
+        if self._full:
+            return self._when_room(self._put_batch, batch, acks, name)
+        return self._put_batch(batch, acks, name)
 
-    def _put_batch(self, batch: list[Buffer], name: Name | None) -> Awaitable[int]:
+    def _put_batch(self, batch: list[Buffer], acks: Acks | None, name: Name | None) -> Awaitable[Appended]:
         group = self._begin()
-        group.batch = batch
+        group.batch, group.acks = batch, acks
         if name is not None:
             group.identity, group.sequence = name
         return self._waiter(group)
@@ -122,8 +137,8 @@ class AppendQueue:
         self.work.set()
         return group
 
-    def _waiter(self, group: Group) -> asyncio.Future[int]:
-        future: asyncio.Future[int] = self._create_future()
+    def _waiter(self, group: Group) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._create_future()
         group.waiters.append(future)
         if group is not self._open:
             group.close()
@@ -155,7 +170,7 @@ class AppendQueue:
     def _full(self) -> bool:
         return self._bytes > QUEUED_BYTES_MAX
 
-    async def _when_room(self, put: Callable[..., Awaitable[int]], *arguments: Any) -> int:
+    async def _when_room(self, put: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         while self._full and not self._closed:
             self._room.clear()
             await self._room.wait()

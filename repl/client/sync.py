@@ -14,11 +14,14 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from repl.api import Acks
-from repl.client.connect import Client, connect
+from repl.api import Acks, Appended
+from repl.client.connect import FORKED, Client, connect
 from repl.client.tail import DURABLE, Page
 from vlsn.block import Entry
 from vlsn.errors import LogClosed
+from vlsn.forks import tell_of_forks
+from vlsn.owned import owned_keys, owned_list
+from vlsn.seams import Buffer
 
 T = TypeVar("T")
 
@@ -29,11 +32,14 @@ class SyncClient:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._gone = "the client is not open; use it inside `with connect_sync(…)`"
+        """Why there is no loop."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vlsnlog-client", daemon=True)
         self._thread.start()
+        tell_of_forks(self)
         self._run(self._client.__aenter__())
         return self
 
@@ -59,9 +65,21 @@ class SyncClient:
         """As ``Client.append``."""
         return self._run(self._client.append(value, key=key))
 
-    def append_many(self, values: Iterable[bytes], *, keys: Iterable[bytes | None] | None = None) -> tuple[int, int]:
+    def append_many(self, values: Iterable[Buffer], *, keys: Iterable[Buffer | None] | None = None) -> tuple[int, int]:
         """As ``Client.append_many``."""
-        return self._run(self._client.append_many(values, keys=keys))
+        given = owned_list(values), owned_keys(keys)  # by this thread: an iterator may take long, or append by itself
+        return self._run(self._client.append_many(given[0], keys=given[1]))
+
+    def append_batch(
+        self,
+        values: Iterable[Buffer],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        acks: Acks | str | None = None,
+    ) -> Appended:
+        """As ``Client.append_batch``."""
+        given = owned_list(values), owned_keys(keys)
+        return self._run(self._client.append_batch(given[0], keys=given[1], acks=acks))
 
     def read(
         self,
@@ -81,6 +99,12 @@ class SyncClient:
         """As ``Client.tail``."""
         return self._entries(self._client.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
 
+    def forked(self) -> None:
+        """In a child process, which has none of its parent's threads: closed there, and the loop is left alone."""
+        _of_parents.append(self._loop)
+        self._loop = None
+        self._gone = FORKED
+
     def _entries(self, pages: AsyncIterator[Page]) -> Iterator[Entry]:
         while (page := self._run(_next(pages))) is not None:
             yield from page.entries
@@ -88,13 +112,17 @@ class SyncClient:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             work.close()
-            raise LogClosed("the client is not open; use it inside `with connect_sync(…)`")
+            raise LogClosed(self._gone)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # Ctrl-C in the waiting thread; a no-op when the work itself failed
             raise
+
+
+_of_parents: list[object] = []
+"""What a child process has of its parents' loops: garbage would be closed."""
 
 
 async def _next(pages: AsyncIterator[Page]) -> Page | None:

@@ -71,6 +71,11 @@ class _Place:
         return _Place(page.next_vlsn, page.term or (self.term if stays else 0))
 
 
+class _EntrySaid(msgspec.Struct):
+    vlsn: Number = 0
+    time: Number = 0
+
+
 class _ProducerSaid(msgspec.Struct):
     next: Number
     first: Number
@@ -137,6 +142,37 @@ class Reader:
                 yield page
             else:
                 self._current += 1
+
+    async def vlsn_at(self, time_us: int) -> int:
+        """The first VLSN that was sealed at ``time_us`` or later, one past the durable end where none was: by halving,
+        a question each.  Clocks of masters may differ: then it is near the place, not at it.  Raises as ``pages``."""
+        first, _, durable = await self.look(None)
+        low, high = first or 1, durable + 1
+        while low < high:
+            middle = (low + high) // 2
+            found, time, _ = await self.look(middle)
+            if not found or time >= time_us:
+                high = middle
+            else:
+                low = found + 1
+        return low
+
+    async def look(self, vlsn: int | None) -> tuple[int, int, int]:
+        """VLSN and time of the first entry from ``vlsn`` on (0 and 0: none), and the durable end of who was asked."""
+        return await self._retried(partial(self._look, vlsn))
+
+    async def _look(self, vlsn: int | None, url: str) -> tuple[int, int, int]:
+        wanted = "" if vlsn is None else f"from={vlsn}&"
+        target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
+        response = await self._network.request("GET", target, timeout_s=self._answer_s)
+        if response.status != 200:
+            raise problem.error_of(bytes(response.body))
+        try:
+            durable = int(response.headers["Vlsnlog-Durable"])
+            said = msgspec.json.decode(response.body, type=_EntrySaid) if response.body else _EntrySaid()
+        except (KeyError, ValueError, *JSON_FAULTS):
+            raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
+        return said.vlsn, said.time, durable
 
     async def producer(self, producer: int) -> ProducerAt:
         """Raises ``Unreachable`` when no node served for ``give_up_s``, ``NotMaster`` or ``NotYet`` when none could

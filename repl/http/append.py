@@ -230,7 +230,7 @@ class _Append:
         if self._timer is not None:
             self._timer.cancel()
         if isinstance(result, Appended):
-            self._end(Response(200, _JSON, _document(result)))
+            self._end(Response(200, _JSON, result.document()))
         else:
             self._end(problem.response(result))
 
@@ -288,15 +288,3 @@ def _content_type(request: Request) -> str:
 def _check_length(length: int, limit: int) -> None:
     if length > limit:
         raise TooLarge(f"a body of {length} bytes or more; at most {limit} for this content type")
-
-
-def _document(appended: Appended) -> bytes:
-    return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s"%s}' % (
-        appended.first,
-        appended.last,
-        appended.term,
-        b"true" if appended.durable else b"false",
-        appended.synced,
-        appended.acks.encode(),
-        b',"duplicate":true' if appended.duplicate else b"",
-    )

@@ -1,6 +1,6 @@
 """``WS /v1/feed`` up to its upgrade: who asks, and whether this node feeds them.
 
-Everything that speaks against a feed is an HTTP status before the upgrade: a version that we do not speak, headers
+Everything that speaks against a feed is an HTTP status before the upgrade: levels that we do not speak, headers
 missing or not understood, then what the node itself has against it (group, names, incarnations, term, a
 feed that lives already).
 """
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Protocol
 
-from repl.api import PROTOCOL_VERSION, FeedHello, NodeApi
+from repl.api import FeedHello, NodeApi
 from repl.http import query
 from repl.http.limits import FEEDS_MAX, Budget
 from repl.http.types import Request, Upgrade
-from vlsn.errors import BadArgument, WrongVersion
+from vlsn.errors import BadArgument
 from vlsn.ids import Incarnation, NodeName, Term, is_name
+from vlsn.levels import Levels, read_levels
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
 from vlsn.stream import STORED_TERM_MAX
@@ -28,6 +30,16 @@ _WHOLE = re.compile(r"[0-9]{1,19}\Z")
 assert MESSAGE_FROM_REPLICA_BYTES_MAX >= 64 * KIB
 
 
+class Speaker(Protocol):
+    """A node, as far as who feeds from it must know."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def levels(self) -> Levels: ...
+
+
 class Feeds:
     def __init__(self, node: NodeApi) -> None:
         self._node = node
@@ -35,10 +47,10 @@ class Feeds:
 
     async def feed(self, request: Request) -> Upgrade:
         query.only(request.query, _NONE)
-        hello = decode_hello(request.headers)
+        hello = decode_hello(request.headers, self._node)
         require_upgrade(request)
         self._feeds.check(1)
-        self._node.check_feed(hello)
+        await self._node.check_feed(hello)
 
         async def run(channel: Channel) -> None:
             with self._feeds.hold():
@@ -55,7 +67,7 @@ def require_upgrade(request: Request) -> None:
 def encode_hello(hello: FeedHello) -> dict[str, str]:
     """The headers that a replica connects with."""
     headers = {
-        "Vlsnlog-Version": str(hello.version),
+        "Vlsnlog-Version": str(hello.levels),
         "Vlsnlog-Group": hello.group,
         "Vlsnlog-Node": hello.node,
         "Vlsnlog-Incarnation": f"{hello.incarnation:016x}",
@@ -68,11 +80,11 @@ def encode_hello(hello: FeedHello) -> dict[str, str]:
     return headers
 
 
-def decode_hello(headers: Mapping[str, str]) -> FeedHello:
-    """Raises ``WrongVersion``, or ``BadArgument`` naming the header."""
-    version = headers.get("Vlsnlog-Version", "")
-    if version != str(PROTOCOL_VERSION):
-        raise WrongVersion(f"protocol version {version[:20]!r}; this node speaks {PROTOCOL_VERSION}")
+def decode_hello(headers: Mapping[str, str], to: Speaker) -> FeedHello:
+    """What is asked of ``to``.  Raises ``WrongVersion`` before it looks at any other header, which may be of a later
+    day; ``BadArgument`` naming the header."""
+    theirs = read_levels(headers.get("Vlsnlog-Version", ""))
+    to.levels.check_peer(theirs, own=to.name, peer="the replica")
     to_incarnation = _hex(headers, "Vlsnlog-To-Incarnation") if "Vlsnlog-To-Incarnation" in headers else None
     term = headers.get("Vlsnlog-Term", "")
     if not _WHOLE.match(term) or int(term) > STORED_TERM_MAX:
@@ -85,6 +97,7 @@ def decode_hello(headers: Mapping[str, str]) -> FeedHello:
         to_incarnation=None if to_incarnation is None else Incarnation(to_incarnation),
         term=Term(int(term)),
         process=_hex(headers, "Vlsnlog-Process"),
+        levels=theirs,
     )
 
 

@@ -6,7 +6,7 @@ Nothing a client does makes the node keep more than these allow: what would go p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,12 +32,17 @@ PAGES_IN_FLIGHT_BYTES_MAX = 64 * MIB
 TAILS_MAX = 256
 TAIL_COMMENT_S = 15.0
 TAIL_PAGE_ENTRIES_MAX = 1_000
+TAIL_PAGES_AT_ONCE_MAX = 2
+"""Pages of events that are made at once, some milliseconds each; whoever stands at one place shares one."""
 TAIL_UNCOUNTED_BYTES = 64 * 1024
-"""Events that one tail may have on their way without their being counted."""
+"""A page of events that may be on its way without being counted."""
 TAILS_IN_FLIGHT_BYTES_MAX = 32 * MIB
 """All other events that the sockets of tails have not taken yet."""
 FEEDS_MAX = 64
-PRODUCERS_MAX = 256
+PRODUCERS_MAX = 4_096
+"""As many as there are connections: what one costs is what it has under way, and that is counted."""
+PRODUCERS_WAITING_BYTES_MAX = 64 * MIB
+"""Messages of producers that wait for room, one of each at most."""
 PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB
 """Batches of one connection that have no answer yet; past it the server stops reading."""
 SEGMENT_STREAMS_MAX = 32
@@ -52,12 +57,14 @@ RETRY_AFTER_S = 1
 class Budget:
     """A number of bytes or places that is never passed."""
 
-    __slots__ = ("_limit", "_what", "used")
+    __slots__ = ("_limit", "_what", "given", "used")
 
     def __init__(self, what: str, limit: int) -> None:
         self._what = what
         self._limit = limit
         self.used = 0
+        self.given: Callable[[], None] | None = None
+        """Called when something is given back."""
 
     def check(self, count: int) -> None:
         """Raises ``QueueFull`` when less than ``count`` is left."""
@@ -72,6 +79,8 @@ class Budget:
     def give(self, count: int) -> None:
         assert 0 <= count <= self.used, (self._what, count, self.used)
         self.used -= count
+        if self.given is not None:
+            self.given()
 
     @contextmanager
     def hold(self, count: int = 1) -> Iterator[None]:

@@ -4,6 +4,8 @@ In: ``{"value": "…"}`` or ``{"value_b64": "…"}``, and at most one of ``key``
 object; unknown, double or missing members, bad base64, a lone surrogate or bytes that are not UTF-8 are a
 ``BadBody`` that names the line (from 1).  An empty key is no key.
 
+A line that was printed (below) is read by ``decode_printed``, for the command line.
+
 Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, ``value`` or ``value_b64``
 (base64 when the bytes are not UTF-8), and ``kind`` when all kinds are asked for.
 
@@ -37,6 +39,13 @@ class Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     key_b64: str | UnsetType = UNSET
 
 
+class Printed(Line, gc=False, forbid_unknown_fields=True):
+    vlsn: int | UnsetType = UNSET
+    term: int | UnsetType = UNSET
+    time: int | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+
+
 class Row(msgspec.Struct, gc=False):
     vlsn: int
     term: int
@@ -49,8 +58,24 @@ class Row(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(Line)
+_printed = msgspec.json.Decoder(Printed)
 _encoder = msgspec.json.Encoder()
 _KIND_NAMES = {int(kind): kind.name for kind in EntryKind}
+
+
+def decode_printed(line: bytes, number: int) -> tuple[bytes, bytes | None]:
+    """Value and key of a line that ``encode`` made, or of one for ``decode``: what else it says of the entry is of the
+    log that it came from.  Raises ``BadBody``, also for what is no user's entry."""
+    try:
+        row = _printed.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadBody(f"line {number}: {_why(line, error)}") from None
+    numbers = (row.vlsn is not UNSET) + (row.term is not UNSET) + (row.time is not UNSET)
+    if _quotes(line) != 4 * (_members(row) + (row.kind is not UNSET)) + 2 * numbers:
+        raise BadBody(f"line {number}: a member is given twice")
+    if row.kind not in (UNSET, EntryKind.DATA.name):
+        raise BadBody(f"line {number}: a {row.kind} entry is the log's own; read without --all-kinds")
+    return _value(row, number), _key(row, number)
 
 
 Decoded = tuple[list[bytes], list[bytes | None] | None]

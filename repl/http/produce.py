@@ -4,22 +4,25 @@
     done ─► the request's slot ─► one message with every answer at the head of the line that is known
 
 1. Answers leave in the order of the requests, whatever order the node gives them in.  2. After the first refusal
-every request that comes later is refused, unsubmitted, with the same type and ``after``, the id refused
-first; what was submitted before keeps its own true answer.  3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and
-about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet; then nothing more is read.  4. When the producer
-leaves, what it submitted stays submitted, and only its answers are dropped.
+every request behind it is refused, with the same type and ``after``, the id refused first: unsubmitted what comes
+later, taken back what is held and not logged; what may be logged already keeps its own true answer.
+3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet;
+then nothing more is read.  4. When the producer leaves, what it submitted stays submitted; its answers are dropped.
+5. Where others have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import NamedTuple
 
 from repl.api import Appended, NodeApi, Pending
 from repl.http import problem, query
 from repl.http.append import decode_batch, redirect
 from repl.http.feed import require_upgrade
 from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, AppendLimits, Budget
+from repl.http.line import Line
 from repl.http.types import Request, Response, Upgrade
 from repl.produce import (
     REQUEST_MESSAGE_BYTES_MAX,
@@ -29,7 +32,8 @@ from repl.produce import (
     done_answer,
     refused_answer,
 )
-from vlsn.errors import BadBody, ChannelClosed, VlsnLogError
+from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError
+from vlsn.seal import Submission
 from vlsn.seams import Channel
 from vlsn.together import together
 
@@ -42,6 +46,7 @@ class Producers:
         self._bodies = bodies
         self._limits = limits
         self._producers = Budget("producers", PRODUCERS_MAX)
+        self._line = Line(bodies)
 
     async def produce(self, request: Request) -> Response | Upgrade:
         query.only(request.query, _NONE)
@@ -49,11 +54,13 @@ class Producers:
             return redirect(self._node, request)
         require_upgrade(request)
         self._producers.check(1)
-        return Upgrade(self._serve, REQUEST_MESSAGE_BYTES_MAX)
+        producer = _Producer(self._node, self._bodies, self._limits, self._line)
 
-    async def _serve(self, channel: Channel) -> None:
-        with self._producers.hold():
-            await _Producer(self._node, self._bodies, self._limits, channel).run()
+        async def run(channel: Channel) -> None:
+            with self._producers.hold():
+                await producer.run(channel)
+
+        return Upgrade(run, REQUEST_MESSAGE_BYTES_MAX, producer.idle)
 
 
 class _Slot:
@@ -79,14 +86,27 @@ class _Slot:
         self._producer.answered(self)
 
 
+class _Waiting(NamedTuple):
+    """A request for which there is no room yet."""
+
+    slot: _Slot
+    submission: Submission
+    asked: Asked
+    size: int
+
+
 class _Producer:
     """The requests of one connection, from receive to answer."""
 
-    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits, channel: Channel) -> None:
+    _channel: Channel
+
+    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits, line: Line) -> None:
         self._node = node
         self._bodies = bodies
         self._limits = limits
-        self._channel = channel
+        self._line = line
+        self._waiting: _Waiting | None = None
+        """What is in the line."""
         self._loop = asyncio.get_running_loop()
         self._slots: deque[_Slot] = deque()
         self._bytes = 0
@@ -96,8 +116,12 @@ class _Producer:
         self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self) -> None:
+    def idle(self) -> bool:
+        return not self._slots
+
+    async def run(self, channel: Channel) -> None:
         """Until the producer leaves, or sends what is no request."""
+        self._channel = channel
         try:
             await together(receive=self._receive(), send=self._send())
         except* (ChannelClosed, BadBody):
@@ -114,7 +138,11 @@ class _Producer:
 
     @property
     def _full(self) -> bool:
-        return len(self._slots) >= REQUESTS_IN_FLIGHT_MAX or self._bytes >= PRODUCER_BYTES_IN_FLIGHT_MAX
+        return (
+            len(self._slots) >= REQUESTS_IN_FLIGHT_MAX
+            or self._bytes >= PRODUCER_BYTES_IN_FLIGHT_MAX
+            or self._waiting is not None
+        )
 
     def _take(self, message: bytes) -> bool:
         """Whether there is room for another one."""
@@ -140,18 +168,65 @@ class _Producer:
         submission = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
         if asked.born is not None and not submission.producer:
             raise BadBody("a producer's message, but its batch names none")
-        self._bodies.take(len(message))
-        slot.held = len(message)
-        self._bytes += slot.held
-        slot.pending = self._node.submit(submission, asked.acks, slot.done, asked.born)
+        if self._line or not self._put(slot, submission, asked, len(message)):
+            self._line.wait(self._again, len(message))
+            self._waiting = _Waiting(slot, submission, asked, len(message))
         if self._timer is None or slot.deadline < self._timer.when():
             self._arm(slot.deadline)
 
+    def _put(self, slot: _Slot, submission: Submission, asked: Asked, size: int) -> bool:
+        """Whether there was room.  Raises what the node refuses it with for good."""
+        try:
+            self._bodies.take(size)
+        except QueueFull:
+            return False
+        slot.held = size
+        self._bytes += size
+        try:
+            slot.pending = self._node.submit(submission, asked.acks, slot.done, asked.born)
+        except QueueFull:
+            self._release(slot)
+            return False
+        return True
+
+    def _again(self) -> bool:
+        """``line.Try``."""
+        waiting = self._waiting
+        assert waiting is not None
+        try:
+            if not self._put(*waiting):
+                return False
+        except VlsnLogError as error:
+            self._no_longer_waiting()
+            waiting.slot.done(error)
+        else:
+            self._no_longer_waiting()
+        return True
+
+    def _no_longer_waiting(self) -> None:
+        self._waiting = None
+        self._line.leave(self._again)
+        self._wake_receiver()
+
     def refuse(self, id: int, error: VlsnLogError) -> bytes:
-        """The answer of a request that failed by itself; from now on later ones are refused for it."""
+        """The answer of a request that failed; once one has by itself, later ones are refused for it."""
         if self._refused is None:
             self._refused = (id, error)
+            self._take_back(id)
+        first, why = self._refused
+        if id > first and error.retry_safe:  # nothing of it is logged
+            return refused_answer(id, problem.document(why, after=first))
         return refused_answer(id, problem.document(error))
+
+    def _take_back(self, id: int) -> None:
+        """Of the requests behind ``id``, those of which nothing is logged."""
+        for slot in list(self._slots):
+            if slot.id > id and slot.pending is not None and not slot.answer:
+                slot.pending.take_back()
+        if self._waiting is not None:
+            slot = self._waiting.slot
+            self._no_longer_waiting()
+            slot.done(QueueFull("it waited for room"))
 
     def answered(self, slot: _Slot) -> None:
         """A lone request's answer leaves right here: a task between the two would cost it a turn of the loop."""
@@ -180,11 +255,14 @@ class _Producer:
             slot = slots.popleft()
             answers.append(slot.answer)
             self._release(slot)
-        if answers and self._room is not None:
-            if not self._room.done():
-                self._room.set_result(None)
-            self._room = None
+        if answers:
+            self._wake_receiver()
         return answers
+
+    def _wake_receiver(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
 
     def _release(self, slot: _Slot) -> None:
         if slot.held:
@@ -205,6 +283,9 @@ class _Producer:
         for slot in waiting:
             if slot.deadline <= now and slot.pending is not None:
                 slot.pending.expire()
+            elif slot.deadline <= now and self._waiting is not None and self._waiting.slot is slot:
+                self._no_longer_waiting()
+                slot.done(QueueFull("there was no room for it in its time: others had all of it under way"))
         later = [slot.deadline for slot in waiting if slot.deadline > now]
         if later:
             self._arm(min(later))
@@ -212,6 +293,7 @@ class _Producer:
     def _leave(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._line.leave(self._again)
         for slot in self._slots:
             self._release(slot)
             if slot.pending is not None and not slot.answer:

@@ -14,6 +14,7 @@ from repl.api import NodeApi
 from repl.http import problem
 from repl.http.admin import Admin
 from repl.http.append import Appends
+from repl.http.browsers import Browsers, check_json
 from repl.http.feed import Feeds
 from repl.http.limits import AppendLimits
 from repl.http.produce import Producers
@@ -26,6 +27,7 @@ from repl.http.types import Handler, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, VlsnLogError
 
 Methods = Mapping[str, Handler]
+_APPENDS = "/v1/entries"
 
 
 class Gateway:
@@ -38,10 +40,11 @@ class Gateway:
         producers, feeds = Producers(node, bodies, limits), Feeds(node)
         segments, status, admin = Segments(node), Status(node), Admin(node)
         restore = Restore(node)
+        self._browsers = Browsers(node.addresses)
         self._quick_append = appends.quick
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._paths: Mapping[str, Methods] = {
-            "/v1/entries": {"POST": appends.append, "GET": reads.entries},
+            _APPENDS: {"POST": appends.append, "GET": reads.entries},
             "/v1/tail": {"GET": tails.tail},
             "/v1/produce": {"GET": producers.produce},
             "/v1/feed": {"GET": feeds.feed},
@@ -71,6 +74,7 @@ class Gateway:
     async def handle(self, request: Request) -> Response | Upgrade:
         """Never raises, but for a cancel."""
         try:
+            self._browsers.check(request)
             methods = self._paths.get(request.path) or self._item(request.path)
             handler = methods.get(request.method)
             if handler is None:
@@ -78,6 +82,8 @@ class Gateway:
             if handler is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
+            if request.method == "POST" and request.path != _APPENDS:
+                check_json(request)
             return await handler(request)
         except VlsnLogError as error:
             return problem.response(error)
@@ -85,10 +91,14 @@ class Gateway:
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
 
     def quick(self, request: Request) -> Start | None:
-        """The short way, for appends."""
-        if request.method == "POST" and request.path == "/v1/entries":
-            return self._quick_append(request)
-        return None
+        """The short way, for appends; none for a head that ``handle`` refuses."""
+        if request.method != "POST" or request.path != _APPENDS:
+            return None
+        try:
+            self._browsers.check(request)
+        except VlsnLogError:
+            return None
+        return self._quick_append(request)
 
     def _item(self, path: str) -> Methods:
         """What a path with a number at its end takes.  Raises ``NotFound``."""

@@ -190,6 +190,8 @@ class Upgrade:
 
     run: Callable[[Channel], Awaitable[None]]
     message_bytes_max: int
+    idle: Callable[[], bool] = lambda: False
+    """Whether nothing is under way on it: where connections are few, its own may be closed then."""
 
 
 Handler = Callable[[Request], Awaitable[Response | Upgrade]]

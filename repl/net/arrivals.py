@@ -22,73 +22,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from repl.net.frames import NO_LIMIT, Frames
 from vlsn.limits import KIB, MIB
+from vlsn.seams import Buffer
 
 ARRIVING_BYTES_MAX = 48 * MIB
 FREE_BYTES = 64 * KIB
 WHOLE_S = 60.0
-_EXTENDED = {126: 2, 127: 8}
-
-
-class Frames:
-    """The frames of one direction of a WebSocket (RFC 6455 §5.2), their payloads passed over."""
-
-    __slots__ = ("_ends_message", "_head", "_left", "announced", "fragmented")
-
-    def __init__(self) -> None:
-        self.announced = 0
-        """Bytes of the message that has begun and is not whole, as far as its frames' headers tell."""
-        self.fragmented = False
-        """That message has more frames to come."""
-        self._head = bytearray()
-        self._left = 0
-        self._ends_message = False
-
-    @property
-    def between(self) -> bool:
-        """The next byte begins a message."""
-        return not (self._left or self._head or self.announced or self.fragmented)
-
-    def feed(self, data: bytes) -> list[int]:
-        """The sizes of the messages that are whole now."""
-        whole: list[int] = []
-        at, end = 0, len(data)
-        while at < end:
-            if self._left:
-                step = min(self._left, end - at)
-                self._left -= step
-                at += step
-            else:
-                lacks = self._lacks()
-                self._head += data[at : at + lacks]
-                at += lacks
-                if self._lacks():
-                    continue
-                self._begin()
-            if not self._left and self._ends_message:
-                whole.append(self.announced)
-                self.announced = 0
-                self.fragmented = self._ends_message = False
-        return whole
-
-    def _lacks(self) -> int:
-        """Bytes that the header under way still needs, as far as can be told."""
-        head = self._head
-        if len(head) < 2:
-            return 2 - len(head)
-        return 2 + _EXTENDED.get(head[1] & 0x7F, 0) + (head[1] & 0x80) // 32 - len(head)
-
-    def _begin(self) -> None:
-        head = self._head
-        length = head[1] & 0x7F
-        if length in _EXTENDED:
-            length = int.from_bytes(head[2 : 2 + _EXTENDED[length]], "big")
-        self._left = length
-        if not head[0] & 0x08:  # no control frame: those come between the frames of a message
-            self.announced += length
-            self._ends_message = bool(head[0] & 0x80)
-            self.fragmented = not self._ends_message
-        head.clear()
 
 
 class Arrivals:
@@ -147,11 +87,13 @@ class Arrival:
         self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def arrived(self, data: bytes) -> None:
-        for size in self.frames.feed(data):
+    def arrived(self, data: Buffer, frames_max: int = NO_LIMIT) -> int:
+        """How much of ``data`` is counted: where its ``frames_max``th frame ends, or all of it."""
+        for size in self.frames.feed(data, frames_max):
             self._whole.append(size)
             self._whole_bytes += size
         self._settle()
+        return self.frames.end
 
     def received(self) -> None:
         """The gateway has the oldest whole message now."""

@@ -68,6 +68,7 @@ class Client:
                     url,
                     headers=headers,
                     compress=0,
+                    autoping=False,
                     max_msg_size=size_limit(message_bytes_max),
                     timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
                 )

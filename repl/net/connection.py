@@ -24,19 +24,19 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from repl.http import problem
-from repl.http.types import BytesBody, Leave, Quick, Request, Response, Start
+from repl.http.types import BytesBody, Leave, Quick, Request, Response, Start, Upgrade
 from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
-from repl.net.tap import Tap
+from repl.net.metered import MeteredTap
+from repl.net.places import Places
+from repl.net.turns import Turns
 from vlsn.errors import BadArgument, ChannelClosed
 from vlsn.limits import KEY_BYTES_MAX
 
-CONNECTIONS_MAX = 4_096
 LINE_BYTES_MAX = 3 * KEY_BYTES_MAX + 8 * 1024
 """A request line may hold a whole ``?key=``, each byte as three."""
 FIELD_BYTES_MAX = 8_190
 HEADERS_MAX = 100
-KEEPALIVE_S = 120.0
 LINGER_S = 5.0
 """How long the rest of a refused body is read and dropped before the connection is closed on it."""
 DEAD_PEER_S = 30
@@ -53,9 +53,11 @@ _UNKNOWN: tuple[int, Start | None] = (0, None)
 class Server(web.Server):
     """aiohttp's server of our connections; holds the heads that all of them know."""
 
-    def __init__(self, handler: Any, quick: Quick | None) -> None:
+    def __init__(self, handler: Any, quick: Quick | None, *, head_s: float, idle_s: float) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._quick = quick
+        self.idle_s = idle_s
+        self.places = Places(head_s=head_s)
         self.known: dict[bytes, tuple[int, Start]] = {}
 
     def __call__(self) -> RequestHandler:
@@ -70,7 +72,22 @@ class Server(web.Server):
 
 
 class Connection(RequestHandler):
-    __slots__ = ("_answered", "_clean", "_held", "_known", "_leave", "_server", "_tap")
+    __slots__ = (
+        "_answered",
+        "_clean",
+        "_heard",
+        "_heard_s",
+        "_held",
+        "_holds",
+        "_idle_s",
+        "_known",
+        "_leave",
+        "_server",
+        "_tap",
+        "_upgrade",
+        "head_since",
+        "kept",
+    )
 
     def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -78,25 +95,33 @@ class Connection(RequestHandler):
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # None is how aiohttp turns it off
             auto_decompress=False,
-            keepalive_timeout=KEEPALIVE_S,
+            keepalive_timeout=server.idle_s,
             lingering_time=LINGER_S,
             max_line_size=LINE_BYTES_MAX,
             max_field_size=FIELD_BYTES_MAX,
             max_headers=HEADERS_MAX,
         )
         self._server = server
-        self._tap: Tap | None = None
+        self._tap: MeteredTap | None = None
+        self._holds = 0
+        """Reasons not to read a WebSocket."""
         self._known = server.known
         self._clean = True
         self._leave: Leave | None = None
         self._held = bytearray()
         self._answered: asyncio.Future[None] | None = None
+        self._idle_s = server.idle_s
+        self._upgrade: Upgrade | None = None
+        self._heard = True
+        """Something came on its WebSocket since the last sweep; when that was seen last."""
+        self._heard_s = 0.0
+        self.head_since = 0.0
+        self.kept = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self._server.connections) > CONNECTIONS_MAX:
-            self.force_close()
-            return
+        if self.kept:
+            self._clean = False  # what it asks for decides whether it is served
         end = transport.get_extra_info("socket")
         if end is not None:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S)
@@ -105,8 +130,11 @@ class Connection(RequestHandler):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
 
     def data_received(self, data: bytes) -> None:
-        if not data or not self._clean:  # no data: aiohttp telling itself that it may go on
+        if self._tap is not None:
+            self._heard = True
             super().data_received(data)
+        elif not data or not self._clean:  # no data: aiohttp telling itself that it may go on
+            self._parse(data)
         elif self._leave is not None:
             self._hold(data)
         else:
@@ -116,8 +144,34 @@ class Connection(RequestHandler):
                 self._begin(start, data[head_end:])
                 return
             queued = len(self._messages)
-            super().data_received(data)
+            self._parse(data)
             self._clean = len(self._messages) == queued + 1 and self._learn(data[:head_end], len(data) - head_end)
+
+    def _parse(self, data: bytes) -> None:
+        count = self._request_count
+        super().data_received(data)
+        if self._request_count != count or not self._idle():
+            self.head_since = 0.0
+        elif data and not self.head_since:
+            self.head_since = self._loop.time()
+
+    @property
+    def silent(self) -> bool:
+        """``places.Guest``."""
+        return self.head_since > 0.0 and not self._request_count
+
+    @property
+    def idle_since(self) -> float | None:
+        """``places.Guest``."""
+        if self._upgrade is not None:
+            return self._heard_s if self._upgrade.idle() and not self._heard else None
+        if self._leave is not None or not self._idle():
+            return None
+        return self._next_keepalive_close_time - self._idle_s
+
+    def swept(self, now: float) -> None:
+        if self._heard:
+            self._heard, self._heard_s = False, now
 
     def _idle(self) -> bool:
         """Whether no request is queued or served by aiohttp."""
@@ -141,7 +195,8 @@ class Connection(RequestHandler):
         return True
 
     def _begin(self, start: Start, body: bytes) -> None:
-        self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
+        self.head_since = 0.0
+        self._next_keepalive_close_time = self._loop.time() + self._idle_s
         self._leave = _not_yet
         leave = start(body, self._answer)
         if self._leave is not None:
@@ -179,38 +234,72 @@ class Connection(RequestHandler):
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
 
-    def tapped(self, arrivals: Arrivals, message_bytes_max: int) -> Tap:
+    def tapped(self, arrivals: Arrivals, turns: Turns, upgrade: Upgrade) -> MeteredTap:
         """What comes from now on is counted, as a WebSocket's; before the upgrade."""
+        message_bytes_max = upgrade.message_bytes_max
+        self._upgrade = upgrade
         arrival = Arrival(
-            arrivals,
-            message_bytes_max,
-            pause=self._pause_reading_for_buffer,
-            resume=self._resume_reading_for_buffer,
-            abort=self.force_close,
+            arrivals, message_bytes_max, pause=self._hold_reading, resume=self._go_on_reading, abort=self.force_close
         )
-        self._tap = Tap(message_bytes_max, arrival)
+        self._tap = MeteredTap(
+            message_bytes_max,
+            arrival,
+            turns,
+            pause=self._hold_reading,
+            resume=self._go_on_reading,
+            stalled=lambda: self._reading_paused,
+        )
         return self._tap
+
+    def _hold_reading(self) -> None:
+        self._holds += 1
+        self._pause_reading_for_buffer()
+
+    def _go_on_reading(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._resume_reading_for_buffer()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        super().resume_reading(resume_parser)
+        if self._tap is not None:
+            self._tap.resumed()
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         super().set_parser(parser if self._tap is None else self._tap.into(parser), data_received_cb)
 
     def _process_keepalive(self) -> None:
         if self._leave is not None:
-            self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
+            self._next_keepalive_close_time = self._loop.time() + self._idle_s
         super()._process_keepalive()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         leave, self._leave = self._leave, None
+        self._server.places.leave(self)
         super().connection_lost(exc)
         self._tell_answered()
         if leave is not None:
             leave()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:
+        """What is under way gets ``timeout`` to end; aiohttp's own way, but for its future: a timeout cancels that one,
+        and a request that ends in the same turn of the loop then sets it (``InvalidStateError``)."""
+        self._force_close = True
+        if self._keepalive_handle is not None:
+            self._keepalive_handle.cancel()
+        task = self._task_handler
+        ending: set[asyncio.Future[Any]] = {task} if task is not None else set()
         if self._leave is not None:
             self._answered = self._loop.create_future()
-            await asyncio.wait([self._answered], timeout=timeout)
-        await super().shutdown(timeout)
+            ending = {self._answered}
+        if ending:
+            await asyncio.wait(ending, timeout=timeout)
+        if task is not None and not task.done():
+            if self._current_request is not None:
+                self._current_request._cancel(asyncio.CancelledError())
+            task.cancel()
+            await asyncio.wait([task], timeout=timeout)
+        self.force_close()
 
     def handle_error(
         self,
@@ -226,7 +315,7 @@ class Connection(RequestHandler):
             response = problem.response(BadArgument(f"this is not HTTP as it is read here: {message or exc}"))
         else:
             response = problem.response(problem.internal(exc or RuntimeError(message or ""), "a request"))
-        return cast(web.StreamResponse, reply.Reply(response, IncomingBody(request), set(), last=True))
+        return cast(web.StreamResponse, reply.Reply(response, IncomingBody(request), reply.Streams(), last=True))
 
 
 def _not_yet() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from repl.http.types import Handler, Quick, Response
 from repl.net.client import Client
+from repl.net.places import HEAD_S, IDLE_S
 from repl.net.server import HttpListener
 from vlsn.seams import Buffer, Channel
 
@@ -13,11 +14,13 @@ from vlsn.seams import Buffer, Channel
 class AiohttpNetwork:
     """Made and used on one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, head_s: float = HEAD_S, idle_s: float = IDLE_S) -> None:
+        """Seconds that clients of its listeners have for a head, and for nothing at all between two requests."""
         self._client = Client()
+        self._head_s, self._idle_s = head_s, idle_s
 
     async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> HttpListener:
-        return await HttpListener.open(host, port, handler, quick)
+        return await HttpListener.open(host, port, handler, quick, head_s=self._head_s, idle_s=self._idle_s)
 
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float

@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion10
 
 from repl.http.types import Response
+from repl.net.turns import Sending
 from vlsn.seams import Buffer
 
 JOIN_BYTES_MAX = 64 * 1024
@@ -33,14 +34,20 @@ class Unread(Protocol):
         ...
 
 
+class Streams:
+    """The streams of one listener that are under way: the tasks that send them, and how much they may send."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[object]] = set()
+        self.sending = Sending()
+
+
 class Reply:
     """A response on its way out: what aiohttp's connection loop asks of one, and nothing else."""
 
     __slots__ = ("_body", "_response", "_streams", "keep_alive")
 
-    def __init__(
-        self, response: Response, body: Unread, streams: set[asyncio.Task[object]], *, last: bool = False
-    ) -> None:
+    def __init__(self, response: Response, body: Unread, streams: Streams, *, last: bool = False) -> None:
         self._response = response
         self._body = body
         self._streams = streams
@@ -66,7 +73,7 @@ class Reply:
         response, stream, transport = self._response, self._response.stream, incoming.transport
         task = asyncio.current_task()
         assert stream is not None and task is not None
-        self._streams.add(task)
+        self._streams.tasks.add(task)
         try:
             if transport is None:
                 raise ConnectionResetError("the client left before its answer")
@@ -78,6 +85,7 @@ class Reply:
             if incoming.method == "HEAD":
                 return
             async for piece in stream:
+                await self._streams.sending.may_send(len(piece))
                 if transport.is_closing():
                     raise ConnectionResetError("the client left")
                 if not chunked:
@@ -96,7 +104,7 @@ class Reply:
                 raise ConnectionAbortedError(f"a stream failed: {fault}") from fault
             raise
         finally:
-            self._streams.discard(task)
+            self._streams.tasks.discard(task)
             await stream.aclose()
 
 

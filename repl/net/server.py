@@ -7,52 +7,62 @@ other requests get ``CLOSE_S`` to be answered.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import cast
 
 from aiohttp import HttpVersion10, web
 
 from repl.http import problem
 from repl.http.types import Handler, Quick, Request, Response, Upgrade
+from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
 from repl.net.connection import Connection, IncomingBody, Server
-from repl.net.reply import Reply
+from repl.net.doorway import Doorway
+from repl.net.places import HEAD_S, IDLE_S
+from repl.net.reply import Reply, Streams
+from repl.net.turns import Turns
 from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, QueueFull
 
-BACKLOG = 1_024
 CLOSE_S = 2.0
 
 
 class HttpListener:
     """One bound address and its connections."""
 
-    def __init__(self, handler: Handler, quick: Quick | None) -> None:
+    def __init__(self, handler: Handler, quick: Quick | None, *, head_s: float, idle_s: float) -> None:
         self._handler = handler
-        self._server = Server(self._serve, quick)
-        self._streams: set[asyncio.Task[object]] = set()
+        self._server = Server(self._serve, quick, head_s=head_s, idle_s=idle_s)
+        self._streams = Streams()
         self._arrivals = Arrivals()
-        self._bound: asyncio.Server | None = None
+        self._turns = Turns()
+        self._accepting = Accepting(partial(Doorway, self._server))
         self.url = ""
 
     @classmethod
-    async def open(cls, host: str, port: int, handler: Handler, quick: Quick | None = None) -> HttpListener:
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        handler: Handler,
+        quick: Quick | None = None,
+        *,
+        head_s: float = HEAD_S,
+        idle_s: float = IDLE_S,
+    ) -> HttpListener:
         """Port 0 takes a free one.  Raises ``OSError``."""
-        listener = cls(handler, quick)
-        loop = asyncio.get_running_loop()
-        listener._bound = await loop.create_server(listener._server, host, port, backlog=BACKLOG)
-        port = listener._bound.sockets[0].getsockname()[1]
+        listener = cls(handler, quick, head_s=head_s, idle_s=idle_s)
+        port = await listener._accepting.bind(host, port)
         listener.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return listener
 
     async def close(self) -> None:
-        if self._bound is not None:
-            self._bound.close()
-        for task in self._streams:
+        self._accepting.close()
+        self._server.places.close()
+        for task in self._streams.tasks:
             task.cancel()
         self._server.pre_shutdown()
         await self._server.shutdown(CLOSE_S)
-        if self._bound is not None:
-            await self._bound.wait_closed()
 
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
         target = incoming.raw_path
@@ -61,6 +71,10 @@ class HttpListener:
         body = IncomingBody(incoming)
         if incoming.version < HttpVersion10:  # a bare "GET /": the parser takes it for HTTP/0.9
             return self._reply(problem.response(BadArgument("the request names no version of HTTP")), body)
+        connection = cast(Connection, incoming.protocol)
+        if not self._server.places.serves(connection, target):
+            busy = QueueFull("all connections are busy; those left are for members, operators and health checks")
+            return cast(web.StreamResponse, Reply(problem.response(busy), body, self._streams, last=True))
         answer = await self._handler(Request(incoming.method, target, incoming.headers, body))
         if isinstance(answer, Upgrade):
             return await self._upgrade(incoming, answer)
@@ -71,16 +85,20 @@ class HttpListener:
 
     async def _upgrade(self, incoming: web.BaseRequest, upgrade: Upgrade) -> web.StreamResponse:
         ws = web.WebSocketResponse(
-            compress=False, max_msg_size=size_limit(upgrade.message_bytes_max), timeout=CLOSE_TIMEOUT_S
+            compress=False,
+            autoping=False,
+            max_msg_size=size_limit(upgrade.message_bytes_max),
+            timeout=CLOSE_TIMEOUT_S,
         )
         connection = cast(Connection, incoming.protocol)
-        tap = connection.tapped(self._arrivals, upgrade.message_bytes_max)
+        tap = connection.tapped(self._arrivals, self._turns, upgrade)
         try:
             await ws.prepare(incoming)
         except web.HTTPException as refused:
             tap.close()
             response = problem.response(BadArgument(f"the upgrade is not one: {refused.text}"))
             return self._reply(response, IncomingBody(incoming))
+        tap.queue = ws._reader
         transport = incoming.transport
         if transport is None:  # it is lost already
             tap.close()
@@ -88,11 +106,11 @@ class HttpListener:
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         task = asyncio.current_task()
         assert task is not None
-        self._streams.add(task)
+        self._streams.tasks.add(task)
         try:
             await upgrade.run(WebSocketChannel(ws, transport, tap))
         finally:
-            self._streams.discard(task)
+            self._streams.tasks.discard(task)
             tap.close()
             await ws.close()
         return ws

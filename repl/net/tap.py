@@ -1,10 +1,10 @@
 """Between a WebSocket's bytes and aiohttp's reader of them: who waits for messages has them in the turn they come in.
 
     bytes ─► one small message, alone, and somebody takes them ─► take
-          └► anything else ─► counted (arrivals) ─► aiohttp's reader and its queue ─► came
+          └► anything else ─► aiohttp's reader and its queue ─► came
 
 A small message on the first way is not counted: it goes out again at once.  It may go past aiohttp only where a frame
-begins, so all frames are followed.
+begins, so all frames are followed.  What comes to a listener is counted on the second way (``metered.py``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from repl.net.arrivals import Arrival, Frames
 from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of
+from repl.net.frames import Frames
 
-_ALL_READ = (False, b"")
+ALL_READ = (False, b"")
 """What aiohttp's reader answers: no end of the stream, nothing left over."""
 
 
@@ -23,13 +23,12 @@ class Tap:
     """Of one connection, before its first byte as a WebSocket.  ``take`` and ``came`` are set while somebody waits and
     aiohttp's queue is empty."""
 
-    def __init__(self, message_bytes_max: int, arrival: Arrival | None = None) -> None:
-        """``arrival``: where what comes is counted, if it is."""
+    def __init__(self, message_bytes_max: int, frames: Frames | None = None) -> None:
         self.take: Callable[[bytes], None] | None = None
         self.came: Callable[[], None] | None = None
+        self.received_bytes = 0
         self._takes_small = message_bytes_max >= SMALL_BYTES
-        self._arrival = arrival
-        self._frames = arrival.frames if arrival is not None else Frames()
+        self._frames = Frames() if frames is None else frames
         self._parser: Any = None
 
     def into(self, parser: Any) -> Any:
@@ -39,13 +38,15 @@ class Tap:
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         take = self.take
+        self.received_bytes += len(data)
         if take is not None and self._takes_small and is_small_frame(data) and self._frames.between:
             take(payload_of(data))
-            return _ALL_READ
-        if self._arrival is not None:
-            self._arrival.arrived(data)
-        else:
-            self._frames.feed(data)
+            return ALL_READ
+        return self._read(data)
+
+    def _read(self, data: bytes) -> tuple[bool, bytes]:
+        """Anything but one small message that somebody waits for."""
+        self._frames.feed(data)
         result: tuple[bool, bytes] = self._parser.feed_data(data)
         self._tell()
         return result
@@ -56,12 +57,9 @@ class Tap:
 
     def received(self) -> None:
         """A message that aiohttp has read is with whoever wanted it."""
-        if self._arrival is not None:
-            self._arrival.received()
 
     def close(self) -> None:
-        if self._arrival is not None:
-            self._arrival.close()
+        """The connection has ended."""
 
     def _tell(self) -> None:
         if self.came is not None:

@@ -73,15 +73,25 @@ class WebSocketChannel:
         sending.close()
         return True
 
+    def received_bytes(self) -> int:
+        return self._tap.received_bytes
+
     async def receive(self) -> bytes:
         try:
             message = await self._socket.receive()
-        except RuntimeError as error:
+            while message.type in (WSMsgType.PING, WSMsgType.PONG):
+                if message.type is WSMsgType.PING and not self._ping_waits():
+                    await self._socket.pong(message.data)
+                message = await self._socket.receive()
+        except (ConnectionError, RuntimeError) as error:
             raise ChannelClosed(f"the channel is closed: {error}") from None
         if message.type is WSMsgType.BINARY:
             data: bytes = message.data
             self._tap.received()
             return data
+        if message.type is WSMsgType.ERROR and isinstance(message.data, str):  # of the tap's, which counts frames
+            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=message.data.encode())
+            raise ChannelClosed(f"the peer sent {message.data}")
         if message.type is WSMsgType.TEXT:
             await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
             raise ChannelClosed("the peer sent a text message")
@@ -129,6 +139,11 @@ class WebSocketChannel:
                 await waiter
         finally:
             tap.came = tap.take = None
+
+    def _ping_waits(self) -> bool:
+        """Of several pings only the last one has to be answered (RFC 6455 §5.5.3); each answer is a system call."""
+        buffer = self._incoming._buffer
+        return bool(buffer) and buffer[0][0].type is WSMsgType.PING
 
     def _message_waits(self) -> bool:
         buffer = self._incoming._buffer

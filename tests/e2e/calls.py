@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 OCTETS = {"Content-Type": "application/octet-stream"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
 BATCH = {"Content-Type": "application/x-vlsnlog-batch"}
+JSON = {"Content-Type": "application/json"}
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
 UPGRADE = {
     "Connection": "Upgrade",

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
 from struct import pack_into
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.calls import BATCH, NDJSON, OCTETS, UPGRADE, Answer, call, connection, raw, raw_socket, whole
+from tests.e2e.calls import BATCH, JSON, NDJSON, OCTETS, UPGRADE, Answer, call, connection, raw, raw_socket, whole
 from tests.e2e.group import Group
 from vlsn import batch
 from vlsn.batch import BATCH_BYTES
@@ -46,7 +47,6 @@ BAD_BATCHES = {
     "one byte more": GOOD + b"\0",
     "two batches": GOOD + GOOD,
     "another magic": bent(0, 0x32424C56),
-    "another version": bent(4, 2),
     "unknown flags": bent(4, 1 | 0x10 << 8),
     "keys that are not there": bent(4, 1 | 8 << 8),
     "reserved bytes": bent(4, 1 | 1 << 16),
@@ -72,6 +72,14 @@ BAD_BATCHES = {
 
 def post(group: Group, body: bytes | Iterator[bytes], headers: dict[str, str], query: str = "") -> Answer:
     return call("POST", f"{group.master}/v1/entries{query}", body=body, headers=headers)
+
+
+def test_a_batch_of_a_later_version_is_no_malformed_one(group: Group) -> None:
+    with group.unharmed():
+        post(group, bent(4, 2), BATCH).refused(400, "wrong-version")
+        wrong = bytearray(bent(4, 2))
+        wrong[HEADER_CRC] ^= 1
+        post(group, bytes(wrong), BATCH).refused(400, "bad-body")
 
 
 def test_every_malformed_batch_is_a_bad_body(group: Group) -> None:
@@ -263,9 +271,9 @@ def test_what_a_peer_asks_is_checked(group: Group) -> None:
         "term": 0,
     }
     with group.unharmed():
-        assert call("POST", url, body=json.dumps(question).encode()).ok()["name"] == "n1"
+        assert call("POST", url, headers=JSON, body=json.dumps(question).encode()).ok()["name"] == "n1"
         for body in (b"", b"x", b"[]", b"null", b"{}", b"\xff", b'{"group":', b"[" * 60_000):
-            call("POST", url, body=body).refused(400, "bad-body")
+            call("POST", url, headers=JSON, body=body).refused(400, "bad-body")
         for member, value, status, slug in (
             ("group", "another", 409, "wrong-group"),
             ("to", "n3", 409, "wrong-name"),
@@ -275,9 +283,9 @@ def test_what_a_peer_asks_is_checked(group: Group) -> None:
             ("term", "1", 400, "bad-body"),
             ("sender", 5, 400, "bad-body"),
         ):
-            answer = call("POST", url, body=json.dumps({**question, member: value}).encode())
+            answer = call("POST", url, headers=JSON, body=json.dumps({**question, member: value}).encode())
             assert (answer.status, answer.json()["type"]) == (status, slug), (member, value, answer)
-        call("POST", url, body=bytes(64 * 1024 + 1)).refused(413, "too-large")
+        call("POST", url, headers=JSON, body=bytes(64 * 1024 + 1)).refused(413, "too-large")
 
 
 def test_what_is_no_upgrade_is_refused_before_it(group: Group) -> None:
@@ -303,7 +311,7 @@ def head(*lines: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-HOST = "Host: x"
+HOST = "Host: localhost"
 POST = "POST /v1/entries HTTP/1.1"
 TYPE = "Content-Type: application/octet-stream"
 NO_HTTP = {
@@ -403,3 +411,30 @@ def test_pipelined_requests_are_answered_in_order(group: Group) -> None:
     assert [int(answer) for answer in answers] == list(range(first, first + 5))
     assert got.count(b"HTTP/1.1 200 OK") == 5
     assert b'"type":"bad-argument"' in got
+
+
+def test_a_page_in_a_browser_has_a_node_do_nothing(group: Group) -> None:
+    """What a fetch without a word of ours sends: any name, any origin, a content type that needs no leave."""
+    own = f"127.0.0.1:{urlsplit(group.master).port}"
+    hello = json.dumps({"group": "x"}).encode()
+    with group.unharmed():
+        for headers, status, slug in (
+            ({"Host": "evil.example"}, 421, "misdirected"),
+            ({"Host": own, "Origin": "http://evil.example"}, 403, "forbidden"),
+            ({"Host": own, "Sec-Fetch-Site": "cross-site"}, 403, "forbidden"),
+        ):
+            for path in ("/v1/admin/rotate", "/v1/admin/restore", "/v1/peer/vote"):
+                call("POST", group.master + path, headers={**JSON, **headers}, body=b"{}").refused(status, slug)
+            for _ in range(3):  # the short way learns what is sent again
+                call("POST", f"{group.master}/v1/entries", headers={**OCTETS, **headers}, body=b"x").refused(
+                    status, slug
+                )
+            call("GET", f"{group.master}/v1/produce", headers={**UPGRADE, **headers}).refused(status, slug)
+            call("GET", f"{group.master}/v1/status", headers=headers).refused(status, slug)
+        for path in ("/v1/admin/rotate", "/v1/peer/hello"):
+            call("POST", group.master + path, headers={"Content-Type": "text/plain"}, body=hello).refused(
+                415, "unsupported-type"
+            )
+        page = {"Host": own, "Origin": f"http://{own}", "Sec-Fetch-Site": "same-origin"}
+        assert call("GET", f"{group.master}/", headers=page).status == 200
+        assert call("GET", f"{group.master}/v1/status", headers=page).status == 200

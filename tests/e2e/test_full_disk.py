@@ -88,3 +88,6 @@ def test_a_full_disk_refuses_appends_and_nothing_else(small_disk: Path, cramped:
     for name in NAMES:
         assert call("GET", f"{cramped.urls[name]}/v1/entries/{appended[-1]}").body == VALUE
     assert call("GET", f"{cramped.master}/readyz").status == 200
+    events = call("GET", f"{cramped.master}/v1/events").json()["events"]
+    told = [(event["event"], event["level"]) for event in events if event["event"] in ("no_space", "has_space")]
+    assert told[:2] == [("no_space", "warning"), ("has_space", "info")]

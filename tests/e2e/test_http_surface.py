@@ -123,7 +123,8 @@ def test_many_at_once_each_get_a_vlsn_of_their_own(group: Group) -> None:
 
 
 def test_a_body_that_is_expected_is_asked_for(group: Group) -> None:
-    head = b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nExpect: 100-continue\r\n"
+    head = b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
+    head += b"Expect: 100-continue\r\n"
     with raw_socket(group.master) as link:
         link.sendall(head + b"Content-Length: 4\r\n\r\n")
         assert link.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -137,7 +138,7 @@ def test_a_body_that_is_expected_is_asked_for(group: Group) -> None:
 def test_what_a_client_sent_stays_sent_when_it_leaves(group: Group) -> None:
     last = group.settle()
     with raw_socket(group.master) as link:
-        head = b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+        head = b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
         link.sendall(head + b"Content-Length: 4\r\n\r\ngone")
     page = read(group, "n2", f"from={last + 1}&wait=60").lines()
     assert [(row["vlsn"], row["value"]) for row in page] == [(last + 1, "gone")]

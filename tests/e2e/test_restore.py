@@ -35,7 +35,9 @@ def short(tmp_path: Path) -> Iterator[Group]:
         made.end()
 
 
-def test_a_trimmed_replica_is_restored_killed_on_the_way_and_follows(short: Group) -> None:
+def test_a_trimmed_replica_is_restored_killed_on_the_way_and_follows(
+    short: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group = short
     group.lead("n1")
     group.append(b"early")
@@ -65,6 +67,16 @@ def test_a_trimmed_replica_is_restored_killed_on_the_way_and_follows(short: Grou
     assert main(["restore", "--url", group.urls["n1"]]) == 2  # a master gives up nothing
     assert main(["restore", "--url", group.urls["n2"]]) == 0
     group.until(lambda: len(group.status("n2").get("restore", {}).get("history", [])) == 1, "n2 has restored")
+    group.settle()
+    earlier = len(group.status("n3")["restore"]["history"])
+    both = f"{group.urls['n2']},{group.urls['n3']}"
+    monkeypatch.setenv("VLSNLOG_URL", both)
+    assert main(["restore"]) == 2  # whole copies are given up by name
+    assert main(["restore", "--url", both]) == 0
+    done = group.status("n2")["restore"]["history"]
+    assert len(done) == 2  # n2 had its log again before n3 gave up its own
+    group.until(lambda: len(group.status("n3").get("restore", {}).get("history", [])) > earlier, "n3 has restored")
+    assert group.status("n3")["restore"]["history"][-1]["time"] > done[-1]["time"]
     group.settle()
     assert not group.faults()
     group.stop(*NAMES)

@@ -31,11 +31,17 @@ class Ways(Protocol):
 
     def delay_s(self, source: str, target: str) -> float: ...
 
+    def carries_s(self, source: str, target: str, size: int, from_s: float) -> float:
+        """When ``size`` bytes, which begin to arrive at ``from_s`` at the earliest, have all arrived."""
+        ...
+
     def blocked(self, source: str, target: str) -> bool: ...
 
     def draws_cut(self) -> bool: ...
 
     def came_late(self) -> None: ...
+
+    def taken(self, source: str, target: str, message: bytes) -> None: ...
 
 
 class Signal:
@@ -118,7 +124,9 @@ class Wire:
         self._ways = ways
         self._source, self._target = source, target
         self._bytes_max = bytes_max
-        self._under_way: deque[tuple[float, bytes | None]] = deque()
+        self._under_way: deque[tuple[float, float, bytes | None]] = deque()
+        """When its first byte comes, when all of it has, and the message."""
+        self._came = 0
         self._last_due = 0.0
         self._stuck_since: float | None = None
         self._untold = 0
@@ -135,8 +143,9 @@ class Wire:
         if self.over:
             return
         now = self._ways.loop.time()
-        due = self._last_due = max(self._last_due, now + self._ways.delay_s(self._source, self._target))
-        self._under_way.append((due, message))
+        begin = max(self._last_due, now + self._ways.delay_s(self._source, self._target))
+        due = self._last_due = self._ways.carries_s(self._source, self._target, len(message or b""), begin)
+        self._under_way.append((begin, due, message))
         self.held += len(message or b"")
         self._ways.loop.call_at(due, self.move)
 
@@ -144,6 +153,8 @@ class Wire:
         message = self.arrived.popleft()
         self._untold += len(message)
         self.move()
+        if not self._connection.left:
+            self._ways.taken(self._source, self._target, message)
         return message
 
     def move(self) -> None:
@@ -154,15 +165,26 @@ class Wire:
             self.held -= self._untold
             self._untold = 0
             self.writable.set()
-        if under_way and under_way[0][0] <= now and not ways.blocked(self._source, self._target):
-            while not self.over and under_way and under_way[0][0] <= now:
-                self._arrive(under_way.popleft()[1])
-        stuck = not self.over and (bool(under_way and under_way[0][0] <= now) or self._untold > 0)
+        if under_way and under_way[0][1] <= now and not ways.blocked(self._source, self._target):
+            while not self.over and under_way and under_way[0][1] <= now:
+                self._arrive(under_way.popleft()[2])
+        stuck = not self.over and (bool(under_way and under_way[0][1] <= now) or self._untold > 0)
         if not stuck:
             self._stuck_since = None
         elif self._stuck_since is None:
             self._stuck_since = now
             self._ways.loop.call_later(self._ways.stall_s, self._give_up, now)
+
+    @property
+    def came(self) -> int:
+        """Bytes that have come, those of the message that is on its way included."""
+        if not self._under_way or self._ways.blocked(self._source, self._target):
+            return self._came
+        begin, due, message = self._under_way[0]
+        passed = self._ways.loop.time() - begin
+        return self._came + (
+            int(len(message or b"") * min(1.0, max(0.0, passed / (due - begin)))) if due > begin else 0
+        )
 
     def end(self) -> None:
         """Nothing more arrives; what did arrive can still be taken."""
@@ -181,6 +203,7 @@ class Wire:
         self.end()
 
     def _arrive(self, message: bytes | None) -> None:
+        self._came += len(message or b"")
         if self._connection.left and message is not None:
             self._ways.came_late()
         if message is None:
@@ -225,6 +248,9 @@ class FakeChannel(Channel):
             return False
         self._out.put(bytes(message))
         return True
+
+    def received_bytes(self) -> int:
+        return self._come.came
 
     async def receive(self) -> bytes:
         while not (self._come.arrived or self._closed or self._come.over):

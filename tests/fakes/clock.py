@@ -23,4 +23,4 @@ class FakeClock:
         return self._now() + self._advanced_s
 
     def wall_us(self) -> int:
-        return EPOCH_US + self.offset_us + round(self.monotonic_s() * 1_000_000)
+        return max(EPOCH_US + self.offset_us + round(self.monotonic_s() * 1_000_000), 0)

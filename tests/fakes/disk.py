@@ -28,13 +28,27 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from tests.fakes.inodes import PAGE_BYTES, Directory, Inode, Node
-from vlsn.errors import LogInUse
+from vlsn.errors import LogInUse, NoRegularFile
 from vlsn.seams import Buffer
 
 Moment = Literal["before", "during", "after"]
 UNLIMITED_BYTES = 1 << 40
 CHANGES = frozenset(
-    "create write sync allocate drop_cache make_directory rename remove sync_directory lock commit set_aside".split()  # noqa: SIM905
+    [
+        "create",
+        "write",
+        "sync",
+        "allocate",
+        "punch",
+        "drop_cache",
+        "make_directory",
+        "rename",
+        "remove",
+        "sync_directory",
+        "lock",
+        "commit",
+        "set_aside",
+    ]
 )
 
 
@@ -94,6 +108,8 @@ class FakeDisk:
         self.on_stop: Callable[[], None] | None = None
         self.on_synced: Callable[[str], None] | None = None
         """Called with a file's path after each sync of it that worked."""
+        self.punches = True
+        """Whether this file system can give blocks back."""
         self.stopped = False
         self._rng = rng or Random(0)
         self._root = Directory()
@@ -117,7 +133,7 @@ class FakeDisk:
                 return FakeFile(self, path, inode, write=True)
             node = self._find(path)
             if isinstance(node, Directory):
-                raise _error(errno.EISDIR, path)
+                raise NoRegularFile(f"{path} is a directory where a regular file belongs: put it away")
             return FakeFile(self, path, node, write=write)
 
     def list(self, directory: str) -> list[str]:
@@ -174,7 +190,10 @@ class FakeDisk:
             path = _normal(path)
             if path in self._locks:
                 raise LogInUse(f"{path} is locked: another process has this directory open; stop it first")
-            if self._look(path) is None:
+            there = self._look(path)
+            if isinstance(there, Directory):
+                raise NoRegularFile(f"{path} is a directory where a regular file belongs: put it away")
+            if there is None:
                 parent, name = self._parent(path)
                 parent.step({name: Inode()})
             self._locks[path] = held = FakeLock(self, path)
@@ -247,6 +266,7 @@ class FakeDisk:
     def clone(self) -> FakeDisk:
         """The same bytes and names, synced or not, on another disk, where nothing is open or locked."""
         other = FakeDisk(rng=Random(self._rng.random()), capacity_bytes=self.capacity_bytes)
+        other.punches = self.punches
         with self._latch:
             other._root = copy.deepcopy(self._root)
         return other
@@ -450,6 +470,17 @@ class FakeFile:
             if size - len(self._inode.cached) > self._disk.free():
                 raise _error(errno.ENOSPC, self._path)
             self._inode.grow(size)
+            self._inode.holes.clear()
+
+    def allocated(self) -> int:
+        with self._call("allocated"):
+            return _used(self._inode)
+
+    def punch(self, offset: int, size: int) -> None:
+        with self._call("punch", offset, size, changes=True):
+            if not self._disk.punches:
+                raise _error(errno.EOPNOTSUPP, self._path)
+            self._inode.punch(offset, size)
 
     def drop_cache(self) -> None:
         with self._call("drop_cache"):
@@ -482,7 +513,7 @@ def _when(when: int | Callable[[Call], bool]) -> Callable[[Call], bool]:
 
 
 def _used(node: Node) -> int:
-    return len(node.cached) if isinstance(node, Inode) else sum(map(_used, node.names.values()))
+    return node.taken if isinstance(node, Inode) else sum(map(_used, node.names.values()))
 
 
 @cache

@@ -29,6 +29,8 @@ class Inode:
         self.sizes: list[int] = []
         self.unread: set[int] = set()
         """Numbers of the pages that the medium does not give until they are written again."""
+        self.holes: set[int] = set()
+        """Numbers of the pages that take no disk."""
         self._written: list[tuple[int, bytes]] = []
         """Since the last sync, in order: first sector, and what it and the ones behind it then were."""
 
@@ -41,11 +43,24 @@ class Inode:
                 versions.setdefault(first + at // SECTOR_BYTES, []).append(data[at : at + SECTOR_BYTES])
         return versions
 
+    @property
+    def taken(self) -> int:
+        """Bytes of disk."""
+        return len(self.cached) - len(self.holes) * PAGE_BYTES
+
+    def punch(self, offset: int, size: int) -> None:
+        """Zeros, as far as the file goes, that any part of a power cut may undo; whole pages take no disk now."""
+        end = min(offset + size, len(self.cached))
+        self.put(offset, bytes(max(0, end - offset)))
+        self.holes |= set(range(-(-offset // PAGE_BYTES), end // PAGE_BYTES))
+
     def put(self, offset: int, data: Buffer) -> None:
         if not len(data):
             return
         end = offset + len(data)
         self.grow(end)
+        if self.holes:
+            self.holes -= set(range(offset // PAGE_BYTES, -(-end // PAGE_BYTES)))
         self.cached[offset:end] = data
         if self.unread:
             self.unread -= set(range(offset // PAGE_BYTES, -(-end // PAGE_BYTES)))
@@ -95,8 +110,7 @@ class Inode:
             _place(image, sector, version)
         sizes = [len(self.durable), *self.sizes]
         _resize(image, sizes[-1] if kept == 1.0 else rng.choice(sizes))
-        self.durable, self.cached = image, bytearray(image)
-        self._clean()
+        self._came_back(image)
 
     def keep_only(self, sectors: Collection[int]) -> None:
         """A power cut after which these sectors are there as last written, the others as last synced."""
@@ -105,8 +119,7 @@ class Inode:
         for sector, versions in self.dirty.items():
             if sector in sectors:
                 _place(image, sector, versions[-1])
-        self.durable, self.cached = image, bytearray(image)
-        self._clean()
+        self._came_back(image)
 
     def flip(self, offset: int, bit: int) -> None:
         """One bit is wrong from now on, on the medium and in the cache; what was to be written there is, flipped."""
@@ -118,6 +131,11 @@ class Inode:
             at = sector * SECTOR_BYTES
             dirty[sector] = [bytes(self.cached[at : at + len(dirty[sector][-1])])]
             self._written = [(each, version) for each, versions in dirty.items() for version in versions]
+
+    def _came_back(self, image: bytearray) -> None:
+        self.durable, self.cached = image, bytearray(image)
+        self.holes = {page for page in self.holes if not any(image[page * PAGE_BYTES : (page + 1) * PAGE_BYTES])}
+        self._clean()
 
     def _clean(self) -> None:
         self._written.clear()

@@ -25,6 +25,7 @@ from tests.fakes.loop import Owner
 from tests.fakes.net import FakeHost, FakeNet
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import FakeThreads
+from vlsn.levels import LEVELS
 from vlsn.seams import Seams
 
 
@@ -47,6 +48,8 @@ class Machine:
         self.disk = FakeDisk(rng=rng, capacity_bytes=capacity_bytes)
         self.stores = FakeStores(self.disk)
         self.clock_offset_us = 0
+        self.levels = LEVELS
+        """Of the binary that its next process runs."""
         self.process: Process | None = None
         self.disk.on_stop = self.kill
 
@@ -105,6 +108,7 @@ class Process:
             random=SeededRandom(machine.rng),
             threads=self.threads,
             stores=machine.stores,
+            levels=machine.levels,
         )
 
     @property

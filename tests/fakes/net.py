@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from contextvars import Context
 from functools import cache
@@ -59,6 +59,9 @@ class FakeNet:
         self.default_delay_s = delay_s
         self.delays_s: dict[tuple[str, str], tuple[float, float]] = {}
         """By (source, target), where it is not the default: a slow link."""
+        self.bytes_per_s: dict[tuple[str, str], float] = {}
+        """By (source, target), where a link is narrow: what its channels carry, one message behind the other."""
+        self._busy_until: dict[tuple[str, str], float] = {}
         self.stall_s = stall_s
         self.window_bytes = window_bytes
         self.cut_rate = cut_rate
@@ -67,6 +70,12 @@ class FakeNet:
         """How likely what is under way from a process that ends arrives."""
         self.late = 0
         """Messages that arrived when their sender's process had ended, or that of who listened when they were sent."""
+        self.on_said: Callable[[str, str, str, bytes], None] = lambda source, target, path, body: None
+        """The answer, of status 200, to a question of ``target`` is there."""
+        self.on_taken: Callable[[str, str, bytes], None] = lambda source, target, message: None
+        """``target`` has taken a message of a channel; who sent it lives."""
+        self.on_internal: Callable[[str, str, bytes], None] = lambda name, path, body: None
+        """A host has answered that it met a fault of its own."""
         self.listeners: dict[tuple[str, int], FakeListener] = {}
         self.connections: list[Connection] = []
         self.owners: dict[tuple[str, int], str] = {}
@@ -145,6 +154,13 @@ class FakeNet:
         low, high = self.delays_s.get((source, target), self.default_delay_s) if self.delays_s else self.default_delay_s
         return low + (high - low) * self.rng.random()
 
+    def carries_s(self, source: str, target: str, size: int, from_s: float) -> float:
+        rate = self.bytes_per_s.get((source, target)) if self.bytes_per_s else None
+        if not rate:
+            return from_s
+        done = self._busy_until[source, target] = max(from_s, self._busy_until.get((source, target), 0.0)) + size / rate
+        return done
+
     def blocked(self, source: str, target: str) -> bool:
         if not self._blocked and not self._dark:
             return False
@@ -160,6 +176,9 @@ class FakeNet:
 
     def came_late(self) -> None:
         self.late += 1
+
+    def taken(self, source: str, target: str, message: bytes) -> None:
+        self.on_taken(source, target, message)
 
     @property
     def brings(self) -> int:
@@ -294,6 +313,8 @@ class FakeHost:
             if connection is not None:
                 connection.cut("the client gave up before the upgrade arrived")
             raise
+        if isinstance(answer, Response) and answer.status == 200:
+            self._net.on_said(server, self.name, path, bytes(answer.body))
         return answer, connection
 
     async def _served(
@@ -367,6 +388,8 @@ class FakeListener:
             self._net.loop.call_exception_handler(context)
             answer = problem.response(problem.internal(fault, "a request"))
         if isinstance(answer, Response):
+            if answer.status == 500 and self.host.alive:
+                self._net.on_internal(self.host.name, request.path, bytes(answer.body))
             return Response(answer.status, Headers(answer.headers), bytes(answer.body)), None
         connection = self._net.open(
             client,

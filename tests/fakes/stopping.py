@@ -144,6 +144,14 @@ class StoppingFile:
         with self._disk.step("sync", self._path):
             self._file.sync()
 
+    def allocated(self) -> int:
+        with self._disk.step("allocated", self._path):
+            return self._file.allocated()
+
+    def punch(self, offset: int, size: int) -> None:
+        with self._disk.step("punch", self._path):
+            self._file.punch(offset, size)
+
     def allocate(self, size: int) -> None:
         with self._disk.step("allocate", self._path, 0, size):
             self._file.allocate(size)

@@ -25,7 +25,7 @@ from tests.golden.hex import golden
 from tests.vlsn.strategies import blocks, entry_lists, rebuilt, with_batch_header, with_block_header
 from vlsn import batch, block, frame, stream
 from vlsn.checksum import crc
-from vlsn.errors import BadBody, TooLarge
+from vlsn.errors import BadBody, TooLarge, WrongVersion
 from vlsn.nodefile import NodeRecord
 from vlsn.records import CheckpointEnd, CheckpointStart, GroupEntry, RollbackEnd, RollbackStart, TermEntry
 from vlsn.seal import Values, seal
@@ -43,7 +43,7 @@ class Format:
     again: Callable[[bytes], bytes | None]
     """Decodes, and gives what was decoded as bytes again; None where there is no one encoding."""
     reseal: Callable[[bytes], bytes] = lambda data: data
-    errors: tuple[type[Exception], ...] = (BadBody,)
+    errors: tuple[type[Exception], ...] = (BadBody, WrongVersion)
 
 
 def again(kind: Any) -> Callable[[bytes], bytes]:
@@ -176,7 +176,10 @@ FORMATS = {
     "produce request": Format(st.just(produce.request_header(7, Acks.MAJORITY, 10_000) + b"batch"), request_again),
     "block": Format(blocks(), rebuilt, with_block_header),
     "batch": Format(
-        entry_lists().map(lambda drawn: batch.encode(*drawn)), batch_again, with_batch_header, (BadBody, TooLarge)
+        entry_lists().map(lambda drawn: batch.encode(*drawn)),
+        batch_again,
+        with_batch_header,
+        (BadBody, TooLarge, WrongVersion),
     ),
     "frame": Format(st.binary(max_size=80).map(framed), frame_again, reseal_frame),
     "segment": Format(st.just(golden("segment.hex")), segment_again, reseal_end),

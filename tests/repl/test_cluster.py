@@ -217,3 +217,25 @@ async def _wait_durable(urls: list[str], vlsn: int) -> None:
             )
     finally:
         await network.close()
+
+
+@pytest.mark.real
+def test_settings_of_a_config_file_are_every_new_nodes_and_a_file_fits_any_segment(tmp_path: Path) -> None:
+    base = free_base_port(1)
+    config = tmp_path / "all.toml"
+    config.write_text('segment_bytes = 65536\nname = "n9"\nlisten = "127.0.0.1:1"\n')
+    lines = tmp_path / "lines"
+    written = [b"%06d " % number + b"x" * (number % 700) for number in range(6_000)]
+    lines.write_bytes(b"\n".join(written) + b"\n")
+    assert lines.stat().st_size > 30 * 65536
+    directory = tmp_path / "data"
+    with command(directory, base, "--nodes", "1", "--config", str(config)) as cluster:
+        cluster.lines_until("ready cluster")
+        assert load_node_config(path=directory / "n1" / "node.toml", environment={}).segment_bytes == 65536
+        appending = [sys.executable, "-m", "repl.cli.start", "append", "--url", cluster.urls[0], "--file", str(lines)]
+        appended = subprocess.run(appending, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert (appended.returncode, appended.stderr) == (0, "")
+        first, last = map(int, appended.stdout.split())
+        assert last - first + 1 == len(written)
+        with connect_sync(cluster.urls[0]) as log:
+            assert [entry.value for entry in log.read()] == written

@@ -238,6 +238,38 @@ def test_priority_delays_and_nothing_else() -> None:
     assert kinds(one.tick(1.5 + 2.1 * PRIORITY_DELAY_S, at)) == [Ask]
 
 
+@pytest.mark.parametrize(
+    ("priorities", "turn"),
+    [
+        ({}, (0.0, 0.3)),  # n1 and n3 share one
+        ({"n1": 2}, (0.05, 0.1)),
+        ({"n1": 10, "n2": 10}, (0.05, 0.1)),  # whoever has ended does not count
+        ({"n3": 2}, (0.25, 0.3)),
+        ({"n1": 0}, (0.25, 0.3)),
+        ({"n3": 5, "n4": 5, "n5": 2}, (0.65, 0.7)),  # 0 to 0.3: n3 and n4; 0.45 to 0.5: n5
+        ({"n4": 7, "n5": 9}, (0.4, 0.7)),  # n5, n4, then n1 and n3
+    ],
+)
+def test_once_the_masters_process_has_ended_priorities_take_turns(
+    priorities: dict[str, int], turn: tuple[float, float]
+) -> None:
+    names = [NodeName(f"n{number}") for number in range(1, 6 if "n5" in priorities else 4)]
+    members = electors(names, **priorities)
+    drawn: list[tuple[float, float]] = []
+
+    def uniform(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return high
+
+    one = Election(record(), now=0.0, timeout_s=TIMEOUT, uniform=uniform)
+    one.heard(NAMES[1], Term(0), 1.0, members)
+    one.gone(NAMES[1], 1.1, members)
+    assert drawn[-1] == pytest.approx(turn)
+    assert one.due_in(1.1) == pytest.approx(turn[1])
+    one.gone(NAMES[1], 1.2, members)  # heard of once more: nothing is drawn again
+    assert one.due_in(1.2) == pytest.approx(turn[1] - 0.1)
+
+
 def test_priority_0_stands_after_five_rounds_without_a_master() -> None:
     members = electors(n1=0)
     one, at = election(), standing(members=members)

@@ -96,7 +96,6 @@ def test_a_hello_is_read() -> None:
     [
         {},
         [],
-        GOOD | {"x": 1},
         *(GOOD | {"incarnation": text} for text in ("xyz", "0" * 15, "0" * 16 + "\n", "A" * 16, 0)),
         *(GOOD | {"process": text} for text in ("xyz", "")),
         *(GOOD | {"purpose": text} for text in ("?", "", None)),

@@ -130,10 +130,34 @@ def test_a_duplicate_is_as_safe_as_it_asks_and_ends_with_the_term() -> None:
 
 
 def test_what_was_durable_before_this_term_is_answered_before_its_first_block_is() -> None:
+    """And once a majority has told that it holds it: who did when it became durable may have lost its disk."""
     master = Master()
     first = master.log.allocated + 1
+    master.book.set_group([OWN, OTHER], Vlsn(first + 10))
     master.send(7, 0)
     answers = master.send(7, 0, acks=Acks.MAJORITY)
     master.book.repeat(Append(Values([b""]), Acks.NONE, lambda _: None, 0.0), durable=Vlsn(first))
-    master.book.release_repeats()
-    assert answers == [(first, first, True)]
+    master.own_synced()
+    assert answers == []
+    master.book.note(OTHER, Vlsn(first))
+    assert (answers, master.book.durable) == ([(first, first, True)], 0)
+
+
+def test_an_acknowledgement_that_was_withdrawn_counts_for_nothing() -> None:
+    durable: list[Vlsn] = []
+    told: list[Appended | VlsnLogError] = []
+    book = AppendBook(OWN, Term(1), on_durable=durable.append, clock=lambda: 0.0, seconds=Seconds())
+    book.set_group([OWN, OTHER, Incarnation(3)], Vlsn(1))
+    append = Append(Values([b"one"]), Acks.MAJORITY, told.append, 0.0)
+    append.first = append.last = Vlsn(9)
+    append.term = Term(1)
+    book.sealed([append])
+    book.note(OTHER, Vlsn(9))
+    book.withdraw(OTHER)
+    book.note(OWN, Vlsn(9))
+    assert (durable, told) == ([], [])
+    book.note(OTHER, Vlsn(4))  # it came back with less
+    assert (durable, told) == ([4], [])
+    book.note(Incarnation(3), Vlsn(9))
+    assert durable == [4, 9]
+    assert told == [Appended(Vlsn(9), Vlsn(9), Term(1), True, 2, Acks.MAJORITY)]

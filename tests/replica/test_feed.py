@@ -33,6 +33,9 @@ class Master(Channel):
         self.events.append(bytes(message))
         return True
 
+    def received_bytes(self) -> int:
+        return 0
+
     async def receive(self) -> bytes:
         if not self._messages:
             raise ChannelClosed("hung up")
@@ -87,6 +90,7 @@ async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 
         roll_back=roll_back,
         drained=drained,
         offload=offload,
+        on_progress=lambda: None,
         on_position=lambda _: None,
     )
     ended: list[BaseException] = []

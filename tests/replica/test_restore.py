@@ -329,13 +329,16 @@ def test_sessions_are_few_hold_the_log_and_end_when_nobody_asks() -> None:
 # Pure parts.
 
 
-def offer(name: str, first: int, dtvlsn: int, restores: int = 0, feeders: int = 0, full: bool = False) -> Offer:
+def offer(
+    name: str, first: int, dtvlsn: int, restores: int = 0, feeders: int = 0, full: bool = False, term: int = 0
+) -> Offer:
     return Offer(
         group="g",
         name=name,
         incarnation="0" * 16,
         first=first,
         dtvlsn=dtvlsn,
+        dtvlsn_term=term,
         restores=restores,
         feeders=feeders,
         full=full,
@@ -351,11 +354,15 @@ def test_the_least_loaded_of_those_fresh_enough_is_chosen() -> None:
     )
     full, empty = offer("e", 1, 100_000, full=True), offer("f", 0, 0)
     everyone = [far, busy, master, idle, full, empty]
-    names = [each.name for each in choose(everyone, have=Vlsn(0), durable=Vlsn(0))]
+    names = [each.name for each in choose(everyone, have=Vlsn(0), durable=(0, 0))]
     assert names == ["d", "c", "b"]
-    assert [each.name for each in choose(everyone, have=Vlsn(300), durable=Vlsn(0))] == ["c", "b", "d"]
-    assert [each.name for each in choose(everyone, have=Vlsn(0), durable=Vlsn(99_500))] == ["c", "b"]
-    assert choose([far], have=Vlsn(0), durable=Vlsn(11)) == []
+    assert [each.name for each in choose(everyone, have=Vlsn(300), durable=(0, 0))] == ["c", "b", "d"]
+    assert [each.name for each in choose(everyone, have=Vlsn(0), durable=(0, 99_500))] == ["c", "b"]
+    assert choose([far], have=Vlsn(0), durable=(0, 11)) == []
+    assert [each.name for each in choose([far], have=Vlsn(0), durable=(4, 10))] == ["a"]  # it tells of no term
+    later, older = offer("g", 1, 90, term=5), offer("h", 1, 200, term=3)
+    assert [each.name for each in choose([later, older], have=Vlsn(0), durable=(4, 90))] == ["g"]
+    assert choose([later, older], have=Vlsn(0), durable=(5, 91)) == []
 
 
 Runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=6)

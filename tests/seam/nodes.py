@@ -20,6 +20,7 @@ from vlsn.ids import NodeName
 from vlsn.limits import KIB
 
 PORT = 7701
+JSON = {"Content-Type": "application/json"}
 SEGMENT = 64 * KIB
 BIG = b"." * 4000
 """What makes an entry fill a segment soon."""

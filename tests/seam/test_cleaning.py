@@ -53,7 +53,8 @@ def test_every_node_cleans_and_all_read_on_from_where_they_begin(seed: int) -> N
             assert said["segments"] >= 2
             assert said["bytes"] == said["segments"] * SEGMENT
         assert {hold["owner"] for hold in status(group, "n1")["holds"]} == {"feeder", "checkpoint"}
-        assert {hold["owner"] for hold in status(group, "n2")["holds"]} == {"checkpoint"}
+        held = {hold["name"] for hold in status(group, "n2")["holds"] if hold["owner"] == "feeder"}
+        assert held == {"n1", "n3"}  # as the master has told it
         metrics = group.nodes["n1"].service.metrics_text().decode()
         assert 'vlsnlog_hold_vlsn{name="n2",owner="feeder"}' in metrics
         assert "vlsnlog_cleaned_segments_total" in metrics
@@ -69,7 +70,7 @@ def test_every_node_cleans_and_all_read_on_from_where_they_begin(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-def test_a_replica_that_is_away_holds_the_masters_log_and_catches_up(seed: int) -> None:
+def test_a_replica_that_is_away_holds_the_others_logs_and_catches_up(seed: int) -> None:
     async def main() -> None:
         group = Group(seed, **CLEANS, retention_bytes=5 * SEGMENT)
         await group.start()
@@ -78,10 +79,12 @@ def test_a_replica_that_is_away_holds_the_masters_log_and_catches_up(seed: int) 
         await group.until(lambda: status(group, "n1")["feeders"] != [], "fed")
         group.kill("n3")
         await append(group, 150)
-        await group.until(lambda: first(group, "n2") > 40, "n2, which nobody holds, has cleaned")
-        await group.until(lambda: status(group, "n1")["cleaning"]["blocked"] > 0, "n1 is held")
-        assert first(group, "n1") < 12
-        assert status(group, "n1")["cleaning"]["blocked_by"] == ["feeder n3"]
+        for name in ("n1", "n2"):
+            await group.until(
+                lambda name=name: status(group, name)["cleaning"]["blocked_by"] == ["feeder n3"],  # type: ignore[misc]
+                f"{name} is held",
+            )
+            assert first(group, name) < 12
         await group.start("n3")
         await group.until(lambda: group.nodes["n3"].dtvlsn() >= group.nodes["n1"].dtvlsn() > 150, "n3 has all of it")
         await group.until(lambda: first(group, "n1") > 40, "n1 has cleaned")

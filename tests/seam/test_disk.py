@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import posixpath
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.disk import FakeDisk
 from vlsn.disk import IOV_MAX, PosixDisk
-from vlsn.errors import LogInUse
+from vlsn.errors import LogInUse, NoRegularFile
 from vlsn.seams import Buffer, Disk
 
 
@@ -99,6 +101,15 @@ def test_open_says_what_is_wrong(disk: Disk, at: At) -> None:
     disk.open(at("a"), create=True).close()
     with pytest.raises(FileExistsError):
         disk.open(at("a"), create=True)
+
+
+def test_a_directory_is_no_file(disk: Disk, at: At) -> None:
+    disk.make_directory(at("d"))
+    for write in (False, True):
+        with pytest.raises(NoRegularFile, match="d is a directory where a regular file belongs"):
+            disk.open(at("d"), write=write)
+    with pytest.raises(NoRegularFile, match="d is a directory"):
+        disk.lock(at("d"))
 
 
 def test_a_file_opened_to_read_takes_no_write(disk: Disk, at: At) -> None:
@@ -209,7 +220,109 @@ def test_releasing_twice_takes_nobody_elses_lock(disk: Disk, at: At) -> None:
     second.release()
 
 
+def test_a_lock_outlives_its_file(disk: Disk, at: At) -> None:
+    held = disk.lock(at("LOCK"))
+    disk.remove(at("LOCK"))
+    assert disk.is_locked(at("LOCK"))
+    with pytest.raises(LogInUse):
+        disk.lock(at("LOCK"))
+    assert disk.is_locked(at("LOCK"))
+    held.release()
+    assert not disk.is_locked(at("LOCK"))
+    disk.lock(at("LOCK")).release()
+
+
 # The real one alone.
+
+
+OLDER = """
+import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+try:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+except OSError:
+    print("refused", flush=True)
+else:
+    print("held", flush=True)
+input()
+"""
+"""The lock of releases before the directory was locked, too: on the file alone."""
+
+
+@contextmanager
+def older(path: str) -> Iterator[str]:
+    holder = subprocess.Popen([sys.executable, "-c", OLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with holder:
+        assert holder.stdout is not None
+        yield holder.stdout.readline().decode().strip()
+        holder.kill()
+
+
+def test_an_older_release_and_this_one_still_exclude_each_other(tmp_path: Path) -> None:
+    path = str(tmp_path / "LOCK")
+    with older(path) as said:
+        assert said == "held"
+        assert PosixDisk().is_locked(path)
+        with pytest.raises(LogInUse):
+            PosixDisk().lock(path)
+    held = PosixDisk().lock(path)
+    with older(path) as said:
+        assert said == "refused"
+    held.release()
+    with older(path) as said:
+        assert said == "held"
+
+
+def test_a_locked_directory_is_found_wherever_it_is_moved_and_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    disk = PosixDisk()
+    disk.make_directory("log")
+    held = disk.lock("log/LOCK")
+    os.rename("log", "moved")
+    os.makedirs("elsewhere/log")
+    os.mkdir("log")
+    monkeypatch.chdir("elsewhere")
+    file = disk.open("log/a", create=True)
+    file.write(0, [b"x"])
+    file.close()
+    disk.rename("log/a", "log/b")
+    disk.sync_directory("log")
+    assert disk.list("log") == ["LOCK", "b"] and disk.exists("log/b") and not disk.exists("log/a")
+    assert disk.free_bytes("log") > 0
+    assert disk.open("log/b").read(0, 1) == b"x"
+    with pytest.raises(FileNotFoundError, match="log/a"):
+        disk.open("log/a")
+    disk.remove("log/b")
+    assert os.listdir(tmp_path / "moved") == ["LOCK"]
+    assert not os.listdir(tmp_path / "log") and not os.listdir(tmp_path / "elsewhere" / "log")
+    held.release()
+    assert disk.list("log") == []
+
+
+def test_what_is_no_file_is_refused_at_once_by_its_path(tmp_path: Path) -> None:
+    """Nobody writes to the FIFO: an open that waits for one would wait for ever."""
+    disk, before = PosixDisk(), len(os.listdir("/proc/self/fd"))
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "s"))
+    said = {"link": "a symbolic link that leads nowhere", "device": "a device", "fifo": "a FIFO", "s": "a socket"}
+    for name, kind in said.items():
+        path = str(tmp_path / name)
+        assert disk.exists(path)
+        for refused in (lambda: disk.open(path), lambda: disk.open(path, write=True), lambda: disk.lock(path)):  # noqa: B023
+            with pytest.raises(NoRegularFile, match=f"{path} is {kind} where a regular file belongs"):
+                refused()
+    (tmp_path / "file").write_bytes(b"whole")
+    (tmp_path / "good").symlink_to("file")
+    good = disk.open(str(tmp_path / "good"))
+    assert good.read(0, 10) == b"whole"
+    good.close()
+    assert not (tmp_path / "nowhere").exists()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_calls_that_the_kernel_ends_early_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +368,22 @@ def test_a_lock_ends_with_its_process_and_asking_does_not_take_it(tmp_path: Path
     held = disk.lock(path)
     assert disk.is_locked(path)
     held.release()
+
+
+def test_to_drop_what_is_cached_is_asked_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open believes no page of it: what a power cut would leave is what it reads."""
+    asked: list[tuple[str, int, int, int]] = []
+    advise = os.posix_fadvise
+
+    def watched(fd: int, offset: int, size: int, advice: int) -> None:
+        asked.append((os.readlink(f"/proc/self/fd/{fd}"), offset, size, advice))
+        advise(fd, offset, size, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", watched)
+    file = PosixDisk().open(str(tmp_path / "a"), create=True)
+    file.drop_cache()
+    file.close()
+    assert asked == [(str(tmp_path / "a"), 0, 0, os.POSIX_FADV_DONTNEED)]
 
 
 def test_a_failed_lock_leaves_no_descriptor_open(tmp_path: Path) -> None:

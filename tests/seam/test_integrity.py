@@ -88,6 +88,7 @@ def test_a_replica_whose_copy_is_the_odd_one_out_is_restored() -> None:
         await group.start(odd)
         await healed(group, told, odd)
         assert verdicts(group, odd) == ["minority"]
+        assert [name for name in group.machines[odd].disk.list(f"/{odd}") if name.endswith(".vlog.old")]
         assert set(verdicts(group, group.master)) <= {"sound"}
         await group.stop()
 

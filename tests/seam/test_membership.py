@@ -9,7 +9,7 @@ import msgspec
 
 from repl.leading import Leading
 from tests.fakes.loop import run
-from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
+from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 
 
 async def ordered(group: Group, to: str = "", **change: Any) -> tuple[int, dict[str, Any]]:
@@ -398,7 +398,9 @@ def test_who_is_not_the_master_shows_the_way_to_it() -> None:
         replica = next(name for name in group.names if name != group.master)
         await group.until(lambda: group.state(replica) == "REPLICA", "it follows")
         for call in ("admin/group", "admin/transfer?to=n2"):
-            response = await group.client.request("POST", f"{group.url(replica)}/v1/{call}", body=b"{}", timeout_s=5.0)
+            response = await group.client.request(
+                "POST", f"{group.url(replica)}/v1/{call}", headers=JSON, body=b"{}", timeout_s=5.0
+            )
             assert response.status == 307
             assert response.headers["Location"] == f"{group.url(group.master)}/v1/{call}"
         shown = await group.client.request("GET", f"{group.url(replica)}/v1/group", timeout_s=5.0)

@@ -388,6 +388,45 @@ def test_a_block_that_is_damaged_on_every_node_stays_damaged() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("vlsn", [20, 0])
+def test_a_segment_that_was_cut_short_on_a_stopped_node_is_made_whole(vlsn: int, checkpoint: bool) -> None:
+    """A sealed one, behind the last checkpoint (the open meets it) or before it (the scrub does), is mended.  The last
+    one is restored: where its log had ended nothing says."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        settings = {"scrub_bytes_per_s": 1 << 20, "scrub_period_s": 1.0}
+        group = await filled(64, told, checkpoint_period_s=600.0, checkpoint_bytes=1 << 30, **settings)
+        if checkpoint:
+            await group.nodes["n3"].service.checkpoint()
+        await asyncio.sleep(3.0)  # the idle end is stated
+        path, offset = place(group, "n3", vlsn or max(told))
+        group.kill("n3")
+        disk = group.machines["n3"].disk
+        whole = disk.content(path)
+        disk.write_content(path, whole[: offset + 40])
+        await group.start("n3")
+
+        def whole_again() -> bool:
+            node = group.nodes["n3"]
+            mended = node.restoration.count if not vlsn else len(disk.content(path)) == len(whole)
+            return bool(mended) and node.log is not None and node.dtvlsn() >= max(told)
+
+        await group.until(whole_again, "n3 has mended and follows", limit_s=60)
+        assert await group.read("n3") == told
+        assert group.nodes["n3"].events.counts["mended"] == bool(vlsn)
+        assert group.nodes["n3"].restoration.count == (not vlsn)
+        await group.stop()
+        machine = group.machines["n3"]
+        machine.kill()
+        report = verify(machine.disk, machine.stores, "/n3")
+        assert not report.findings, report.findings
+        assert not group.fatal
+
+    run(main())
+
+
 @pytest.mark.parametrize("byte", [0, 5, 13, FRAME_BYTES + 20, FRAME_BYTES + 300])
 @pytest.mark.parametrize("behind", [1, 0])
 def test_a_log_that_does_not_open_for_damaged_blocks_is_mended_and_opened(byte: int, behind: int) -> None:

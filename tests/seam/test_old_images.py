@@ -7,11 +7,13 @@ from random import Random
 
 import pytest
 
+from repl.images import NOTHING, Told
 from repl.members import TELL_S
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import changed, electable, fed, has_all, incarnation, listed, told
+from vlsn.ids import Vlsn
 from vlsn.segment import FIRST_FRAME, segment_name
 
 
@@ -129,12 +131,24 @@ def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
         group.kill(*group.names)
         group.net.heal()
         await group.start(winner, voter)
+        said = [NOTHING]
+
+        def follows() -> bool:
+            node = group.nodes[voter]
+            if node.log is not None and node.members.told() != said[-1]:
+                said.append(node.members.told())
+            return node.state == "REPLICA"
+
+        await group.until(follows, "it follows")
         await group.serving(winner)
-        await group.until(lambda: group.state(voter) == "REPLICA", "it follows")
         term = group.nodes[winner].opened().node_file.record.term
         record = group.nodes[voter].opened().node_file.record
         assert (record.voted_for, record.vote_term) == (winner, term)
-        assert group.nodes[voter].opened().range.last < longer
+        log = group.nodes[voter].opened()
+        assert log.range.last < longer
+        told_of = [told for told in said if told.term == term]
+        assert Told(record.sequence, term) in told_of  # the vote, before the feed
+        assert all(log.history.term_of(Vlsn(told.vlsn)) == told.block_term for told in told_of)
         group.kill(voter)
         await back(group, voter)
         assert group.nodes[voter].old_images == 0
@@ -171,6 +185,31 @@ def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
         await group.serving()
         await has_all(group, entries)
         await group.until(lambda: listed(group)[forgets].incarnation == incarnation(group, forgets), "it is admitted")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_the_answer_of_an_empty_node_is_not_enough() -> None:
+    """A wiped member answers at once, and has heard of nobody; the one who remembers is slow to answer."""
+
+    async def main() -> None:
+        group, entries = await started(71)
+        wiped, forgets = (name for name in group.names if name != group.master)
+        image = group.machines[forgets].image()
+        entries |= await told(group, 20, "later ")
+        await has_all(group, entries)
+        group.kill(wiped, forgets)
+        group.machine(wiped)
+        group.machines[forgets].put_back(image)
+        group.net.split([group.master], [wiped, forgets])
+        await group.start(wiped, forgets)
+        await asyncio.sleep(1.0)
+        assert not group.nodes[forgets].recognised
+        group.net.heal()
+        await group.until(lambda: group.nodes[forgets].recognised, "it has asked")
+        assert group.nodes[forgets].old_images == 1
         await group.stop()
         assert not group.fatal
 
@@ -242,6 +281,57 @@ def test_an_honest_start_is_never_taken_for_an_old_image(seed: int) -> None:
                 await group.until(lambda: all(n.state in ("MASTER", "REPLICA") for n in group.nodes.values()), "whole")
         assert lives == 25
         await group.until(lambda: all(n.state in ("MASTER", "REPLICA") for n in group.nodes.values()), "whole")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", [67, 68])
+def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(seed: int) -> None:
+    """The image is of between a node's vote in a term and its rollback by that term's master: the same node file, and a
+    tail of an older term that is longer than what the node acknowledged in its place."""
+
+    async def main() -> None:
+        group, entries = await started(seed)
+        old = group.master
+        left = [name for name in group.names if name != old]
+        group.net.split([old, "client"], left)
+        for number in range(30):
+            assert (await group.append(b"alone %d" % number, to=old, acks="none"))[0] == 200
+        tail = group.nodes[old].opened().range.last
+        await group.until(lambda: group.master != old, "another one leads")
+        await group.serving()
+        master = group.master
+        (lacks,) = (name for name in left if name != master)
+        group.kill(*group.names)
+        group.net.heal()
+        await group.start(master, old)
+        node = group.nodes[old]
+        await group.until(lambda: node.record is not None and node.record.voted_for == master, "it votes")
+        image = group.machines[old].image()
+        sequence = node.opened().node_file.record.sequence
+        assert node.opened().range.last == tail  # not rolled back yet
+        await group.serving(master)
+        group.net.block(lacks, master)
+        group.net.block(master, lacks)
+        await group.start(lacks)
+        entries |= await told(group, 8, "acknowledged ")
+        assert max(entries) < tail
+        await asyncio.sleep(TELL_S + 1)
+        assert node.opened().node_file.record.sequence == sequence
+        assert group.nodes[lacks].opened().range.last < min(vlsn for vlsn, value in entries.items() if b"ack" in value)
+        group.kill(master, old)
+        group.net.heal()
+        group.machines[old].put_back(image)
+        await group.start(old)
+        await group.until(lambda: group.nodes[old].recognised, "it has asked")
+        assert group.nodes[old].old_images == 1
+        await asyncio.sleep(20.0)
+        assert not any(node.is_master() for node in group.nodes.values())
+        await group.start(master)
+        await group.serving()
+        await has_all(group, entries)
         await group.stop()
         assert not group.fatal
 

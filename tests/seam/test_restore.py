@@ -15,7 +15,7 @@ from tests.fakes.disk import Call
 from tests.fakes.loop import run
 from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
+from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.sim.logs import places
 from vlsn.ids import Vlsn
 from vlsn.limits import KIB
@@ -135,7 +135,11 @@ def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
         other = next(name for name in group.names if name != group.master)
         ask = {"group": "sim", "sender": other, "to": group.master, "incarnation": "0" * 16, "purpose": "open"}
         answer = await group.client.request(
-            "POST", f"{group.url(group.master)}/v1/peer/restore", body=msgspec.json.encode(ask), timeout_s=5.0
+            "POST",
+            f"{group.url(group.master)}/v1/peer/restore",
+            headers=JSON,
+            body=msgspec.json.encode(ask),
+            timeout_s=5.0,
         )
         offer = read_offer(bytes(answer.body))
         assert offer.session and offer.record is not None and offer.record.vlsn == offer.dtvlsn > 0
@@ -252,7 +256,8 @@ def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() ->
         await group.until(lambda: group.master == master, "it leads again")
         begins = [group.nodes[name].opened() for name in (other, master)]
         await group.until(lambda: begins[0].range.first + 20 < begins[1].range.first, "it has cleaned more")
-        path, start, end = places(group.machines[other].disk, f"/{other}")[begins[0].range.first]
+        copy = places(group.machines[other].disk, f"/{other}")
+        path, start, end = copy[min(block for block in copy if block.first >= begins[0].range.first)]
         group.machines[other].disk.flip_bit(path, (start + end) // 2)
         await group.start("n3")
 
@@ -523,6 +528,38 @@ def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again
         group.kill("n2")
         await append(group, 5, told)  # with n1 it is a majority
         await caught_up(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.3, 2.0])
+def test_both_replicas_are_restored_when_a_person_asks_for_both(apart_s: float) -> None:
+    """At once, or the second while the first is at it: the master has no majority meanwhile, and provides to both."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(91, segment_bytes=SEGMENT)
+        await group.start()
+        await group.serving()
+        await append(group, 60, told)
+        await group.until(lambda: all(node.dtvlsn() >= max(told) for node in group.nodes.values()), "all have all")
+        master = group.master
+        others = [name for name in group.names if name != master]
+        for name in others:
+            response = await group.client.request("POST", f"{group.url(name)}/v1/admin/restore", timeout_s=5.0)
+            assert response.status == 200, response
+            await asyncio.sleep(apart_s)
+
+        def restored() -> bool:
+            return all(len(group.nodes[name].restoration.history) == 1 for name in others)
+
+        await group.until(restored, "both have restored")
+        await group.serving()
+        await group.until(lambda: all(node.dtvlsn() >= max(told) for node in group.nodes.values()), "all have all")
+        for name in group.names:
+            assert await group.read(name) == told
         await group.stop()
         assert not group.fatal
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tests.fakes.disk import Call
-from tests.sim.logs import FIRST_FRAME, places
+from tests.sim.logs import FIRST_FRAME, Block, places
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -20,7 +20,7 @@ SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))
 QUICK_DISK_S = (0.0, 0.000_5)
 NEAR_BYTES = 12_000
 """So near the end of a log, most of what lies there is read again by the next open."""
-Copies = Mapping[str, Mapping[int, tuple[str, int, int]]]
+Copies = Mapping[str, Mapping[Block, tuple[str, int, int]]]
 """Of each node, where the blocks lie that can be read."""
 
 
@@ -141,7 +141,9 @@ class Disks:
         durable = self.group.watch.durable
         copies = {each: places(self.group.machines[each].disk, f"/{each}") for each in self.group.names}
         fit = [
-            place for first, place in copies[name].items() if first in durable and self._is_safe(first, copies, name)
+            place
+            for block, place in copies[name].items()
+            if durable.get(block.first) == block and _is_safe(block, copies, name)
         ]
         if not fit:
             return False
@@ -150,12 +152,6 @@ class Disks:
         if self.rng.random() < 0.3:
             self.nemesis.die(name, power=False)
         return True
-
-    def _is_safe(self, first: int, copies: Copies, name: str) -> bool:
-        """Whether a good copy is left when that of ``name`` is bad, and most of those that have it are good."""
-        others = [copy for each, copy in copies.items() if each != name]
-        bad = sum(first not in copy for copy in others if copy and min(copy) < first < max(copy))
-        return any(first in copy for copy in others) and bad < (len(copies) - 1) // 2
 
     def wipe(self, name: str) -> object:
         """Another disk in its place: it comes back as an incarnation that nobody lists.  Half the time the master dies
@@ -178,6 +174,13 @@ class Disks:
         machine.stores.unreadable.clear()
         self.nemesis.lost = True
         self.group.watch.replaced(name)
+
+
+def _is_safe(block: Block, copies: Copies, name: str) -> bool:
+    """Whether a good copy is left when that of ``name`` is bad, and most of those that have it are good."""
+    others = [copy for each, copy in copies.items() if each != name and copy]
+    bad = sum(block not in copy for copy in others if min(copy).first < block.first < max(copy).first)
+    return any(block in copy for copy in others) and bad < len(others) // 2
 
 
 def _rolls_back(node: Node) -> bool:

@@ -10,7 +10,9 @@ from repl.node import Node
 from repl.service import NodeService
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
+from tests.sim.books import Books
 from tests.sim.watch import Violation, Watch
+from vlsn.errors import VlsnLogError
 from vlsn.ids import Vlsn
 
 TOLD = ("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.provides", "hold.dropped")
@@ -57,11 +59,15 @@ class SimNode(Node):
         super().synced(last_vlsn)
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
+        watch = self.group_of.watch
+        watch.rollback_begins(self, matchpoint)
         self.group_of.happened_first(self.name, "rollback")
-        copy = self.group_of.watch.copies[self.name]
-        copy.given_up_after = matchpoint
-        await super().roll_back(matchpoint)
-        copy.given_up_after = None
+        try:
+            await super().roll_back(matchpoint)
+        except VlsnLogError:
+            watch.rollback_refused(self)
+            raise
+        watch.rollback_ended(self)
 
     def durable_rose(self) -> None:
         self.group_of.watch.durable_rose(self)
@@ -75,6 +81,9 @@ class SimGroup(Group):
     def __init__(self, seed: int, size: int, say: Callable[[str], None], **settings: Any) -> None:
         super().__init__(seed, size, **settings)
         self.watch = Watch(self, say)
+        self.books = Books(self)
+        self.net.on_said, self.net.on_taken = self.books.said, self.books.taken
+        self.net.on_internal = self.watch.met_a_bug
         self.on_end: Callable[[str, BaseException], None] = lambda name, error: None
         self.on_event: Callable[[str, str, dict[str, Any]], None] = lambda name, event, fields: None
         self._say = say

@@ -1,19 +1,20 @@
 """Disks, node files and stores of a minority that are lost, or come back older, or with a flipped bit.
 
-An old image of a disk, or of a node file, is found out by the members that are up and have heard more of its node
-(docs/crash-safety.md); whoever comes up meanwhile has heard nothing.  So one comes back only while *every* other member
-that is up has heard more, and until the node has asked, nobody else is started.  When all who had heard of it die
-meanwhile, it is put back empty, as a person would.
+An old image of a disk, or of a node file, is found out by the members that are up and have heard of promises that it
+has forgotten (docs/crash-safety.md); whoever comes up meanwhile has heard nothing.  So one comes back only while every
+other node with a log that is up has heard of such a promise, by the simulation's own ``books``; whoever has not ends.
+Until the node has asked, nobody else is started.  When all who had heard of it die meanwhile, it is put back empty, as
+a person would.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from repl.images import Told, claim, forgotten
 from tests.fakes.kv import Contents
 from tests.fakes.machine import Image
-from tests.sim.logs import visible
+from tests.sim.logs import Block, visible
 from tests.sim.watch import newest_record
 from vlsn.nodefile import SLOT_BYTES, NodeRecord
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 IMAGE_RATE = 0.4
 """How often an image is made, of each strike."""
 LOOK_S = 0.05
+TAILS = ("vote", "rollback")
+"""Events of a node at which its log may end in what the next master does not have."""
+TAIL_RATE, TAIL_S = 0.3, (0.05, 3.0)
 IMAGES_MAX = 3
 """Of one node: the last ones."""
 
@@ -66,24 +70,44 @@ class Images:
 
     def look(self) -> None:
         """Now and then one is made, of a node that is up: it is a copy of what was synced, and of some of the rest."""
-        for name, images in self._images.items():
-            node = self.group.nodes.get(name)
-            if self.rng.random() < IMAGE_RATE and node is not None and node.log is not None and name != self.returning:
-                image = self.group.machines[name].image()
-                image.disk.power_cut(self.rng)
-                flips = {path: dict(bytes_) for path, bytes_ in self.group.watch.flips.items() if f"/{name}/" in path}
-                images.append(Kept(image, flips))
-                del images[:-IMAGES_MAX]
+        for name in self._images:
+            if self.rng.random() < IMAGE_RATE:
+                self._look_at(name)
+
+    def heard(self, name: str, event: str) -> None:
+        """Of a disk whose log may end in what a new master does not have one is made just then, and comes back soon."""
+        if event in TAILS and name in self._images and self.rng.random() < TAIL_RATE:
+            kept = self._look_at(name)
+            if kept is not None:
+                self.nemesis.later(self.rng.uniform(*TAIL_S), lambda: self._again(name, kept))
+
+    def _again(self, name: str, kept: Kept) -> None:
+        if self.nemesis.active:
+            self.nemesis.strike("old disk", name, lambda name: self._old_disk(name, kept))
+
+    def _look_at(self, name: str) -> Kept | None:
+        node = self.group.nodes.get(name)
+        if node is None or node.log is None or name == self.returning:
+            return None
+        image = self.group.machines[name].image()
+        image.disk.power_cut(self.rng)
+        flips = {path: dict(bytes_) for path, bytes_ in self.group.watch.flips.items() if f"/{name}/" in path}
+        kept = Kept(image, flips)
+        self._images[name] = [*self._images[name], kept][-IMAGES_MAX:]
+        return kept
 
     def _kept(self, name: str) -> Kept | None:
         images = self._images.get(name)
         return self.rng.choice(images) if images else None
 
-    def _old_disk(self, name: str) -> object:
-        kept = self._kept(name)
-        if kept is None or not self.group.listed(name) or not self._is_found_out(name, kept):
+    def _old_disk(self, name: str, kept: Kept | None = None) -> object:
+        kept = kept or self._kept(name)
+        record = record_in(kept.image, name) if kept is not None else None
+        if kept is None or record is None:
             return False
-        self._goes(name)
+        blocks = {block for block, _ in visible(kept.image.disk, f"/{name}", kept.flips)}
+        if not self._comes_back(name, record, blocks):
+            return False
         self.group.put_back(name, kept.image)
         self.group.watch.flips.update({path: dict(bytes_) for path, bytes_ in kept.flips.items()})
         return True
@@ -91,41 +115,33 @@ class Images:
     def _old_node_file(self, name: str) -> object:
         kept = self._kept(name)
         record = record_in(kept.image, name) if kept is not None else None
-        node = self.group.nodes.get(name)
-        if record is None or node is None or node.log is None or not self.group.listed(name):
+        if kept is None or record is None or not self._comes_back(name, record, self.group.watch.copies[name].blocks):
             return False
-        now = node.log.node_file.record
-        if record == now or not self._all_heard_more(record, node.log.history.last_term, node.log.range.last):
-            return False
-        self._goes(name)
-        assert kept is not None
         disk = self.group.machines[name].disk
         disk.write_content(f"/{name}/node.id", kept.image.disk.content(f"/{name}/node.id"))
         return True
 
-    def _goes(self, name: str) -> None:
-        """Its process ends; as soon as it is back it is asked after."""
+    def _comes_back(self, name: str, record: NodeRecord, blocks: Collection[Block]) -> bool:
+        """Its process ends; as soon as it is back, with that, it is asked after.  False when nobody is up who could
+        know it better."""
+        if self.returning or not self.group.listed(name) or record.incarnation != self.group.nodes[name].incarnation:
+            return False
+        others = [each for each in self.group.nodes if each != name and self.group.watch.copies[each].blocks]
+        heard = {each: self.group.books.of(each, record.incarnation).forgotten(record, blocks) for each in others}
+        know = [each for each in others if heard[each] and self.group.nodes[each].log is not None]
+        if not know or (len(know) < len(others) and self.rng.random() < 0.5):
+            return False
+        self.nemesis.say(f"    forgotten: {heard[know[0]]}; known to {', '.join(know)}")
+        for each in others:
+            if each not in know:
+                self.nemesis.die(each, power=False)
         self._was = self.group.nodes[name].incarnation
         self.nemesis.lost = True
         self.group.watch.forgets(name)
         self.nemesis.die(name, power=False, back_s=(0.01, 0.5))
         self.returning = name
         self.nemesis.later(LOOK_S, self._look_again)
-
-    def _is_found_out(self, name: str, kept: Kept) -> bool:
-        node, record = self.group.nodes.get(name), record_in(kept.image, name)
-        if node is None or record is None or record.incarnation != node.incarnation:
-            return False
-        blocks = [block for block, _ in visible(kept.image.disk, f"/{name}", kept.flips)]
-        last = blocks[-1] if blocks else None
-        return self._all_heard_more(record, last.term if last else 0, last.last if last else 0)
-
-    def _all_heard_more(self, record: NodeRecord, last_term: int, last_vlsn: int) -> bool:
-        """Whether every other member that is up has heard more than a node with that can show."""
-        shown = claim(record, last_term=last_term, last_vlsn=last_vlsn)
-        others = [node for name, node in self.group.nodes.items() if node.incarnation != record.incarnation]
-        heard = [node.members.heard_of(record.incarnation) if node.log is not None else Told() for node in others]
-        return bool(heard) and not self.returning and all(forgotten(shown, told) for told in heard)
+        return True
 
     def _look_again(self) -> None:
         name = self.returning
@@ -134,7 +150,7 @@ class Images:
             said = f"{name} has come back older, and nobody has told it: it is incarnation {self._was:016x} still"
             self.group.watch.hold(node.incarnation != self._was, said)
             self._is_back()
-        elif not [each for each in self.group.nodes if each != name]:
+        elif not [each for each, other in self.group.nodes.items() if each != name and other.state != "RESTORING"]:
             self.nemesis.say(f"--- nobody is left who had heard of {name}: a person puts it back empty")
             self.nemesis.die(name, power=False)
             self.nemesis.disks.empty(name)

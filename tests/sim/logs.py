@@ -20,6 +20,8 @@ Flips = Mapping[str, Mapping[int, int]]
 FIRST_FRAME = 4096
 MAGIC = b"\x4c\x56"
 FRAME_BYTES = 24
+FLAGS = (0, 0xA5)
+"""Of a visible frame and of an overmarked one; no checksum covers it."""
 TAKEN = 2
 _STATE = struct.Struct("<H")
 _PREVIOUS = struct.Struct("<II")
@@ -91,25 +93,24 @@ def sound(disk: FakeDisk, directory: str, flips: Flips) -> bool:
         return False
 
 
-def places(disk: FakeDisk, directory: str) -> dict[int, tuple[str, int, int]]:
-    """Of each visible block that can be read, by its first VLSN: file, start and end of its payload."""
-    found: dict[int, tuple[str, int, int]] = {}
+def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
+    """Of each visible block that can be read: file, start and end of its payload."""
+    found: dict[Block, tuple[str, int, int]] = {}
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     for number, data, end in taken(files):
-        for first, start, stop in _payloads(data, end):
-            found[first] = (f"{directory}/{segment_name(number)}", start, stop)
+        for start, stop in _payloads(data, end):
+            found[block_of(data[start:stop])] = (f"{directory}/{segment_name(number)}", start, stop)
     return found
 
 
-def _payloads(data: bytes, end: int) -> Iterator[tuple[int, int, int]]:
-    """Of visible blocks, whatever lies between them: first VLSN, start and end."""
+def _payloads(data: bytes, end: int) -> Iterator[tuple[int, int]]:
+    """Of visible blocks, whatever lies between them: start and end."""
     at = FIRST_FRAME
     while at < end and data[at : at + 2] == MAGIC:
         _, kind, flag, length = _FRAME.unpack_from(data, at)
         payload = at + FRAME_BYTES
         if kind == 1 and flag == 0 and _matches(data, at, length):
-            _, _, first = _BLOCK.unpack_from(data, payload)
-            yield first, payload, payload + length
+            yield payload, payload + length
         at = payload + (length + 7) // 8 * 8
 
 
@@ -130,7 +131,7 @@ def _blocks(number: int, data: bytes, end: int) -> tuple[list[tuple[Block, int]]
     while at < end and data[at : at + 2] == MAGIC:
         _, kind, flag, length = _FRAME.unpack_from(data, at)
         payload = at + FRAME_BYTES
-        if not _matches(data, at, length):
+        if flag not in FLAGS or not _matches(data, at, length):
             return found, at
         if kind == 1 and flag == 0:
             found.append((block_of(data[payload : payload + length]), number << 32 | at))
@@ -157,15 +158,26 @@ class Medium:
         self._disk, self._directory = disk, directory
         self._near = ("", 0)
 
-    def holds(self, block: bytes) -> bool:
-        """Whether this block, not overmarked, is there."""
+    def holds(self, block: bytes, flips: Flips) -> bool:
+        """Whether this block, not overmarked, is there; but for bytes of it that ``flips`` tells of."""
         name, at = self._near
         near = self._disk.on_medium(f"{self._directory}/{name}")
         if near is not None and self._found(name, near, block, at):
             return True
         files = self._disk.medium(self._directory)
         names = sorted((name for name in files if name.endswith(".vlog")), reverse=True)
-        return any(self._found(name, files[name], block, 0) for name in names)
+        return any(self._found(name, files[name], block, 0) for name in names) or any(
+            self._found(name, self._righted(name, files[name], flips), block, 0)
+            for name in names
+            if f"{self._directory}/{name}" in flips
+        )
+
+    def _righted(self, name: str, data: bytearray, flips: Flips) -> bytearray:
+        right = bytearray(data)
+        for offset, byte in flips[f"{self._directory}/{name}"].items():
+            if offset < len(right):
+                right[offset] = byte
+        return right
 
     def _found(self, name: str, data: bytearray, block: bytes, start: int) -> bool:
         if len(data) < FIRST_FRAME or _STATE.unpack_from(data, 10)[0] != TAKEN:

@@ -20,6 +20,7 @@ from tests.sim.group import SimGroup
 from tests.sim.images import Images
 from tests.sim.people import People
 from tests.sim.report import Report
+from tests.sim.strangers import Strangers
 from tests.sim.ways import Ways, between
 from vlsn.truncate import accept_floor
 
@@ -63,6 +64,7 @@ MISSES_MAX = 3
 """So many kinds are tried for one strike."""
 AWAY_S, LONG_AWAY_S = (0.05, 3.0), (3.0, 15.0)
 """How long a process that has ended is not started again, mostly and sometimes."""
+PAUSES_S = (0.3, 1.5, 1.5, 4.0, 4.0, 40.0)
 LATE_RATES = (0.0, 0.3, 0.8)
 STEPS_MAX = 400
 """An ambush at an await comes at most so many callbacks of the loop later."""
@@ -88,6 +90,7 @@ class Nemesis:
         group.net.late_rate = rng.choice(LATE_RATES)
         self.disks, self.images = Disks(self), Images(self)
         self.ways, self.people = Ways(self), People(self)
+        self.strangers = Strangers(self)
         self._of_victims = {**self.disks.rots(), **self.images.table()} if self.victims else {}
         self.faults = self._drawn()
         self._starting: set[str] = set()
@@ -117,6 +120,13 @@ class Nemesis:
         return drawn
 
     async def run(self, seconds: float) -> None:
+        stranger = asyncio.create_task(self.strangers.run(), name="stranger")
+        try:
+            await self._run(seconds)
+        finally:
+            stranger.cancel()
+
+    async def _run(self, seconds: float) -> None:
         end = self.group.loop.time() + seconds
         while self.group.loop.time() < end:
             await asyncio.sleep(self.rng.uniform(0.2, 2.0) * self.pace_s)
@@ -164,6 +174,7 @@ class Nemesis:
             return
         if event == "leads":
             self.ways.leads(name)
+        self.images.heard(name, event)
         if event == "restore.begin" and self.rng.random() < self.provider_rate:
             self.strike("provider rolls back", self.group.master, lambda master: self._unseat(master, name))
         elif event == "restore.provides" and self.rng.random() < self.provider_rate:
@@ -277,8 +288,8 @@ class Nemesis:
         loop.after_steps(self.rng.randrange(1, STEPS_MAX), strike)
 
     def _pause(self, name: str) -> object:
-        """SIGSTOP, and SIGCONT some seconds later."""
-        return self.stand_still(name, self.rng.choice((0.3, 1.5, 4.0)) * self.rng.uniform(0.5, 1.5))
+        """SIGSTOP, and SIGCONT some seconds later; seldom much later."""
+        return self.stand_still(name, self.rng.choice(PAUSES_S) * self.rng.uniform(0.5, 1.5))
 
     def stand_still(self, name: str, seconds: float) -> bool:
         loop, machine = self.group.loop, self.group.machines.get(name)
@@ -326,7 +337,10 @@ class Nemesis:
             machine.process.clock.offset_us = machine.clock_offset_us
 
     async def ask_for_restore(self, name: str) -> None:
-        """What a person does with a node that says DAMAGED."""
+        """What a person does with a node that says DAMAGED, or that leads with damage: a master is not restored."""
+        node = self.group.nodes.get(name)
+        if node is not None and node.is_master():
+            await self.people.post(name, "/v1/admin/transfer")
         await self.people.post(name, "/v1/admin/restore")
 
     def lift_floor(self, name: str) -> None:

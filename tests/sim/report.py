@@ -39,7 +39,15 @@ STRUCK = {
                 "slow link",
                 "messages outlive their process",
             ),
-            *("cut connection", "lossy network", "transfer", "priority changed", "member added", "flipped bit"),
+            *(
+                "cut connection",
+                "lossy network",
+                "stranger",
+                "transfer",
+                "priority changed",
+                "member added",
+                "flipped bit",
+            ),
         ),
         COMMON,
     ),
@@ -76,6 +84,8 @@ MET = {
     "a change of the group: priority": SELDOM,
 }
 """What faults have to come to, at least once in so many seeds."""
+WITHIN_S = (1, 2, 5, 10, 20, 40)
+"""Bounds of the histograms."""
 COUNTED = {
     "operations": "client operations",
     "acknowledged": "appends acknowledged",
@@ -116,6 +126,10 @@ class Report:
     replaced: int = 0
     cleaned: int = 0
     mended: int = 0
+    to_master_s: float = 0.0
+    """Once everything was mended: until a master had made something of its term durable."""
+    to_heal_s: float = 0.0
+    """The same, until every node followed at its end."""
     masters: list[str] = field(default_factory=list)
     """Who led, in turn."""
     rolled_back: int = 0
@@ -164,12 +178,19 @@ def _added(counters: Iterable[Counter[str]]) -> Counter[str]:
     return found
 
 
+def histogram(seconds: Sequence[float]) -> str:
+    """How many took at most so long, and the longest."""
+    counts = ", ".join(f"{sum(each <= bound for each in seconds):,} within {bound} s" for bound in WITHIN_S)
+    return f"{counts}; at most {max(seconds, default=0.0):.1f} s"
+
+
 def sums(reports: Sequence[Report], core_s: float) -> Table:
     faults, met = _added(report.faults for report in reports), _added(report.met for report in reports)
     virtual_s = sum(report.virtual_s for report in reports)
     table = Table(show_header=False, box=None)
     table.add_column(justify="right")
-    table.add_row(f"{sum(report.size == 5 for report in reports):,}", "seeds with five nodes, else three")
+    sizes = Counter(report.size for report in reports)
+    table.add_row("", "seeds by nodes: " + ", ".join(f"{sizes[size]:,} of {size}" for size in sorted(sizes)))
     for name, said in COUNTED.items():
         table.add_row(f"{sum(getattr(report, name) for report in reports):,}", said)
     table.add_row(f"{sum(report.changes > 0 for report in reports):,}", "seeds with a change of master")
@@ -180,6 +201,8 @@ def sums(reports: Sequence[Report], core_s: float) -> Table:
         table.add_row(f"{count:,}", f"  {what}")
     for what, count in met.most_common():
         table.add_row(f"{count:,}", what)
+    table.add_row("", f"time to a master: {histogram([report.to_master_s for report in reports])}")
+    table.add_row("", f"time to heal: {histogram([report.to_heal_s for report in reports])}")
     table.add_row(f"{virtual_s / 3600:,.2f}", "virtual hours")
     table.add_row(f"{virtual_s / max(core_s, 0.001):,.0f}", "virtual hours for each core-hour")
     return table

@@ -27,6 +27,7 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
         fit it
     a value is in the log once                           at each block that becomes durable
     no node whose disk is sound is DAMAGED or HALTED     at each change of a state
+    nobody is answered that a node has met its own bug   at each answer
 
 The first violation is kept; whoever runs the simulation asks for it.
 """
@@ -89,8 +90,8 @@ class Copy:
     replaced: bool = False
     """A wipe or a restore has made another log of it since."""
     given_up_after: int | None = None
-    """The matchpoint of a rollback under way: whoever calls durable what lies past it does so without this node, which
-    finishes the rollback when it is started again."""
+    """The matchpoint of a rollback under way: this node holds nothing past it for anybody.  Whoever calls that durable
+    later does so without this node, which goes on with its rollback, after a restart too."""
 
     @property
     def last(self) -> int:
@@ -99,6 +100,10 @@ class Copy:
     def at(self, vlsn: int) -> int:
         """The index of the first block that ends at or after ``vlsn``."""
         return bisect_left(self.blocks, vlsn, key=lambda block: block.last)
+
+    def ending_at(self, vlsn: int) -> Block | None:
+        index = self.at(vlsn)
+        return self.blocks[index] if index < len(self.blocks) and self.blocks[index].last == vlsn else None
 
 
 class Watch:
@@ -158,6 +163,11 @@ class Watch:
             self.violation = violation
             self._say(f"VIOLATION: {said}")
         return violation
+
+    def met_a_bug(self, name: str, path: str, answer: bytes) -> None:
+        """A node has answered with a fault of its own, not of its disk."""
+        if b'"a fault of the node (' in answer:
+            self.violated(f"{name} answers {path} with {answer.decode()}")
 
     # Elections.
 
@@ -289,8 +299,8 @@ class Watch:
         if group is None or not group.firsts:
             return
         copy, first = self.copies[name], group.firsts[0]
-        if first <= copy.last:
-            self._truncate(name, copy, first - 1)
+        self._finish_rollback(name, upto=first - 1)
+        self.rollback_refused(node)  # of one whose caller did not wait for its end
         ring = log.ring
         position = ring.position_of(Vlsn(first))
         if position is None or (copy.blocks and first != copy.last + 1):
@@ -317,14 +327,37 @@ class Watch:
         if self._contents.setdefault((block.term, block.first), block.check) != block.check:
             raise self.violated(f"{name}: two contents of {block}")
 
-    def _truncate(self, name: str, copy: Copy, last: int) -> None:
-        index = copy.at(last + 1)
-        for block in copy.blocks[index:]:
+    def rollback_begins(self, node: SimNode, matchpoint: int) -> None:
+        """Nothing durable may go; from here on what goes makes nothing durable either."""
+        name, copy = node.name, self.copies[node.name]
+        self._finish_rollback(name, upto=node.opened().allocated)  # one whose caller did not wait for its end
+        for block in copy.blocks[copy.at(matchpoint + 1) :]:
             self.hold(self.durable.get(block.first) != block, f"{name}: {block} was durable, and is rolled back")
             holders = self._holders.get((block.term, block.first), set())
             holders.difference_update([who for who in holders if who[0] == name])
+        copy.given_up_after = matchpoint
+
+    def rollback_refused(self, node: SimNode) -> None:
+        """It holds all that it held, unless something of that has gone."""
+        copy = self.copies[node.name]
+        if copy.given_up_after is not None and node.opened().allocated >= copy.last:
+            copy.given_up_after = None
+            self._has_synced(node)
+
+    def rollback_ended(self, node: SimNode) -> None:
+        self._finish_rollback(node.name, upto=node.opened().allocated)
+
+    def _finish_rollback(self, name: str, *, upto: int) -> None:
+        """The log ends at ``upto``: what was given up is gone.  Others may have made some of that durable meanwhile,
+        without this node."""
+        copy = self.copies[name]
+        if copy.given_up_after is not None and upto <= copy.given_up_after:
+            self._truncate(name, copy, copy.given_up_after)
+            copy.given_up_after = None
+
+    def _truncate(self, name: str, copy: Copy, last: int) -> None:
         self.rolled_back += 1
-        del copy.blocks[index:]
+        del copy.blocks[copy.at(last + 1) :]
         copy.groups = [(vlsn, group) for vlsn, group in copy.groups if vlsn <= last]
         copy.unsynced = [(block, data) for block, data in copy.unsynced if block.last <= last]
         copy.synced = min(copy.synced, last)
@@ -338,9 +371,10 @@ class Watch:
             if block.last > last:
                 left.append((block, data))
                 continue
-            if not medium.holds(data) and not any(path.startswith(f"/{name}/") for path in self.flips):
+            if not medium.holds(data, self.flips):
                 raise self.violated(f"{name}: {block} is told to be synced, and is not on its medium")
-            self._holders.setdefault((block.term, block.first), set()).add((name, node.incarnation))
+            if copy.given_up_after is None or block.last <= copy.given_up_after:
+                self._holders.setdefault((block.term, block.first), set()).add((name, node.incarnation))
             copy.synced = block.last
         copy.unsynced = left
 
@@ -352,8 +386,7 @@ class Watch:
         if dtvlsn < copy.dtvlsn:
             raise self.violated(f"{name}: the DTVLSN fell from {copy.dtvlsn} to {dtvlsn}")
         copy.dtvlsn = dtvlsn
-        if copy.last > log.allocated:  # rolled back, and what comes in its place waits for the writer
-            self._truncate(name, copy, log.allocated)
+        self._finish_rollback(name, upto=log.allocated)
         upto = min(dtvlsn, copy.last)
         if upto <= copy.checked:
             return
@@ -422,6 +455,11 @@ class Watch:
         for path in [path for path in self.flips if path.startswith(f"/{name}/")]:
             del self.flips[path]
 
+    def _gives_up(self, name: str) -> None:
+        """Its log is given up: what it held it makes durable for nobody, until it is opened again."""
+        for holders in self._holders.values():
+            holders.difference_update([who for who in holders if who[0] == name])
+
     def forgets(self, name: str) -> None:
         """An older node file is to come back there."""
         self._forgetful[name] = self.group.nodes[name].incarnation
@@ -446,9 +484,13 @@ class Watch:
         elif name == "state" and fields["state"] in ("DAMAGED", "HALTED"):
             self.hold(node.name in self.rotten, f"{node.name} is {fields['state']}: {fields['reason']}")
         elif name == "old_image":
+            before = int(str(fields["before"]), 16)
+            self.hold(self._forgetful.get(node.name) == before, f"{node.name} has become another, and forgot nothing")
             self._has_synced(node)
         elif name in ("restore.begin", "restore.again"):
             self.copies[node.name].replaced = True  # its log is still there where nobody is there to restore from
+        elif name == "restore.from":
+            self._gives_up(node.name)
         elif name == "restore.done":
             there = self.group.machines[node.name].disk.files(f"/{node.name}")
             for path in [path for path in self.flips if path.startswith(f"/{node.name}/") and path not in there]:

@@ -51,7 +51,7 @@ class Ways:
     def _split(self, name: str) -> None:
         """One or two nodes from the others, the clients with either side."""
         names = list(self.group.names)
-        few = {name, *self.rng.sample(names, self.rng.randrange(0, (len(names) - 1) // 2))}
+        few = {name, *self.rng.sample(names, self.rng.randrange(0, max(1, (len(names) - 1) // 2)))}
         sides = [sorted(few), [each for each in names if each not in few]]
         self.rng.choice(sides).append("client")
         self.block(

@@ -28,6 +28,12 @@ HEALS_S = 60.0
 ASKED_S = 20
 """After so many seconds a person has a node restored that does not mend itself."""
 SEGMENT_BYTES = 64 << 10
+MASTER_S = 20.0
+"""A master serves so soon after everything was mended, where no disk has lost anything."""
+AGE_RATE, AGES_S = 0.2, (5.0, 20.0)
+"""How many seeds clean by age, too, and how soon."""
+SOON_S = 0.001
+"""It serves already."""
 LAST_WORD = b"the last word"
 
 
@@ -35,7 +41,7 @@ class Simulation:
     def __init__(self, seed: int, *, faults_s: float = FAULTS_S) -> None:
         self.seed = seed
         self.rng = rng = Random(f"sim/{seed}")
-        self.report = Report(seed, size=5 if rng.random() < 0.2 else 3)
+        self.report = Report(seed, size=_size(rng.random()))
         self.faults_s = faults_s
         settings: dict[str, Any] = {
             "segment_bytes": SEGMENT_BYTES,
@@ -49,6 +55,9 @@ class Simulation:
         if rng.random() < 0.6:
             settings["retention_bytes"] = rng.choice((3, 5)) * SEGMENT_BYTES
             settings["hold_bytes_max"] = rng.choice((1, 3)) * SEGMENT_BYTES
+        ages = Random(f"age/{seed}")
+        if ages.random() < AGE_RATE:
+            settings["retention_age_s"] = ages.choice(AGES_S)
         rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         if rot != "none":
             settings["scrub_period_s"] = 5.0
@@ -114,6 +123,12 @@ class Simulation:
             if self.watch.violation is not None:
                 raise self.watch.violation
             nodes = group.nodes
+            if not self.report.to_master_s and self._serves(group.master):
+                self.report.to_master_s = max(SOON_S, group.loop.time() - began_s)
+            self.watch.hold(
+                bool(self.report.to_master_s) or self.nemesis.lost or group.loop.time() < began_s + MASTER_S,
+                f"no master serves {MASTER_S} s after everything was mended: {_states(group)}",
+            )
             for name in self.nemesis.victims:
                 if name in nodes and nodes[name].state == "DAMAGED" and name not in asked:
                     asked.add(name)
@@ -131,12 +146,20 @@ class Simulation:
             return all(nodes[name].log is not None and nodes[name].dtvlsn() >= last - 50 for name in group.names)
 
         await group.until(equal, "the group heals", HEALS_S)
+        self.report.to_heal_s = group.loop.time() - began_s
         await group.until(lambda: self.report.operations >= OPERATIONS_MIN, "clients have asked enough", HEALS_S)
         self.clients.over = True
         await group.until(self._is_at_rest, "every node is at the master's end", HEALS_S)
         for name in self.nemesis.rotten:
             await self._mended(name)
         await self._last_word()
+
+    def _serves(self, name: str) -> bool:
+        node = self.group.nodes.get(name)
+        if node is None or not node.is_master() or node.log is None:
+            return False
+        log = node.log
+        return log.history.term_of(log.dtvlsn) == log.node_file.record.term
 
     def _is_at_rest(self) -> bool:
         """Everything is durable, everywhere, and nothing is under way any more."""
@@ -161,13 +184,20 @@ class Simulation:
             whole = node.mending is not None and not node.mending.damages and node.state == "REPLICA"
             if (whole or node.state == "MASTER") and sound(disk, f"/{name}", self.watch.flips):
                 return
-            if second == ASKED_S and name in self.nemesis.victims:
+            if second == ASKED_S and (name in self.nemesis.victims or self._is_alone_with(name)):
                 self.say(f"--- a person has {name} restored")
                 await self.nemesis.ask_for_restore(name)
             if second % 10 == 0:  # the scrub looks at what is not written to any more
                 await self.nemesis.people.post(name, "/v1/admin/rotate")
             await asyncio.sleep(1.0)
         self.watch.hold(False, f"{name} is not mended within {HEALS_S} s")
+
+    def _is_alone_with(self, name: str) -> bool:
+        """What is damaged there the others have cleaned away since: nobody can give it any more."""
+        node = self.group.nodes[name]
+        damaged = [damage.vlsn for damage in node.mending.damages.values()] if node.mending is not None else []
+        firsts = [other.opened().range.first for each, other in self.group.nodes.items() if each != name]
+        return bool(damaged) and all(max(damaged) < first for first in firsts)
 
     async def _last_word(self) -> int:
         """An append on a majority; a moment may pass until the replicas are past their syncup."""
@@ -228,6 +258,15 @@ class Simulation:
                 return found
             found.update((line["vlsn"], line["value"].encode()) for line in lines)
             at = int(response.headers["Vlsnlog-Next"])
+
+
+def _size(drawn: float) -> int:
+    """Mostly three nodes; two and four need all, or three, for a majority."""
+    return 5 if drawn < 0.2 else 3 if drawn < 0.85 else 4 if drawn < 0.95 else 2
+
+
+def _states(group: SimGroup) -> dict[str, tuple[str, str]]:
+    return {name: (node.state, node.reason) for name, node in group.nodes.items()}
 
 
 def _set_aside(machine: Machine, name: str) -> list[str]:

@@ -10,7 +10,8 @@ frame by frame what lies where.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -158,8 +159,11 @@ class LogBuilder:
         self.frame(FrameKind.CHECKPOINT_END, end.encode())
         return self
 
-    def rollback(self, matchpoint: int, *, flags: bool = True, complete: bool = True) -> LogBuilder:
-        """Overmarks every visible block after ``matchpoint``; ``flags`` and ``complete`` leave steps out."""
+    def rollback(
+        self, matchpoint: int, *, flags: bool = True, complete: bool = True, says: Mapping[str, int] | None = None
+    ) -> LogBuilder:
+        """Overmarks every visible block after ``matchpoint``; ``flags`` and ``complete`` leave steps out, ``says``
+        changes fields of its record."""
         gone = [each for each in self.visible() if each.first > matchpoint]
         kept = next((each for each in reversed(self.visible()) if each.last <= matchpoint), None)
         self.synced()
@@ -171,6 +175,7 @@ class LogBuilder:
             gone[-1].last,
             1,
         )
+        record = replace(record, **(says or {}))
         start = self.frame(FrameKind.ROLLBACK_START, record.encode())
         for each in gone:
             each.overmarked = True

@@ -114,7 +114,8 @@ CALLS_MIN = {
     "first_open": 35,
     "append": 20,
     "roll": 68,
-    "replacement": 33,
+    "roll_of_a_short_segment": 38,
+    "replacement": 35,
     "written_and_synced_later": 42,
     "checkpoint": 30,
     "clean_stop_and_reopen": 36,
@@ -193,6 +194,18 @@ def roll(machine: Machine, model: Model) -> None:
     opened = Opened(machine)
     machine.begin()
     put(opened, model, 22, size=6000)
+
+
+@operation
+def roll_of_a_short_segment(machine: Machine, model: Model) -> None:
+    """What lies behind the old one's end is punched; then the log goes on, and rolls again over dead frames."""
+    opened = Opened(machine)
+    put(opened, model, 3)
+    machine.begin()
+    opened.log.rotate("request")
+    put(opened, model, 3)
+    machine.disk.fail_at(lambda call: call.name == "sync" and call.path.endswith(".vlog"))
+    put(opened, model, 3)
 
 
 @operation

@@ -82,8 +82,6 @@ def test_a_byte_after_the_end_is_refused() -> None:
     ("data", "fields"),
     [
         (PLAIN, {"magic": b"VLB2"}),
-        (PLAIN, {"version": 0}),
-        (PLAIN, {"version": 2}),
         (PLAIN, {"flags": 8}),
         (PLAIN, {"flags": 4}),
         (PRODUCED, {"flags": 0}),

@@ -101,8 +101,6 @@ MANY = build([b"v"] * 100)
 @pytest.mark.parametrize(
     "fields",
     [
-        {"version": 0},
-        {"version": 2},
         {"zero": 1},
         {"flags": BlockFlag.PRODUCERS},
         {"flags": BlockFlag.PRODUCERS, "submissions": 0},

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from itertools import count
 from pathlib import Path
-from typing import cast
+from random import Random
+from typing import Any, cast
 
 import pytest
 
@@ -27,7 +28,17 @@ REAL_POINTS = 12
 """Of each operation on the real file system, spread over its calls; all of them when asked for more."""
 
 
-def check(machine: Machine, model: Model, note: str) -> None:
+class NothingKept(Random):
+    """Of a power cut: all goes that was not synced."""
+
+    def choice(self, given: Any) -> Any:
+        return given[0]
+
+    def random(self) -> float:
+        return 0.999
+
+
+def check(machine: Machine, model: Model, note: str) -> Opened:
     opened = Opened(machine)
     model.check(opened.entries(), note)
     span = opened.log.range
@@ -40,6 +51,7 @@ def check(machine: Machine, model: Model, note: str) -> None:
     assert more.synced, note
     assert more.first == span.last + 1, note
     assert opened.entries()[more.first] == b"after", note
+    return opened
 
 
 def on_disk(directory: str, seed: int = 0) -> Machine:
@@ -74,6 +86,21 @@ def test_nothing_acknowledged_is_lost_wherever_the_disk_stops(name: str) -> None
             else:
                 machine.power_cut(tear=end == "torn")
             check(machine, model, f"{name}, {end} at disk call {number}")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_power_cut_after_the_process_behind_a_killed_one_loses_nothing(name: str) -> None:
+    """What the first one had not synced yet, the second one finds there and rests on: names above all."""
+    operation = OPERATIONS[name]
+    for number in operation.calls(Machine()):
+        machine = Machine(seed=number)
+        model = stopped(operation, machine, number)
+        machine.kill()
+        note = f"{name}, killed at disk call {number}, opened, cut off"
+        held = check(machine, model, note).entries()
+        machine.rng = NothingKept()
+        machine.power_cut()
+        assert held.items() <= Opened(machine).entries().items(), note
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

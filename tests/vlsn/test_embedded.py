@@ -28,8 +28,10 @@ from vlsn.errors import (
     VlsnLogError,
     WrongDirectory,
 )
+from vlsn.lmdb_store import LmdbStores
 from vlsn.options import Durability, LogOptions
 from vlsn.segment import segment_name
+from vlsn.verify import verify
 
 SMALL = LogOptions(segment_bytes=64 << 10)
 
@@ -110,6 +112,43 @@ async def test_append_async_from_many_coroutines(tmp_path: Path) -> None:
     with Log.open(tmp_path, SMALL) as log:
         answers = await asyncio.gather(*(log.append_async(b"v%d" % number) for number in range(200)))
         assert sorted(first for first, _ in answers) == list(range(2, 202))
+
+
+def test_an_open_log_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever becomes of its name and of the working directory, with segments that come and go."""
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other"
+    with Log.open("log", SMALL) as log:
+        log.append(b"first")
+        (other / "log").mkdir(parents=True)
+        monkeypatch.chdir(other)
+        values = [b"%d" % number + bytes(9000) for number in range(20)]
+        for value in values[:10]:
+            log.append(value)
+        os.rename(tmp_path / "log", tmp_path / "moved")
+        (tmp_path / "log").mkdir()
+        for value in values[10:]:
+            log.append(value)
+        log.checkpoint()
+        assert log.active_logs[0] > 3
+        assert [entry.value for entry in log.read()] == [b"first", *values]
+    assert not os.listdir(tmp_path / "log") and not os.listdir(other / "log")
+    with Log.open(tmp_path / "moved", SMALL) as log:
+        assert [entry.value for entry in log.read()] == [b"first", *values]
+
+
+def test_a_directory_whose_lock_file_is_gone_is_in_use_all_the_same(tmp_path: Path) -> None:
+    script = f"from vlsn import Log; Log.open({str(tmp_path)!r})"
+    with Log.open(tmp_path, SMALL) as log:
+        log.append(b"one")
+        os.unlink(tmp_path / "LOCK")
+        child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert child.returncode and "LogInUse" in child.stderr
+        with pytest.raises(LogInUse):
+            verify(PosixDisk(), LmdbStores(), str(tmp_path))
+        log.append(b"two")
+    with Log.open(tmp_path, SMALL) as log:
+        assert [entry.value for entry in log.read()] == [b"one", b"two"]
 
 
 def test_a_directory_in_use_or_of_another_owner_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.disk import FakeDisk, StopHere
-from tests.vlsn.logs import Machine, Opened, put
+from tests.vlsn.logs import Machine, Opened, Undurable, put
+from tests.vlsn.test_overmark import rolled_back
 from vlsn import scan
-from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
+from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace, NotMaster
 from vlsn.frame import FRAME_BYTES, FrameKind
-from vlsn.ids import Vlsn, lsn_file, lsn_offset, padded
+from vlsn.ids import Term, Vlsn, lsn_file, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX
 from vlsn.mending import COPY_SUFFIX, Filling, Wound, check_window, find_wound, find_wound_of_closed, mend
+from vlsn.seal import Values, seal
 from vlsn.segment import FIRST_FRAME, SegmentHeader, segment_name, sidecar_name
 from vlsn.unread import PAGE_BYTES, ROT
 from vlsn.verify import verify
@@ -140,6 +143,25 @@ def test_damage_on_both_sides_of_a_checkpoints_record_is_mended(further: int) ->
     assert Opened(story.machine, take_term=False).entries() == story.held
 
 
+@pytest.mark.parametrize("vlsn", [3, 30, 57])
+@pytest.mark.parametrize("inside", [0, 8, 300])
+def test_a_sealed_segment_that_was_cut_short_is_mended_to_its_size(vlsn: int, inside: int) -> None:
+    """Somebody truncated the file of a stopped node: the copy has the size that the header page says."""
+    story = Story()
+    number, offset = story.places[vlsn]
+    before = story.disk.content(story.path(number))
+    story.disk.write_content(story.path(number), before[: offset + inside])
+    wound = story.wound(number)
+    assert wound is not None and (wound.start, wound.end) == (offset, story.ends[number])
+    assert story.mend_all(number) == 1
+    after = story.disk.content(story.path(number))
+    assert len(after) == len(before)
+    assert after[: wound.start] == before[: wound.start] and not any(after[wound.end :])
+    report = verify(story.disk, story.machine.stores, story.machine.directory)
+    assert not report.findings, report.findings
+    assert Opened(story.machine, take_term=False).entries() == story.held
+
+
 @pytest.mark.parametrize("byte", [FRAME_BYTES + 10, FRAME_BYTES + 200])
 def test_a_segment_that_is_what_it_was_keeps_its_sidecar(byte: int) -> None:
     story = Story()
@@ -237,6 +259,42 @@ def test_what_does_not_belong_there_is_refused() -> None:
         Filling(wound, term_max=1).add(other.blocks[30])
 
 
+@pytest.mark.parametrize("sealed_behind", [False, True])
+@pytest.mark.parametrize(("term", "fits"), [(1, False), (2, True), (4, False)])
+def test_a_block_whose_term_is_not_between_those_around_it_is_refused(
+    term: int, fits: bool, sealed_behind: bool
+) -> None:
+    """Terms never fall along a log: (3, 8) before (2, 9) was never in it, whoever holds it as durable.  Its neighbours
+    may lie in other segments."""
+    machine = Machine(1)
+    opened = Opened(machine)  # term 1: VLSN 1 is its own
+    opened.append(b"." * 100)
+    for _ in range(2):
+        if sealed_behind:
+            opened.log.rotate("request")
+        opened.log.stop_sealing(NotMaster("another term"))
+        opened.take_term()
+        opened.append(b"." * 100)
+    assert [run.term for run in opened.log.history.term_runs] == [1, 2, 3]
+    opened.append(b"." * 100)
+    at = opened.frames_after(3)[0]
+    opened.log.node_file.replace(replace(opened.log.node_file.record, term=9))
+    machine.kill()
+    number = lsn_file(at)
+    machine.disk.flip_bit(f"{machine.directory}/{segment_name(number)}", lsn_offset(at) + FRAME_BYTES + 16)
+    wound, stored = find_wound_of_closed(machine.disk, machine.stores, machine.directory, number)
+    assert wound is not None and (wound.first, stored) == (4, 9)
+    values = [Values([b"." * 100])]
+    (made,) = seal(values, term=Term(term), first_vlsn=Vlsn(4), dtvlsn=Vlsn(0), clock_us=0, block_bytes_max=1 << 20)
+    filling = Filling(wound, term_max=stored)
+    if fits:
+        filling.add(made.data)
+        assert filling.whole
+    else:
+        with pytest.raises(BadBody, match=r"its neighbours are of terms"):
+            filling.add(made.data)
+
+
 def test_a_copy_without_room_is_refused_with_nothing_changed() -> None:
     story = Story()
     number = story.flip(30, 100)
@@ -290,6 +348,33 @@ def test_every_disk_call_of_a_mending_cut_leaves_the_damage_or_the_whole_segment
         assert not [name for name in story.disk.list(story.machine.directory) if name.endswith(".mend")]
         assert Opened(story.machine, take_term=False).entries() == story.held
     assert ends["damaged"] >= 9 and ends["whole"] >= 1, ends
+
+
+def test_a_block_behind_a_rollback_is_mended_though_what_was_abandoned_ends_an_earlier_segment() -> None:
+    machine = Machine(3)
+    opened = Undurable(machine)
+    for value in (b"a", b"b", b"c", b"d", b"e", b"f"):
+        opened.append(value)  # VLSN 2 to 7
+    opened.log.rotate("request", lambda _: None)
+    rolled_back(opened, 4)
+    opened.take_term()
+    opened.append(b"new")
+    log, vlsn = opened.log, Vlsn(opened.log.range.last - 1)
+    at = log.index.at_or_before(vlsn)
+    assert at is not None
+    number, offset = lsn_file(at[1]), lsn_offset(at[1])
+    assert number > min(log.segments())
+    path, end = f"{machine.directory}/{segment_name(number)}", log.segments()[number]
+    good = machine.disk.content(path)
+    machine.disk.flip_bit(path, offset + FRAME_BYTES + 40)
+    wound = find_wound(machine.disk, machine.directory, number, end)
+    assert wound is not None
+    assert (wound.start, wound.first) == (offset, vlsn)
+    filling = Filling(wound, term_max=2)
+    size = int.from_bytes(good[offset + 4 : offset + 8], "little")
+    filling.add(good[offset + FRAME_BYTES : offset + FRAME_BYTES + size])
+    mend(machine.disk, machine.directory, filling, free_bytes_min=0)
+    assert machine.disk.content(path)[:end] == good[:end]
 
 
 def test_pages_that_the_disk_does_not_give_are_read_around_and_mended() -> None:

@@ -69,7 +69,6 @@ def test_record_any_flipped_bit_is_found() -> None:
     ("at", "data"),
     [
         (0, b"VLSNNODF"),
-        (8, b"\2"),  # version
         (12, b"\1"),  # zero
         (16, bytes(8)),  # sequence
         (40, b"\1"),  # a vote in a term not reached
@@ -136,6 +135,21 @@ def test_a_term_that_was_learned_keeps_the_sequence() -> None:
     learned = node_file.replace(replace(before, term=before.term + 3), learned=True)
     assert (learned.term, learned.sequence) == (before.term + 3, before.sequence)
     assert NodeFile.open(disk, PATH).record == learned
+
+
+@pytest.mark.parametrize(("voted_for", "vote_term"), [("n3", 5), ("", 0), ("", 5), ("n2", 4)])
+def test_replace_refuses_another_vote_in_a_term(voted_for: str, vote_term: int) -> None:
+    """Whoever asks for it: one vote for an incarnation in a term (Raft, section 5.2)."""
+    disk = FakeDisk()
+    node_file = create(disk, "node.id", replace(FIRST, term=5, vote_term=5, voted_for="n2"))
+    with pytest.raises(LogFailed):
+        node_file.replace(replace(node_file.record, voted_for=voted_for, vote_term=vote_term))
+    assert read(disk, "node.id") == node_file.record
+    assert (node_file.record.vote_term, node_file.record.voted_for) == (5, "n2")
+    assert node_file.replace(replace(node_file.record, floor_vlsn=9)).voted_for == "n2"
+    assert node_file.replace(replace(node_file.record, term=6, voted_for="n3", vote_term=6)).voted_for == "n3"
+    another = replace(node_file.record, incarnation=FIRST.incarnation + 1, voted_for="", vote_term=0)
+    assert node_file.replace(another).voted_for == ""
 
 
 def test_replace_refuses_a_lower_term() -> None:

@@ -40,7 +40,9 @@ def test_a_sidecar_proves_what_each_frame_says(count: int, window: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proven, "WINDOW_BYTES", window)
         found = sealed(built, built.piece)
-    each = inspect(built.piece.data, size=built.piece.end, salt=built.piece.header.salt, end=built.piece.end)
+    each = inspect(
+        built.piece.data, size=built.piece.end, salt=built.piece.header.salt, end=built.piece.end, name="here"
+    )
     assert found is not None
     assert not each.faults
     assert not found.faults

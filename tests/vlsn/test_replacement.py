@@ -17,15 +17,16 @@ from tests.fakes.disk import Call, FakeDisk, StopHere
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from tests.fakes.seeds import seeds
-from tests.vlsn.logs import DIRECTORY, Machine, Opened
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from vlsn.embedded import Log
-from vlsn.errors import LogFailed
+from vlsn.errors import Damaged, LogFailed, NotMaster
 from vlsn.ids import Lsn, Vlsn
 from vlsn.options import LogOptions
 from vlsn.reader import LogReader
 from vlsn.recovery import recover
 from vlsn.seams import Seams
-from vlsn.segment import segment_name
+from vlsn.segment import FIRST_FRAME, segment_name
+from vlsn.tail import PAGE_BYTES
 from vlsn.threads import CallerThreads
 from vlsn.verify import verify
 
@@ -207,6 +208,7 @@ class SegmentEndingMidway:
 
 def test_a_segment_that_is_left_while_it_is_read_gives_each_block_once() -> None:
     opened = Opened(Machine())
+    opened.machine.disk.punches = False  # what is dead is read before it is given back
     for number in range(5):
         opened.append(f"{number}".encode())
     before = opened.log.segments()
@@ -233,6 +235,33 @@ def test_a_checkpoint_whose_place_was_left_is_a_good_start() -> None:
     assert last.scan_lsn & 0xFFFFFFFF > opened.log.synced_end(last.scan_lsn >> 32)
     machine.kill()
     holds(machine, held)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_rot_in_what_was_written_again_is_damage_where_state_says_that_it_was_synced(idle: bool) -> None:
+    """No frame behind it says so: the header of its segment was synced after it, and ``state`` names the place that it
+    had before."""
+    machine = Machine()
+    opened = Opened(machine)
+    opened.append(b"before")
+    opened.log.checkpointer.run()
+    held = opened.append(b"durable")
+    if idle:
+        opened.log.tick()
+        machine.clock.advance(5.0)
+        opened.log.tick()
+    else:
+        opened.log.checkpointer.run()
+    fail_next(machine, "sync")
+    opened.append(b"after")
+    current = opened.log.active_files()[0]
+    machine.kill()
+    path = f"{DIRECTORY}/{segment_name(current)}"
+    content = bytearray(machine.disk.content(path))
+    content[FIRST_FRAME + 40] ^= 1
+    machine.disk.write_content(path, bytes(content))
+    with pytest.raises(Damaged, match=f"had been synced up to VLSN {held.last}"):
+        Opened(machine)
 
 
 def test_a_rolled_back_block_is_not_brought_back() -> None:
@@ -406,3 +435,54 @@ def test_a_thousand_failures_under_concurrent_appends() -> None:
     disk.log = None
     log.close()
     print(f"{disk.failed} failures, {len(told)} appends, {log.stats.rolls['error']} rolls for errors")
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_what_lay_in_the_page_before_a_clean_stop_is_written_again_with_the_page(kind: str) -> None:
+    """The new end names the page's first frame: what an earlier process had acknowledged there goes along."""
+    machine = Machine()
+    opened = Opened(machine)
+    for number in range(5):
+        opened.append(b"%d" % number)
+    held = opened.entries()
+    opened.close()
+    machine.kill()
+    again = Opened(machine, take_term=False)
+    assert again.log.active_files()[0] == 1, "it goes on in the same segment"
+    fail_next(machine, kind)
+    again.take_term()
+    pending = again.append(b"after")
+    assert pending.synced and again.log.stats.write_errors == 1
+    held[pending.first] = b"after"
+    path = f"{DIRECTORY}/{segment_name(1)}"
+    content = machine.disk.content(path)
+    lost = slice(FIRST_FRAME, FIRST_FRAME + PAGE_BYTES)  # what the write that failed may have taken with it
+    machine.disk.write_content(path, content[: lost.start] + bytes(PAGE_BYTES) + content[lost.stop :])
+    assert again.entries() == held
+    machine.power_cut()
+    holds(machine, held)
+
+
+def test_what_was_rolled_back_before_a_clean_stop_is_not_written_again() -> None:
+    machine = Machine()
+    opened = Undurable(machine, durable=3)
+    for number in range(5):
+        opened.append(b"%d" % number)
+    opened.log.stop_sealing(NotMaster("a rollback follows"))
+    rolled: list[object] = []
+    opened.log.rollback(Vlsn(3), lambda: rolled.append(None), rolled.append)
+    assert rolled == [None]
+    opened.take_term()
+    opened.append(b"new")
+    held = opened.entries()
+    opened.close()
+    machine.kill()
+    again = Opened(machine, take_term=False)
+    fail_next(machine, "write")
+    again.take_term()
+    pending = again.append(b"after")
+    assert pending.synced and again.log.stats.write_errors == 1
+    held[pending.first] = b"after"
+    assert again.entries() == held
+    machine.kill()
+    holds(machine, held)

@@ -71,7 +71,6 @@ def resealed(page: bytes, at: int, data: bytes) -> bytes:
     ("at", "data"),
     [
         (0, b"VLSNLOG2"),
-        (8, b"\2\0"),  # version
         (10, b"\0\0"),  # state
         (10, b"\3\0"),
         (16, bytes(4)),  # number

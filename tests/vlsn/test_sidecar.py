@@ -82,7 +82,6 @@ def resealed(at: int, data: bytes) -> bytes:
     ("at", "data"),
     [
         (0, b"VLSNIDX2"),
-        (8, b"\2"),  # version
         (12, bytes(4)),  # number
         (20, b"\1\x11\0\0"),  # end
         (20, b"\0\x10\0\0"),

@@ -26,7 +26,8 @@ from vlsn.index.range import VlsnRange
 from vlsn.index.stored import RECORD_KEY, Record
 from vlsn.inspection import Rule
 from vlsn.nodefile import NodeRecord
-from vlsn.segment import FIRST_FRAME, SegmentState, sidecar_name
+from vlsn.recovery import recover
+from vlsn.segment import FIRST_FRAME, SegmentState, segment_name, sidecar_name
 from vlsn.sidecar import Sidecar
 from vlsn.state import Checkpoint, IdleEnd, StateStore
 from vlsn.verify import verify
@@ -35,8 +36,8 @@ from vlsn.verify_report import VerifyReport
 Row = tuple[str, str, int, int]
 
 
-def log(segment_bytes: int = 64 * 1024) -> LogBuilder:
-    built = LogBuilder(FakeDisk(), "/d", segment_bytes=segment_bytes)
+def log(segment_bytes: int = 64 * 1024, disk: FakeDisk | None = None) -> LogBuilder:
+    built = LogBuilder(disk or FakeDisk(), "/d", segment_bytes=segment_bytes)
     built.disk.make_directory("/d")
     nodefile.create(built.disk, "/d/node.id", NodeRecord(group="g", node="n1", incarnation=7, term=99)).close()
     return built
@@ -294,7 +295,7 @@ def _broken_block(at: int, change: int, *, of: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("at", "rule"),
-    [(0, "block-header"), (2, "block-header"), (4, "block-header"), (32 - 8, "block-header"), (56, "block-body")],
+    [(2, "block-header"), (4, "block-header"), (32 - 8, "block-header"), (56, "block-body")],
 )
 def test_a_block_that_cannot_be_under_a_right_frame_is_named(at: int, rule: str) -> None:
     built = log().blocks(2)
@@ -341,6 +342,48 @@ def test_a_rollback_that_a_crash_cut_short_is_normal() -> None:
     assert (rows(report), report.last, report.entries) == ([], 3, 3)
     built.block().write()
     assert [row[0] for row in rows(check(built))] == ["overmark"] * 4
+
+
+def test_rollback_records_are_held_against_one_another_and_against_the_log() -> None:
+    """Their checksums are right: only what they say cannot be."""
+
+    def built_with(**says: int) -> tuple[LogBuilder, Placed]:
+        built = log().blocks(4).roll().blocks(3).rollback(2).blocks(4).roll().blocks(2)
+        before = len(built.frames)
+        return built.rollback(7, says=says).blocks(2).write(), built.frames[before]
+
+    def named(built: LogBuilder, start: Placed, vlsn: int) -> bool:
+        return ("record", segment_name(start.number), start.offset, vlsn) in rows(check(built))
+
+    right, start = built_with()
+    assert rows(check(right)) == []
+    assert named(*built_with(end_lsn=lsn(start.number, start.offset + 1)), 8)
+    # Its period begins within the one of the rollback before it.
+    abandoned = right.frames[5]
+    assert abandoned.overmarked
+    assert named(*built_with(matchpoint_lsn=right.frames[0].lsn, first_lsn=abandoned.lsn), 8)
+    # VLSN 4 is abandoned when the second rollback says that it goes back to it.
+    hidden = log().blocks(4).rollback(2).blocks(1)
+    at = len(hidden.frames)
+    hidden.rollback(2, says={"matchpoint": 4, "last_vlsn": 4}).blocks(1).write()
+    assert named(hidden, hidden.frames[at], 5)
+
+
+def test_a_matchpoint_that_was_cleaned_away_is_not_missed() -> None:
+    built = log().blocks(4).roll().blocks(3).rollback(4).blocks(2).write()
+    built.disk.remove("/d/00000001.vlog")
+    assert "record" not in [row[0] for row in rows(check(built))]
+
+
+def test_a_record_abandons_nothing_behind_itself() -> None:
+    """An open sets the flags that a record names: good blocks that were synced behind it are not its business."""
+    machine = Machine()
+    built = log(disk=machine.disk).blocks(4)
+    built.rollback(2, says={"end_lsn": lsn(1, 60_000)}).blocks(3).synced().block().write()
+    recovered = recover("/d", machine.seams(), group="g", node="n1", segment_bytes=64 * 1024)
+    assert recovered.last_vlsn == 6
+    flags = [built.disk.open("/d/00000001.vlog").read(frame.offset + FLAG_AT, 1)[0] for frame in built.frames]
+    assert [frame.first for frame, flag in zip(built.frames, flags, strict=True) if flag] == [3, 4]
 
 
 def test_a_sidecar_is_held_against_its_segment() -> None:

@@ -27,6 +27,7 @@ import numpy as np
 
 from vlsn.errors import Damaged
 from vlsn.ids import U32_MAX, Lsn, Vlsn, lsn_file, lsn_offset
+from vlsn.levels import unread
 
 Mapping = tuple[Vlsn, Lsn]
 
@@ -106,10 +107,13 @@ def single(block_first: Vlsn, last: Vlsn, at: Lsn) -> Bucket:
 
 
 def decode(key: bytes, value: bytes) -> Bucket:
-    """The bucket under ``key``; its columns stay views of ``value``.  Checks all that is O(1)."""
+    """The bucket under ``key``; its columns stay views of ``value``.  Checks all that is O(1).  Raises ``Damaged``,
+    ``WrongVersion``: its checksum was right."""
     if len(key) != KEY.size or len(value) < HEADER.size:
         raise Damaged(f"no index bucket: key {key.hex()} with {len(value)} bytes")
     version, zero, file, count, last_delta, first = HEADER.unpack_from(value)
+    if version > VERSION:
+        raise unread("a bucket of the VLSN index", version, VERSION)
     if version != VERSION or zero or key != bucket_key(first) or not 1 <= first <= VLSN_MAX:
         raise Damaged(f"no index bucket of version {VERSION}: key {key.hex()}, version {version}, first {first}")
     if count < 1 or len(value) != HEADER.size + 8 * count:

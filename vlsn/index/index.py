@@ -62,7 +62,8 @@ class VlsnIndex(Lookups):
     # Putting.
 
     def put(self, first: Vlsn, last: Vlsn, at: Lsn, *, synced: bool = False, txn_end: Vlsn = NULL_VLSN) -> None:
-        """The block ``first`` … ``last`` lies at ``at``.  From any thread, in any order."""
+        """The block ``first`` … ``last`` lies at ``at``.  From any thread, in any order: JE's rule; a node's own writer
+        puts in order.  ``txn_end``: the last VLSN that ends a transaction, once there are any."""
         with self._latch:
             held = self._range
             if first > held.last:
@@ -105,6 +106,7 @@ class VlsnIndex(Lookups):
                 self._range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
 
     def _put_late(self, first: Vlsn, last: Vlsn, at: Lsn, synced: bool, txn_end: Vlsn) -> None:
+        """One that another thread overtook: its neighbours find its block, the range learns its ends."""
         if first < self._floor:
             return
         self._check_ends(first, last)

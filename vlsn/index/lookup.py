@@ -80,8 +80,10 @@ class Lookups:
         while vlsn in self._range:
             covered = self._levels.covered
             found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
-            if found is None:
-                with self._latch:
+            with self._latch:
+                if covered != self._levels.covered:
+                    continue  # a flush or a cut: what was the tracker's is the store's now, or is gone
+                if found is None:
                     found = self._tracker.at_or_after(vlsn)
                     self.stats.hits += 1
             if found is not None or (found := self.at_or_before(vlsn)) is not None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from vlsn.errors import Damaged
+from vlsn.errors import Damaged, WrongVersion
 from vlsn.ids import NULL_VLSN
 from vlsn.index.bucket import HEADER, Bucket, decode
 from vlsn.index.inspect import check_follows
 from vlsn.index.range import EMPTY, VlsnRange
 from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, UNFINISHED, decode_record
+from vlsn.levels import named
 from vlsn.limits import INDEX_MAP_BYTES
 from vlsn.seams import KeyValue, Stores
 
@@ -81,6 +82,8 @@ def read_report(stores: Stores, path: str, *, live: bool = False) -> IndexReport
             _read_buckets(store, report)
         except Damaged as error:
             report.findings.append(str(error))
+        except WrongVersion as error:
+            raise named(error, path) from None
         return report
     finally:
         store.close()

@@ -2,7 +2,8 @@
 
 ``ForwardScanner`` goes up, closest mapping at or before: each reader of an embedded log has one, so that reads of
 VLSNs close to one another look a stored bucket up once.  ``BackwardScanner`` goes down, closest mapping at or after,
-from where the log is walked back by ``prev``; syncup here compares terms and needs no walk.  Neither answers from a
+from where the log is walked back by ``prev``: JE's syncup does; here it compares terms, and walking back is what a
+transaction's entries will be found by.  Neither answers from a
 bucket that a truncation may have cut since (the index's ``epoch``).  Source: JE ``VLSNScanner``.
 """
 

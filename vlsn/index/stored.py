@@ -20,6 +20,7 @@ from vlsn.errors import Damaged
 from vlsn.ids import U64_MAX, Vlsn
 from vlsn.index.bucket import Bucket, bucket_key, decode
 from vlsn.index.range import VlsnRange
+from vlsn.levels import unread
 from vlsn.seams import KeyValue
 
 RECORD_KEY = b"r"
@@ -49,11 +50,15 @@ class Record:
 
 
 def decode_record(value: bytes) -> Record:
-    if len(value) != RECORD.size:
-        raise Damaged(f"the index's record has {len(value)} bytes, not {RECORD.size}")
-    version, zero, zero_too, owner, checkpoint_id, *held = RECORD.unpack(value)
-    if version != VERSION or zero or zero_too:
-        raise Damaged(f"the index's record has version {version}, not {VERSION}")
+    """Raises ``Damaged``, also for an older one; ``WrongVersion`` for a later one: its checksum was right."""
+    version = int.from_bytes(value[:2], "little")
+    if version > VERSION:
+        raise unread("a VLSN index", version, VERSION)
+    if version != VERSION or len(value) != RECORD.size:
+        raise Damaged(f"the index's record has version {version}, not {VERSION}, and {len(value)} bytes")
+    _, zero, zero_too, owner, checkpoint_id, *held = RECORD.unpack(value)
+    if zero or zero_too:
+        raise Damaged("the index's record holds more than it should")
     found = VlsnRange(*map(Vlsn, held))
     found.verify()
     return Record(checkpoint_id, found, owner)

@@ -115,7 +115,8 @@ class Tracker:
             start = end
 
     def prepend(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
-        """A block that lies before all that is tracked, while the store holds nothing."""
+        """A block that lies before all that is tracked, while the store holds nothing: the first put of a new log, put
+        late."""
         self.buckets.insert(0, single(first, last, at))
         self.stats.buckets_created += 1
 

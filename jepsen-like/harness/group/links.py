@@ -8,6 +8,7 @@ and yet each of the n·(n-1) directed pairs can be cut by itself:
 
 A directed pair that is blocked either *holds*: what is sent on it, ends of connections too, goes on when it is
 healed, as TCP does after lost packets; or *cuts*: connections of the pair are reset, and new ones too.
+A directed pair may be *narrow*: all of its connections together get so many bytes a second.
 The harness's own connections always pass.  Needs no root; ``namespaces`` does the same to packets.
 """
 
@@ -55,6 +56,12 @@ class Links:
         self._blocked: dict[Pair, How] = {}
         self._healed = asyncio.Event()
         self._met: dict[Pair, int] = {}
+        self._bytes_per_s: dict[Pair, float] = {}
+        self._free_s: dict[Pair, float] = {}
+
+    def narrow(self, pair: Pair, bytes_per_s: float) -> None:
+        """From now on ``pair`` carries so much; 0: whatever comes."""
+        self._bytes_per_s[pair] = bytes_per_s
 
     async def open(self, name: str, public_port: int, port: int) -> None:
         """Listens for calls to ``name``, which itself listens on ``port``.  Raises ``OSError``."""
@@ -138,6 +145,8 @@ class Links:
     async def _pump(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(READ_BYTES):
             await self._pass(pair)
+            if rate := self._bytes_per_s.get(pair):
+                await self._carry(pair, len(data) / rate)
             if writer.is_closing():
                 raise ConnectionResetError("the other half was reset")
             writer.write(data)
@@ -145,6 +154,11 @@ class Links:
         await self._pass(pair)
         if not writer.is_closing():
             writer.write_eof()
+
+    async def _carry(self, pair: Pair, seconds: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._free_s[pair] = done = max(now, self._free_s.get(pair, 0.0)) + seconds
+        await asyncio.sleep(done - now)
 
     async def _pass(self, pair: Pair) -> None:
         """Returns once ``pair`` is not blocked."""

@@ -115,6 +115,8 @@ async def _post(url: str, value: bytes) -> tuple[int, dict[str, str], bytes]:
 class LostAnswer(VlsnLogError):
     """A POST without a whole answer: it may have been logged."""
 
+    retry_safe = False
+
 
 async def write(
     process: str,

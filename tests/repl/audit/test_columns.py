@@ -21,10 +21,13 @@ Row = dict[str, Any]
 def table(path: Path, batch_bytes: int = BATCH_BYTES) -> list[Row]:
     """Proven by sidecars where that is possible, and frame by frame: the same rows."""
     source = DirectorySource(str(path), str(path))
+    survey = source.survey(0)
     batches = [
         batch
-        for part in source.survey(0).parts
-        for batch in segment_batches(source.read(part, 0, part.end), part, "n1", batch_bytes=batch_bytes)
+        for part in survey.parts
+        for batch in segment_batches(
+            source.read(part, 0, part.end), part, "n1", durable=survey.dtvlsn, batch_bytes=batch_bytes
+        )
     ]
     rows: list[Row] = pa.Table.from_batches(batches, schema=SCHEMA).to_pylist()
     assert pa.Table.from_batches(log_batches(source), schema=SCHEMA).to_pylist() == rows
@@ -32,6 +35,7 @@ def table(path: Path, batch_bytes: int = BATCH_BYTES) -> list[Row]:
 
 
 def model(copy: Copy, story: list[bytes]) -> list[Row]:
+    durable = max(decode_header(block).dtvlsn for block in story)
     return [
         {
             "node": "n1",
@@ -46,6 +50,7 @@ def model(copy: Copy, story: list[bytes]) -> list[Row]:
             "value": entry.value,
             "overmarked": False,
             "damaged": False,
+            "durable": entry.vlsn <= durable,
         }
         for block in story
         for header in [decode(block)]
@@ -150,3 +155,25 @@ def test_a_block_whose_offsets_lie_is_damaged_though_its_checksums_are_right(tmp
         copy = Copy(tmp_path / "n1", "n1").add(lying, *numbered(3, first_vlsn=4)).write()
         rows = table(copy.path)
         assert [(row["vlsn"], row["damaged"]) for row in rows] == [(4, False), (5, False), (6, False), (1, True)]
+
+
+def test_durable_is_what_a_majority_is_known_to_have_synced(tmp_path: Path) -> None:
+    """Seven entries are durable; what lies behind them, and both lives of what was rolled back, is not."""
+    old, new = blocks(["a", "b", "c", "d", "e"], ["f", "g", "h", "i"]), blocks(["x", "y", "z"], first_vlsn=6, term=2)
+    copy = Copy(tmp_path / "n1", "n1").add(*old).rollback(5).add(*new).checkpoint(7).write()
+    rows = table(copy.path)
+    assert [(row["vlsn"], row["term"]) for row in rows if row["durable"]] == [
+        *((vlsn, 1) for vlsn in range(1, 6)),
+        *((vlsn, 2) for vlsn in (6, 7)),
+    ]
+    assert [(row["vlsn"], row["overmarked"]) for row in rows if not row["durable"]] == [
+        *((vlsn, True) for vlsn in range(6, 10)),
+        (8, False),
+    ]
+
+
+def test_a_damaged_block_below_the_durable_end_is_no_durable_row(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "n1", "n1").add(*numbered(20, 5, 60)).checkpoint(100).write()
+    copy.flip(51, 150)
+    (damaged,) = (row for row in table(copy.path) if row["damaged"])
+    assert (damaged["vlsn"], damaged["durable"]) == (51, False)

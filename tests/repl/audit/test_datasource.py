@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from repl.audit import VlsnLogDataSource
+from repl.audit import VlsnLogDataSource, datasource
 from repl.audit.columns import SCHEMA
-from tests.repl.audit.logs import Copy, numbered
-from tests.repl.audit.test_live import served
+from tests.repl.audit.logs import Copy, blocks, numbered
+from tests.repl.audit.test_live import DTVLSN, served
 from vlsn.errors import BadArgument
 
 pytestmark = pytest.mark.real
 STORY = numbered(400, 5, 60)
+ENTRIES = "kind = 'DATA' and durable"
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_a_directory_is_read_by_sql(tmp_path: Path, spark: Any, registered: Any)
     assert frame.columns == SCHEMA.names
     assert [kind for _, kind in frame.dtypes] == [
         *("string", "int", "bigint", "bigint", "bigint", "bigint", "string", "bigint"),
-        *("binary", "binary", "boolean", "boolean"),
+        *("binary", "binary", "boolean", "boolean", "boolean"),
     ]
     frame.createOrReplaceTempView("log")
     (row,) = spark.sql(
@@ -52,10 +53,30 @@ def test_a_directory_is_read_by_sql(tmp_path: Path, spark: Any, registered: Any)
     assert file == "00000001.vlog"
 
 
-def test_a_live_node_is_read_by_its_url(tmp_path: Path, registered: Any) -> None:
+def test_the_documented_filter_shows_what_a_majority_has(tmp_path: Path, spark: Any, registered: Any) -> None:
+    """A master's directory whose last three entries no other member ever had, and a replica's."""
+    shared, alone = blocks(["a", "b", "c"], ["d", "e"]), blocks(["x", "y", "z"], first_vlsn=6)
+    paths = [
+        str(Copy(tmp_path / "n1", "n1").add(*shared, *alone).checkpoint(5).write().path),
+        str(Copy(tmp_path / "n2", "n2").add(*shared).checkpoint(5).write().path),
+    ]
+    copies = [registered.load(path).where(ENTRIES) for path in paths]
+    for copy in copies:
+        assert [bytes(row.value) for row in copy.orderBy("vlsn").collect()] == [b"a", b"b", b"c", b"d", b"e"]
+    both = copies[0].union(copies[1])
+    assert (both.count(), both.dropDuplicates(["vlsn"]).count()) == (10, 5)
+
+
+def test_the_filter_that_is_tested_is_the_one_that_is_documented() -> None:
+    shown = [(Path(__file__).parents[3] / "docs/audit.md").read_text(), datasource.__doc__ or ""]
+    assert [f'.where("{ENTRIES}")' in text for text in shown] == [True, True]
+
+
+def test_a_live_node_is_read_by_its_url_and_says_what_is_durable(tmp_path: Path, registered: Any) -> None:
     copy = Copy(tmp_path / "n1", "n1").add(*STORY).write()
     with served(copy) as server:
-        assert registered.load(server.url).where("not overmarked").count() == 2000
+        rows = registered.load(server.url).where("not overmarked")
+        assert (rows.count(), rows.where(ENTRIES).count()) == (2000, DTVLSN)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +85,7 @@ def test_a_live_node_is_read_by_its_url(tmp_path: Path, registered: Any) -> None
         (lambda reader, path: reader.load(f"{path}/gone"), "gone"),
         (lambda reader, path: reader.load(), "needs a path"),
         (lambda reader, path: reader.schema("vlsn bigint").load(str(path)), "schema of its own"),
+        (lambda reader, path: reader.option("mode", "visible").load(str(path)), "mode=visible is not there yet"),
     ],
 )
 def test_what_cannot_be_read_says_why(tmp_path: Path, registered: Any, load: Any, message: str) -> None:

@@ -316,7 +316,11 @@ async def test_submissions_with_names_of_their_own_keep_them_whatever_becomes_of
     handler = scripted(script(refuse_all, lose_all, answer_all))
     async with served(handler) as listener, connect(listener.url, exactly_once=True) as log:
         told = await asyncio.gather(*(log.submit([b"v"], producer=7, sequence=5 + at, born=3) for at in range(3)))
-    assert told == [(10, 10), (11, 11), (12, 12)]
+    assert [(each.first, each.last, each.duplicate) for each in told] == [
+        (10, 10, True),
+        (11, 11, False),
+        (12, 12, False),
+    ]
     assert seen == [[(7, 5, 3), (7, 6, 3), (7, 7, 3)]] * 3
 
 
@@ -331,7 +335,7 @@ async def test_a_submission_that_is_refused_for_good_leaves_its_name_to_none_beh
             *(log.submit([value], producer=7, sequence=at, born=1) for at, value in enumerate(values)),
             return_exceptions=True,
         )
-        assert [type(each) for each in told] == [tuple, TooLarge, tuple]
+        assert [type(each) for each in told] == [Appended, TooLarge, Appended]
         # This node takes any sequence; the product's own refuses one that is not due.
         assert [(producer, sequence) for producer, sequence, _ in node.named] == [(7, 0), (7, 2)]
         assert (await log.producer_at(7)).place.next == 3

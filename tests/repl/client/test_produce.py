@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import repeat
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from repl.client import produce, queue
 from repl.http import problem
 from repl.produce import decode_request, done_answer, refused_answer
 from tests.repl.client.group import GroupNode, scripted, served, serving, until
+from tests.repl.http.memory_node import TERM
 from vlsn.errors import (
     BadArgument,
     BadBody,
@@ -112,6 +116,30 @@ async def test_what_is_over_a_limit_is_refused_here_and_harms_nobody() -> None:
             await log.append_many([b"a"], keys=[])
         assert await log.append(bytes(ENTRY_BYTES_MAX), key=bytes(KEY_BYTES_MAX)) == 2
     assert node.submissions == 1
+
+
+async def test_append_batch_says_all_that_the_node_answers() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        assert await log.append_batch([b"a", b"b"], keys=[None, b"k"]) == Appended(
+            Vlsn(2), Vlsn(3), TERM, True, 2, Acks.MAJORITY
+        )
+        alone = await log.append_batch(iter([b"c"]), acks="none")
+        assert alone == Appended(Vlsn(4), Vlsn(4), TERM, False, 1, Acks.NONE)
+        mixed = await asyncio.gather(log.append(b"d"), log.append_batch([b"e"], acks=Acks.ALL), log.append(b"f"))
+        assert (mixed[0], mixed[1].first, mixed[1].acks, mixed[2]) == (5, 6, Acks.ALL, 7)
+        with pytest.raises(BadArgument, match="most"):
+            await log.append_batch([b"x"], acks="most")
+    assert node.values == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert [entry.key for entry in node.entries[1:3]] == [None, b"k"]
+
+
+async def test_what_was_answered_as_not_durable_is_not_waited_for_by_a_read() -> None:
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log:
+        durable = await log.append_batch([b"a"])
+        await log.append_batch([b"b"], acks="none")
+        assert log._open_producer().highest_durable == durable.last
 
 
 async def test_large_appends_of_one_turn_are_split_into_batches() -> None:
@@ -407,3 +435,45 @@ async def test_acks_none_is_asked_for_and_a_wrong_policy_is_refused() -> None:
         connect(NOWHERE, timeout_s=0)
     with pytest.raises(BadArgument, match="url"):
         connect("ftp://host:1")
+
+
+async def test_what_is_wrong_is_refused_at_the_call_and_the_client_goes_on() -> None:
+    """Each would have failed in the task that sends, and with it the client."""
+    node = GroupNode()
+    async with serving(node) as url, connect(url) as log, connect(url, exactly_once=True) as once:
+        calls: list[Callable[..., Awaitable[object]]] = [
+            log.append_many,
+            lambda **given: once.submit(producer=7, sequence=0, born=0, **given),
+        ]
+        wrong: list[dict[str, Any]] = [
+            {"values": "text"},
+            {"values": b"text"},
+            {"values": 7},
+            {"values": [b"a", [b"b"]]},
+            {"values": [b"a"], "keys": ["k"]},
+            {"values": [b"a"], "keys": [""]},
+            {"values": [b"a"], "keys": b"k"},
+        ]
+        for call in calls:
+            for given in wrong:
+                with pytest.raises(TypeError):
+                    await call(**given)
+        with pytest.raises(TooLarge):
+            await log.append_many(repeat(b"x"))
+        for key in ("", 0, "k"):
+            with pytest.raises(TypeError):
+                await log.append(b"x", key=key)  # type: ignore[arg-type]
+        bad: list[dict[str, Any]] = [{"producer": 1.5}, {"sequence": 0.0}, {"born": 0.5}, {"born": None}]
+        for numbers in bad:
+            with pytest.raises(TypeError):
+                await once.submit([b"x"], **{"producer": 7, "sequence": 0, "born": 0, **numbers})
+        out: list[dict[str, Any]] = [{"producer": 0}, {"sequence": -1}, {"born": -1}, {"born": 1 << 64}]
+        for numbers in out:
+            with pytest.raises(BadArgument):
+                await once.submit([b"x"], **{"producer": 7, "sequence": 0, "born": 0, **numbers})
+        with pytest.raises(TypeError):
+            await once.producer_at(1.5)  # type: ignore[arg-type]
+        view = memoryview(b"abcd")[::2]
+        assert await log.append_many([view, bytearray(b"b")]) == (2, 3)
+        assert await log.append(b"after") == 4
+    assert node.values == [b"ac", b"b", b"after"]

@@ -54,6 +54,7 @@ class StalledBody:
         return self._pieces.pop()
 
 
+JSON = {"Content-Type": "application/json"}
 AnyBody = bytes | ChunkedBody | UnreadableBody | StalledBody
 
 

@@ -18,6 +18,7 @@ class MemoryChannel(Channel):
         self.sent: list[bytes] = []
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue(WINDOW_MESSAGES)
         self._closed = False
+        self._received = 0
 
     async def send(self, message: Buffer) -> None:
         if self._closed or self.peer._closed:
@@ -32,12 +33,16 @@ class MemoryChannel(Channel):
         self.peer._incoming.put_nowait(bytes(message))
         return True
 
+    def received_bytes(self) -> int:
+        return self._received
+
     async def receive(self) -> bytes:
         if self._closed:
             raise ChannelClosed("this end is closed")
         message = await self._incoming.get()
         if message is None:
             raise ChannelClosed("the other end is gone")
+        self._received += len(message)
         return message
 
     async def close(self) -> None:

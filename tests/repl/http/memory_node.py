@@ -29,6 +29,7 @@ from vlsn.errors import (
     WrongGroup,
 )
 from vlsn.ids import Term, Vlsn
+from vlsn.levels import LEVELS, Levels
 from vlsn.producers import ProducerPlace
 from vlsn.seal import Submission, seal
 from vlsn.seams import Channel
@@ -53,12 +54,16 @@ class MemoryPending:
     def expire(self) -> None:
         self.finish(OutcomeUnknown("not acknowledged in time"))
 
+    def take_back(self) -> None:
+        pass  # in the log from the start
+
 
 @dataclass(eq=False)
 class MemoryNode:
     name: str = "n1"
     group: str = "g"
     incarnation: int = 0xABCD
+    levels: Levels = LEVELS
     master: str | None = "http://127.0.0.1:1"
     leads: bool = True
     refuse: VlsnLogError | None = None
@@ -88,6 +93,9 @@ class MemoryNode:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
 
     # what a node is asked
+
+    def addresses(self) -> list[str]:
+        return ["0.0.0.0:7701", "http://n1.example:7701", "http://n2.example:7701", "log.example"]
 
     def status(self) -> dict[str, Any]:
         return {"group": self.group, "node": self.name, "state": "MASTER", "master": self.name, "dtvlsn": self.durable}
@@ -242,7 +250,7 @@ class MemoryNode:
     async def peer_read_index(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"asked": body["to"], "vlsn": self.durable}
 
-    def check_feed(self, hello: FeedHello) -> None:
+    async def check_feed(self, hello: FeedHello) -> None:
         if hello.group != self.group:
             raise WrongGroup(f"this is {self.group}, not {hello.group}")
         if self.refuse_feed is not None:

@@ -14,11 +14,12 @@ from repl.http import limits, problem
 from repl.http.routes import Gateway
 from repl.http.types import Upgrade
 from repl.produce import Answer, decode_answers, request_header
+from tests.repl.client.group import until
 from tests.repl.http.calls import call, json, refused, request
 from tests.repl.http.channels import MemoryChannel, pair
 from tests.repl.http.memory_node import MemoryNode
 from vlsn import batch
-from vlsn.errors import BadBody, ChannelClosed, NotMaster, OutcomeUnknown, QueueFull
+from vlsn.errors import BadBody, ChannelClosed, NoSpace, NotMaster, OutcomeUnknown, QueueFull
 
 UPGRADE = {"Upgrade": "websocket"}
 
@@ -90,15 +91,15 @@ async def test_produce_after_a_refusal_later_requests_are_refused_and_not_submit
     async with producing(node) as channel:
         await channel.send(message(1, b"a"))
         assert (await answers(channel, 1))[0].done
-        node.refuse = QueueFull("full")
+        node.refuse = NoSpace("full")
         await channel.send(message(2, b"b"))
         (second,) = await answers(channel, 1)
         node.refuse = None
         await channel.send(message(3, b"c"))
         await channel.send(message(4, b"d"))
         later = await answers(channel, 2)
-    assert isinstance(problem.error_of(second.problem), QueueFull)
-    assert [type(problem.error_of(one.problem)) for one in later] == [QueueFull, QueueFull]
+    assert isinstance(problem.error_of(second.problem), NoSpace)
+    assert [type(problem.error_of(one.problem)) for one in later] == [NoSpace, NoSpace]
     assert [entry.value for entry in node.entries[1:]] == [b"a"]
 
 
@@ -195,10 +196,93 @@ async def test_produce_stops_reading_when_too_many_bytes_have_no_answer(monkeypa
         await answers(channel, 10)
 
 
+async def test_produce_waits_in_line_for_a_full_queue_and_is_not_refused() -> None:
+    node = MemoryNode()
+    gateway = Gateway(node)
+    async with producing(gateway) as one, producing(gateway) as other:
+        node.refuse = QueueFull("262144 entries already wait to be logged")
+        for id in (1, 2):
+            await one.send(message(id, b"one"))
+        await until(lambda: node.submissions > 0)
+        await other.send(message(1, b"other"))
+        await asyncio.sleep(0.01)
+        assert (one.unread, other.unread) == (0, 0)
+        node.refuse = None
+        assert [answer.done for answer in await answers(one, 2)] == [True, True]
+        assert [answer.done for answer in await answers(other, 1)] == [True]
+    assert [entry.value for entry in node.entries[1:]] == [b"one", b"other", b"one"]
+
+
+async def test_producers_wait_in_line_for_the_budget_of_bodies_and_each_has_its_turn() -> None:
+    node = MemoryNode(hold=True)
+    gateway = Gateway(node, limits.AppendLimits(body_bytes_max=100_000, bodies_in_flight_bytes_max=200_000))
+    async with producing(gateway) as greedy, producing(gateway) as one, producing(gateway) as other:
+        for id in range(1, 6):
+            await greedy.send(message(id, bytes(60_000)))
+        await node.until_unanswered(3)
+        for channel in (one, other):
+            await channel.send(message(1, bytes(50_000)))
+        await asyncio.sleep(0.01)
+        assert node.unanswered == 3
+        node.hold = False
+        node.release()
+        for channel, count in ((one, 1), (other, 1), (greedy, 5)):
+            assert all(answer.done for answer in await answers(channel, count))
+    assert [len(entry.value) for entry in node.entries[4:]] == [60_000, 50_000, 50_000, 60_000]
+
+
+async def test_produce_that_found_no_room_in_its_time_is_refused() -> None:
+    node = MemoryNode(refuse=QueueFull("full"))
+    async with producing(node) as channel:
+        await channel.send(request_header(1, Acks.MAJORITY, 50) + batch.encode([b"v"]))
+        await channel.send(message(2, b"v"))
+        found = await answers(channel, 2)
+    assert [type(problem.error_of(one.problem)) for one in found] == [QueueFull, QueueFull]
+    assert b'"after":1' in found[1].problem
+
+
+async def test_produce_what_waits_in_line_is_refused_for_good_or_for_what_went_before() -> None:
+    node = MemoryNode(hold=True)
+    async with producing(node) as channel:
+        await channel.send(message(1, b"v"))
+        await node.until_unanswered(1)
+        node.refuse = QueueFull("full")
+        await channel.send(message(2, b"v"))
+        await until(lambda: node.submissions > 1)
+        node.pending.pop().finish(OutcomeUnknown("stepped down"))
+        found = await answers(channel, 2)
+    assert b'"after":1' in found[1].problem
+    node = MemoryNode(refuse=QueueFull("full"))
+    async with producing(node) as channel:
+        await channel.send(message(1, b"v"))
+        await until(lambda: node.submissions > 0)
+        node.refuse = NotMaster("another node leads")
+        (refusal,) = await answers(channel, 1)
+    assert isinstance(problem.error_of(refusal.problem), NotMaster)
+
+
+async def test_produce_that_leaves_the_line_keeps_nobody_behind_it_waiting() -> None:
+    node = MemoryNode(refuse=QueueFull("full"))
+    gateway = Gateway(node)
+    async with producing(gateway) as other:
+        upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
+        assert isinstance(upgrade, Upgrade)
+        first, theirs = pair()
+        serving = asyncio.ensure_future(upgrade.run(theirs))
+        await first.send(message(1, b"first"))
+        await until(lambda: node.submissions > 0)
+        await other.send(message(1, b"other"))
+        serving.cancel()  # as when its connection is lost
+        await asyncio.wait([serving])
+        node.refuse = None
+        assert [answer.done for answer in await answers(other, 1)] == [True]
+    assert [entry.value for entry in node.entries[1:]] == [b"other"]
+
+
 async def test_produce_that_leaves_gives_all_its_places_back() -> None:
     node = MemoryNode(hold=True)
     gateway = Gateway(node)
-    for _ in range(limits.PRODUCERS_MAX // 16 + 1):
+    for _ in range(40):  # more bytes than there may be in flight
         async with producing(gateway) as channel:
             for id in range(20):
                 await channel.send(message(id, bytes(100_000)))
@@ -219,9 +303,10 @@ async def test_produce_producer_that_stops_receiving_ends_with_its_connection() 
         await channel.send(b"")
 
 
-async def test_produce_places_are_limited() -> None:
+async def test_produce_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repl.http.produce.PRODUCERS_MAX", 16)
     gateway = Gateway(MemoryNode())
-    gateway_limits = limits.PRODUCERS_MAX
+    gateway_limits = 16
     channels = []
     runs = []
     for _ in range(gateway_limits):

@@ -8,7 +8,7 @@ from repl.http import problem
 from repl.http.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX
 from repl.http.routes import Gateway
 from repl.http.segments import byte_range
-from tests.repl.http.calls import UnreadableBody, call, json, refused, whole_body
+from tests.repl.http.calls import JSON, UnreadableBody, call, json, refused, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import BadArgument, Damaged, NotInLog, Trimmed, VlsnLogError, by_slug
 
@@ -215,10 +215,10 @@ async def test_admin_calls_the_node() -> None:
 
 async def test_peer_hello_is_an_object_of_bounded_size() -> None:
     node = MemoryNode()
-    assert json(await call(node, "POST", "/v1/peer/hello", body=b'{"group":"g"}')) == {"heard": "g"}
+    assert json(await call(node, "POST", "/v1/peer/hello", JSON, body=b'{"group":"g"}')) == {"heard": "g"}
     for body in (b"", b"[]", b"{", b"\xff", b"{}", b'{"group":' + b"[" * 60_000):
-        refused(await call(node, "POST", "/v1/peer/hello", body=body), 400, "bad-body")
-    refused(await call(node, "POST", "/v1/peer/hello", body=UnreadableBody(64 * 1024 + 1)), 413, "too-large")
+        refused(await call(node, "POST", "/v1/peer/hello", JSON, body=body), 400, "bad-body")
+    refused(await call(node, "POST", "/v1/peer/hello", JSON, body=UnreadableBody(64 * 1024 + 1)), 413, "too-large")
 
 
 async def test_events_are_asked_for_from_any_number_on() -> None:

@@ -7,6 +7,7 @@ import json as stdlib_json
 
 import pytest
 
+from repl.api import EntryPage
 from repl.http import limits, tail
 from repl.http.routes import Gateway
 from repl.http.types import Response, Stream
@@ -184,3 +185,52 @@ async def test_one_large_entry_is_counted_until_it_is_taken() -> None:
     assert len(held) == limits.PAGES_IN_FLIGHT_BYTES_MAX // MIB
     assert await whole_body(held[0]) == b"x" * MIB
     assert (await call(gateway, "GET", "/v1/entries/2")).status == 200
+
+
+class CountingNode(MemoryNode):
+    """Counts the pages that it is asked for."""
+
+    reads = 0
+
+    async def read(
+        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+    ) -> EntryPage:
+        self.reads += 1
+        return await super().read(from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds)
+
+
+async def test_tails_that_stand_at_one_place_share_one_read_and_one_answer() -> None:
+    node = CountingNode()
+    gateway = Gateway(node)
+    streams = [stream_of(await call(gateway, "GET", "/v1/tail?from=2")) for _ in range(50)]
+    for stream in streams:
+        assert (await anext(stream)).startswith(b":")
+    coming = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await node.until_waits()
+    before = node.reads
+    node.append(b"to all")
+    pieces = await asyncio.gather(*coming)
+    assert all(events(piece) == [(2, "to all")] for piece in pieces)
+    assert node.reads == before + 1
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_a_tail_that_leaves_does_not_take_the_page_away_from_the_others() -> None:
+    node = MemoryNode()
+    gateway = Gateway(node)
+    streams = [stream_of(await call(gateway, "GET", "/v1/tail?from=2")) for _ in range(3)]
+    for stream in streams:
+        await anext(stream)
+    coming = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await node.until_waits()
+    coming[0].cancel()
+    await asyncio.wait(coming[:1])
+    late = asyncio.ensure_future(anext(streams[0]))
+    for each in coming[1:]:
+        each.cancel()
+    await asyncio.wait(coming[1:])
+    node.append(b"a")
+    assert events(await late) == [(2, "a")]
+    for stream in streams:
+        await stream.aclose()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from repl.api import Acks
 from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork, arrivals
-from repl.net.arrivals import FREE_BYTES, Arrival, Arrivals, Frames
+from repl.net.arrivals import FREE_BYTES, Arrival, Arrivals
+from repl.net.frames import Frames
 from repl.net.server import HttpListener
 from repl.produce import REQUEST_MESSAGE_BYTES_MAX, decode_answers, request_header
 from tests.repl.client.group import until
@@ -25,7 +26,7 @@ from vlsn.limits import MIB
 
 BINARY, CONTINUATION, PING = 2, 0, 9
 UPGRADE = (
-    b"GET /v1/produce HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"GET /v1/produce HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 

@@ -20,7 +20,7 @@ from vlsn import batch
 from vlsn.errors import ChannelClosed, DuplicateFeed, NotMaster, Unreachable, WrongGroup, WrongVersion
 from vlsn.limits import MIB
 
-ASK = b"GET /v1/feed HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+ASK = b"GET /v1/feed HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 
 
 @pytest.fixture

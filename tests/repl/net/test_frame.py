@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.http.types import Request, Upgrade
-from repl.net.arrivals import Frames
 from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of, small_frame
+from repl.net.frames import Frames
 from repl.net.network import AiohttpNetwork
 from tests.repl.net.test_arrivals import frame
 from vlsn.errors import ChannelClosed

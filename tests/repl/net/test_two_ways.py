@@ -18,7 +18,7 @@ REQUESTS = [
     post(b"w"),
     post(b""),
     post(b"a body with \r\n\r\n in it"),
-    post(b"POST /v1/entries HTTP/1.1\r\nHost: x\r\n\r\n"),
+    post(b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     post(bytes(100_000)),
     post(b"k").replace(b"/v1/entries", b"/v1/entries?key=k&acks=all"),
     post(b"n").replace(b"/v1/entries", b"/v1/entries?acks=none"),
@@ -27,8 +27,8 @@ REQUESTS = [
     post(b"not a line").replace(b"octet-stream", b"x-ndjson"),
     post(b"t").replace(b"octet-stream", b"json"),
     CHUNKED,
-    b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"PUT /v1/entries HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"PUT /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nab",
 ]
 WEIGHTS = [30, 5, 5, 5, 5, 1, 5, 5, 2, 5, 2, 2, 2, 2, 2]
 

@@ -600,3 +600,80 @@ def test_threads_put_in_any_order_while_others_look_up_and_flush(tmp_path: Path)
     assert index.range.last == total * 10
     inspect.verify(index)
     index.close()
+
+
+class Step:
+    """A latch and a store in one: before each step that a lookup takes, ``at`` of them later something else happens."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+        self._left = 0
+        self._then: Any = None
+
+    def after(self, steps: int, then: Any) -> None:
+        self._left, self._then = steps, then
+
+    def take(self) -> None:
+        then = self._then
+        if then is not None:
+            if not self._left:
+                self._then = None
+                then()
+            self._left -= 1
+
+    def __enter__(self) -> None:
+        self.take()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+
+        def stepped(*arguments: Any, **named: Any) -> Any:
+            self.take()
+            return call(*arguments, **named)
+
+        return stepped
+
+
+@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("number", range(24))
+def test_a_lookup_beside_a_flush_gives_what_it_gives_before_and_after(steps: int, number: int) -> None:
+    """At each step of it."""
+    step = Step(FakeStores().open(PATH, map_bytes=1 << 20))
+    index = VlsnIndex(step, step)
+    put(index, *range(8))
+    flush(index, 1)
+    put(index, *range(8, 16))
+    started = index.start_flush(2)
+    put(index, *range(16, 24))
+
+    def flushed() -> None:
+        started.run()
+        index.finish_flush(started)
+
+    at = Vlsn(number * 10 + 5)
+    for lookup in (index.at_or_before, index.at_or_after):
+        before = lookup(at)
+        step.after(steps, flushed)
+        beside = lookup(at)
+        step.after(0, None)
+        assert beside == before, (lookup.__name__, at)
+        if not index._levels.flushing:
+            break
+
+
+def test_a_reader_that_keeps_a_bucket_hears_of_blocks_that_were_moved(index: VlsnIndex) -> None:
+    """A failed write took its page with it: what lies there now, if anything, is not the block."""
+    put(index, *range(6))
+    flush(index, 1)
+    scanner = ForwardScanner(index)
+    assert scanner.at_or_before(Vlsn(35)) == (31, place(3))
+    firsts, lasts, _ = columns(3, 4, 5)
+    moved = [lsn(9, 4096 + number * 5_000) for number in range(3)]
+    index.relocate(firsts, lasts, moved)
+    assert scanner.at_or_before(Vlsn(35)) == (31, moved[0])
+    assert scanner.at_or_before(Vlsn(25)) == (21, place(2))

@@ -1,0 +1,100 @@
+"""A replica whose files are tampered with: how it is stopped, asked and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.hostile.kind import Scene
+from repl.cluster import Node
+from repl.net.network import AiohttpNetwork
+from vlsn.directory import survey
+from vlsn.disk import PosixDisk
+from vlsn.errors import VlsnLogError
+
+POLL_S = 0.1
+END_S = 15.0
+"""In which a node that is told to stop, or that cannot start, has ended."""
+HEAL_S = 60.0
+"""In which a node that was started follows, whole."""
+ROLLS = 3
+
+
+@dataclass(slots=True)
+class Victim:
+    """One replica of the scene."""
+
+    scene: Scene
+    node: Node
+    network: AiohttpNetwork
+
+    @property
+    def directory(self) -> Path:
+        return self.node.directory
+
+    def sealed(self) -> list[tuple[Path, int]]:
+        """The segments that another follows on, the oldest first, and where the log ends in each."""
+        found = survey(PosixDisk(), str(self.directory))
+        return [(Path(each.path), each.live_end) for each in found if each.live_end is not None]
+
+    async def status(self) -> dict[str, Any]:
+        """Empty where the node does not answer."""
+        try:
+            response = await self.network.request("GET", f"{self.node.url}/v1/status", timeout_s=END_S)
+        except VlsnLogError:
+            return {}
+        return msgspec.json.decode(bytes(response.body), type=dict[str, Any])
+
+    async def roll(self) -> None:
+        """Several segments, each with something in it: the watch's writers append all the time."""
+        url, json = f"{self.node.url}/v1/admin/rotate", {"Content-Type": "application/json"}
+        async with asyncio.timeout(HEAL_S):
+            while len(self.sealed()) < ROLLS:
+                response = await self.network.request("POST", url, headers=json, timeout_s=END_S)
+                assert response.status == 200, bytes(response.body)
+                await asyncio.sleep(POLL_S)
+
+    async def stop(self) -> bool:
+        """By SIGTERM; whether it ended in time.  Killed where it did not."""
+        self.node.send(signal.SIGTERM)
+        if await self.until(lambda: not self.node.running, END_S):
+            return True
+        self.node.kill()
+        return False
+
+    async def follows(self) -> bool:
+        """Whether it follows within ``HEAL_S``, with no damage that it knows of."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HEAL_S
+        while loop.time() < deadline:
+            told = await self.status()
+            if told.get("state") == "REPLICA" and not told["damage"]:
+                return True
+            await asyncio.sleep(POLL_S)
+        return False
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not holds() and loop.time() < deadline:  # noqa: ASYNC110  what is waited for is another process's
+            await asyncio.sleep(POLL_S)
+        return holds()
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to("nowhere")

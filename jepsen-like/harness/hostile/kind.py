@@ -1,0 +1,69 @@
+"""One kind of attack: what it is given, and what it may cost the group."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from repl.cluster import Cluster
+
+HEARTBEAT_S = 0.2
+ELECTION_TIMEOUT_S = 1.0
+"""Of a node that is told nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an attack may cost; seconds as on a machine that has nothing else to do."""
+
+    p99_s: float = HEARTBEAT_S
+    """The 99th percentile of ``/healthz``, on each node."""
+    longest_s: float = ELECTION_TIMEOUT_S
+    """Its longest silence."""
+    append_p99_s: float = ELECTION_TIMEOUT_S
+    same_lead: bool = True
+    errors: int = 0
+    """Appends of well-behaved clients that fail."""
+    nodes_up: bool = True
+    """Every node's process lives through it."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """A group that serves, and an attacker beside it."""
+
+    cluster: Cluster
+    master: str
+    """The name of the node that leads as the attack begins."""
+    seconds: float
+    """How long an attack that can go on for ever does."""
+    say: Callable[[str], None]
+    found: list[str] = field(default_factory=list)
+    """What the attack itself saw that must not be."""
+
+    @property
+    def master_url(self) -> str:
+        return self.url(self.master)
+
+    @property
+    def replicas(self) -> list[str]:
+        """The names of the others."""
+        return [node.name for node in self.cluster.nodes if node.name != self.master]
+
+    def url(self, name: str) -> str:
+        return self.cluster.node(name).url
+
+
+Attack = Callable[[Scene], Awaitable[str]]
+"""Returns when it is over: what was sent, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    says: str
+    """One line, for ``--help`` and the documents."""
+    attack: Attack
+    limits: Limits = Limits()
+    settings: dict[str, str | int | float] = field(default_factory=dict)
+    """Of the nodes."""

@@ -1,0 +1,65 @@
+"""A segment that is taken from under a running replica, a FIFO in its place: whoever has the old file open reads on,
+others are told of damage; nothing waits, the node ends when it is told to, and follows when the file is back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harness.hostile.files import END_S, HEAL_S, POLL_S, Victim, make_fifo
+from harness.hostile.kind import Kind, Limits, Scene
+from repl.net.network import AiohttpNetwork
+from vlsn.errors import VlsnLogError
+
+
+async def _attack(scene: Scene) -> str:
+    network = AiohttpNetwork()
+    try:
+        return await _swapped(Victim(scene, scene.cluster.node(scene.replicas[0]), network))
+    finally:
+        await network.close()
+
+
+async def _swapped(victim: Victim) -> str:
+    node, found = victim.node, victim.scene.found
+    await victim.roll()
+    path = victim.sealed()[0][0]
+    aside = path.with_name(path.name + ".was")
+    path.rename(aside)
+    make_fifo(path)
+    try:
+        url = f"{node.url}/v1/entries?from=1&kinds=all"
+        response = await victim.network.request("GET", url, timeout_s=END_S)
+        if response.status != 200 and b'"damaged"' not in bytes(response.body):
+            found.append(f"a read of the FIFO was answered with {response.status}: {bytes(response.body)[:200]!r}")
+    except VlsnLogError as error:
+        found.append(f"a read of the FIFO: {error}")
+    if not await _says_so(victim):
+        found.append(f"{node.name} does not say that it is damaged")
+    if not await victim.stop():
+        found.append(f"{node.name} did not end when it was told to")
+    path.unlink()
+    aside.rename(path)
+    node.start()
+    if not await victim.follows():
+        found.append(f"{node.name} does not follow when the file is back: {await victim.status()}")
+    return f"a FIFO in the place of {path.name} under {node.name}"
+
+
+async def _says_so(victim: Victim) -> bool:
+    """The scrub meets it, or a reader has."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + HEAL_S
+    while loop.time() < deadline:
+        if (await victim.status()).get("damage"):
+            return True
+        await asyncio.sleep(POLL_S)
+    return False
+
+
+KIND = Kind(
+    "swapped",
+    "a segment taken from under a running replica, a FIFO in its place",
+    _attack,
+    Limits(nodes_up=False),
+    settings={"scrub_period_s": 1.0},
+)

@@ -1,0 +1,43 @@
+"""A sealed segment of a stopped replica, cut short: the node mends it from its peers, and nobody need come."""
+
+from __future__ import annotations
+
+import os
+
+from harness.hostile.files import HEAL_S, Victim
+from harness.hostile.kind import Kind, Limits, Scene
+from repl.net.network import AiohttpNetwork
+from vlsn.segment import FIRST_FRAME
+
+
+async def _attack(scene: Scene) -> str:
+    network = AiohttpNetwork()
+    try:
+        return await _truncated(Victim(scene, scene.cluster.node(scene.replicas[0]), network))
+    finally:
+        await network.close()
+
+
+async def _truncated(victim: Victim) -> str:
+    name, found = victim.node.name, victim.scene.found
+    await victim.roll()
+    if not await victim.stop():
+        found.append(f"{name} did not end when it was told to")
+    path, end = victim.sealed()[0]
+    size, left = path.stat().st_size, FIRST_FRAME + (end - FIRST_FRAME) // 2
+    os.truncate(path, left)
+    victim.node.start()
+    if not await victim.until(lambda: path.stat().st_size == size, HEAL_S):
+        found.append(f"{path.name} of {name} has {path.stat().st_size} bytes still, not {size}")
+    if not await victim.follows():
+        found.append(f"{name} does not follow: {await victim.status()}")
+    return f"{path.name} of {name}, whose log ends at {end}, cut to {left} bytes while it was stopped"
+
+
+KIND = Kind(
+    "truncated",
+    "a sealed segment of a stopped replica is cut short",
+    _attack,
+    Limits(nodes_up=False),
+    settings={"scrub_period_s": 1.0},
+)

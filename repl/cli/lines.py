@@ -1,0 +1,110 @@
+"""The input of ``vlsnlog append`` as bodies: lines of values, or of what ``vlsnlog read --format json`` prints.
+
+A line ends at ``\\n`` and nowhere else, nothing is trimmed, an empty line is an entry, the last newline is optional.
+A JSON line gives its value and its key; its ``vlsn``, ``term`` and ``time`` are of another log, and not taken over.
+An input is cut into bodies in one way only: a producer's submissions rest on that (``resume.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO, Final
+
+from vlsn.batch import ENTRY_OVERHEAD_BYTES
+from vlsn.errors import BadBody, TooLarge
+from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KIB, MIB, SEGMENT_BYTES_MIN
+
+READ_BYTES: Final = MIB
+BODY_BYTES_MAX: Final = SEGMENT_BYTES_MIN // 4 * 3
+"""Each line's overhead included: a body fits any segment that a log may have, unless one line alone does not."""
+JSON_LINE_BYTES_MAX: Final = 6 * (ENTRY_BYTES_MAX + KEY_BYTES_MAX) + KIB
+"""A byte of a value is up to six in a JSON string."""
+
+Key = bytes | None
+Decode = Callable[[bytes, int], tuple[bytes, Key]]
+"""One line, and its number from 1 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The lines of one atomic append; ``keys`` is None where no line has one."""
+
+    values: list[bytes]
+    keys: list[Key] | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def bodies(source: BinaryIO, skip_lines: int = 0, *, key: Key = None, json: bool = False) -> Iterator[Body]:
+    """The lines of ``source`` after the first ``skip_lines``; ``key`` is every one's, but of JSON lines, which have
+    their own.  What a slow pipe gave so far does not wait for more.  Raises ``TooLarge`` for a line that no entry
+    holds, ``BadBody`` for one that is not JSON, behind all that comes before it."""
+    if json:
+        from repl.http.ndjson import decode_printed
+
+        return _bodies(_lines(source, skip_lines, JSON_LINE_BYTES_MAX), decode_printed)
+    return _bodies(_lines(source, skip_lines, ENTRY_BYTES_MAX), partial(_as_it_is, key))
+
+
+def _as_it_is(key: Key, line: bytes, number: int) -> tuple[bytes, Key]:
+    return line, key
+
+
+def _bodies(lines: Iterable[tuple[int, list[bytes]]], decode: Decode) -> Iterator[Body]:
+    for first, some in lines:
+        values: list[bytes] = []
+        keys: list[Key] = []
+        size = 0
+        fault: BadBody | None = None
+        for number, line in enumerate(some, first):
+            try:
+                value, key = decode(line, number)
+            except BadBody as error:  # what comes before it goes out first
+                fault = error
+                break
+            if values and size + _cost(value, key) > BODY_BYTES_MAX:
+                yield _body(values, keys)
+                values, keys, size = [], [], 0
+            values.append(value)
+            keys.append(key)
+            size += _cost(value, key)
+        if values:
+            yield _body(values, keys)
+        if fault is not None:
+            raise fault
+
+
+def _cost(value: bytes, key: Key) -> int:
+    return len(value) + len(key or b"") + ENTRY_OVERHEAD_BYTES
+
+
+def _body(values: list[bytes], keys: list[Key]) -> Body:
+    return Body(values, keys if any(keys) else None)
+
+
+def _lines(source: BinaryIO, skip: int, line_bytes_max: int) -> Iterator[tuple[int, list[bytes]]]:
+    """The lines of each chunk, as far as they are whole, and the number of the first of them."""
+    number, rest = 0, b""
+    while chunk := source.read(READ_BYTES):
+        *whole, rest = (rest + chunk).split(b"\n")
+        kept = whole[max(0, skip - number) :]
+        number += len(whole)
+        first = number - len(kept) + 1
+        fitting = next((at for at, line in enumerate(kept) if len(line) > line_bytes_max), len(kept))
+        yield first, kept[:fitting]
+        if fitting < len(kept):
+            raise _too_long(first + fitting, line_bytes_max)
+        if number < skip:
+            rest = rest[:1]  # of a line that is left out it counts only that there is one
+        elif len(rest) > line_bytes_max:
+            raise _too_long(number + 1, line_bytes_max)
+    if rest and number >= skip:
+        yield number + 1, [rest]
+
+
+def _too_long(number: int, line_bytes_max: int) -> TooLarge:
+    what = "the largest entry" if line_bytes_max == ENTRY_BYTES_MAX else "the longest line that is an entry"
+    return TooLarge(f"line {number} is longer than {line_bytes_max} bytes, {what}")

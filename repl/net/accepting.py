@@ -1,0 +1,88 @@
+"""A bound address, and the connections that come to it: so many a turn of the event loop.
+
+The loop's own server accepts for as long as there is somebody, and whoever floods it refills the line meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+BACKLOG = 1_024
+ACCEPTS_A_TURN = 32
+"""About 3 ms."""
+NO_FILES_S = 0.1
+"""How long nobody is accepted when the process has no file descriptor left."""
+_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Accepting:
+    """Of one listener; ``made`` gives each connection its protocol."""
+
+    def __init__(self, made: Callable[[], asyncio.Protocol]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._made = made
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    async def bind(self, host: str, port: int) -> int:
+        """Begins; the port, where 0 took a free one.  Raises ``OSError``."""
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                bound = socket.socket(family, kind, protocol)
+                self._sockets.append(bound)
+                bound.setblocking(False)
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                bound.bind((address[0], port, *address[2:]) if port else address)
+                port = port or bound.getsockname()[1]
+                bound.listen(BACKLOG)
+        except OSError:
+            self.close()
+            raise
+        for each in self._sockets:
+            self._loop.add_reader(each.fileno(), self._accept, each)
+        return port
+
+    def close(self) -> None:
+        for each in self._sockets:
+            self._loop.remove_reader(each.fileno())
+            each.close()
+        self._sockets.clear()
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _accept(self, bound: socket.socket) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                accepted, _ = bound.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_FILES:
+                    raise
+                self._loop.remove_reader(bound.fileno())
+                self._timers.add(self._loop.call_later(NO_FILES_S, self._go_on, bound))
+                return
+            accepted.setblocking(False)
+            task = asyncio.create_task(self._connect(accepted), name="accepted")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._made, accepted)
+        except OSError:  # it is gone already
+            accepted.close()
+
+    def _go_on(self, bound: socket.socket) -> None:
+        self._timers.clear()
+        if bound in self._sockets:
+            self._loop.add_reader(bound.fileno(), self._accept, bound)

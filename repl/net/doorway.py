@@ -1,0 +1,55 @@
+"""A connection that has said nothing yet: no parser, no task, next to no cost, so that thousands of them are no load.
+
+accepted ─► Doorway ─► its first bytes ─► Connection, which has them from here on
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from repl.net.connection import Connection, Server
+
+
+class Doorway(asyncio.Protocol):
+    """``places.Guest``."""
+
+    __slots__ = ("_server", "_transport", "head_since", "kept")
+
+    silent = True
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self.kept = False
+        self.head_since = 0.0
+
+    @property
+    def idle_since(self) -> float:
+        return self.head_since
+
+    def swept(self, now: float) -> None:
+        pass
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.head_since = asyncio.get_running_loop().time()
+        self._server.places.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        connection = Connection(self._server, loop=asyncio.get_running_loop())
+        self._server.places.replace(self, connection)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        connection.data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._transport = None
+        self._server.places.leave(self)
+
+    def force_close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()

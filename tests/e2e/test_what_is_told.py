@@ -1,0 +1,40 @@
+"""What every node says of itself and of the others: version, places of all members, levels of events, metrics."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+
+from tests.e2e.calls import call
+from tests.e2e.group import NAMES, Group
+
+
+def test_every_node_knows_how_far_every_member_is(group: Group) -> None:
+    group.append(b"a", b"b")
+    last = group.settle()
+
+    def known() -> bool:
+        told = [group.status(name) for name in NAMES]
+        return all(
+            [(each["vlsn"], each["lag_vlsns"]) for each in status["members"]] == [(last, 0)] * 3 for status in told
+        )
+
+    group.until(known, f"every node has heard that all are at VLSN {last}")
+
+
+def test_a_node_says_which_version_runs(group: Group) -> None:
+    for name in NAMES:
+        assert group.status(name)["version"] == version("vlsnlog")
+        metrics = call("GET", f"{group.urls[name]}/metrics").body.decode()
+        assert re.search(rf'^vlsnlog_build_info{{python="3[.\d]+",version="{version("vlsnlog")}"}} 1.0$', metrics, re.M)
+        for one in ("process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"):
+            assert re.search(rf"^{one} [0-9]", metrics, re.M), one
+
+
+def test_events_have_levels_and_the_page_shows_them(group: Group) -> None:
+    events = call("GET", f"{group.master}/v1/events").json()["events"]
+    assert {event["level"] for event in events} <= {"info", "warning"}
+    assert next(event for event in events if event["event"] == "leads")["level"] == "info"
+    page = call("GET", f"{group.master}/").body.decode()
+    for word in ("No majority: appends are refused", "No space: appends are refused", "Restoring from", "Damage in"):
+        assert word in page

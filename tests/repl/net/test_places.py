@@ -1,0 +1,194 @@
+"""Connections are bounded; silence gives way, half heads end, and members and health checks always get through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from repl.api import Acks
+from repl.http.routes import Gateway
+from repl.net import AiohttpNetwork
+from repl.net.places import Guest, Places
+from repl.net.server import HttpListener
+from repl.produce import request_header
+from tests.repl.client.group import until
+from tests.repl.http.memory_node import MemoryNode
+from tests.repl.net.test_arrivals import BINARY, UPGRADE, frame
+from tests.repl.net.test_net import Wire, post
+from vlsn import batch
+
+PLACES, KEPT = 16, 4
+STRANGERS = PLACES - KEPT
+WAITING = b"GET /v1/entries?from=1000&wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Counted(Places):
+    """Says how many have come."""
+
+    entered = 0
+
+    def enter(self, guest: Guest) -> None:
+        super().enter(guest)
+        self.entered += 1
+
+
+@pytest.fixture
+def node() -> MemoryNode:
+    return MemoryNode()
+
+
+@pytest.fixture
+async def listener(node: MemoryNode) -> AsyncIterator[HttpListener]:
+    network = AiohttpNetwork()
+    gateway = Gateway(node)
+    listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
+    listening._server.places.close()
+    listening._server.places = Counted(head_s=30.0, connections_max=PLACES, kept=KEPT)
+    yield listening
+    await listening.close()
+    await network.close()
+
+
+async def opened(listener: HttpListener, count: int, data: bytes = b"") -> list[Wire]:
+    """So many connections, which the node has seen, one after the other."""
+    seen, wires = listener._server.places, []
+    assert isinstance(seen, Counted)
+    for _ in range(count):
+        due = seen.entered + 1
+        wires.append(await Wire.open(listener.url))
+        await wires[-1].send(data)
+        await until(lambda due=due: seen.entered >= due)  # type: ignore[misc]
+    return wires
+
+
+async def closed(wire: Wire) -> bool:
+    """Whether the node has closed it by now."""
+    try:
+        async with asyncio.timeout(0.2):
+            return await wire.reader.read() == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+async def test_silent_connections_give_way_the_longest_idle_first(listener: HttpListener) -> None:
+    silent = await opened(listener, STRANGERS)
+    for number in range(3):
+        async with await Wire.open(listener.url) as wire:
+            await wire.send(post(b"a"))
+            assert (await wire.answer())[0] == 200
+            assert await closed(silent[number])
+            assert not await closed(silent[number + 1])
+            silent += await opened(listener, 1)
+    for wire in silent:
+        wire.writer.close()
+
+
+async def test_whoever_never_sent_a_request_gives_way_before_whoever_did(listener: HttpListener) -> None:
+    async with await Wire.open(listener.url) as known:
+        await known.send(post(b"a"))
+        assert (await known.answer())[0] == 200
+        silent = await opened(listener, 2 * STRANGERS)
+        await known.send(post(b"b"))
+        assert (await known.answer())[0] == 200
+        for wire in silent:
+            wire.writer.close()
+
+
+async def test_members_operators_and_health_checks_get_through_when_all_others_are_busy(
+    listener: HttpListener, node: MemoryNode
+) -> None:
+    busy = await opened(listener, STRANGERS, WAITING)
+    await node.until_waits(STRANGERS)
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(post(b"a"))
+        status, fields, body = await wire.answer()
+        assert (status, fields["Connection"]) == (429, "close")
+        assert b'"type":"queue-full"' in body
+        assert await closed(wire)
+    for target in (b"GET /healthz", b"GET /metrics", b"POST /v1/peer/hello", b"POST /v1/admin/checkpoint"):
+        async with await Wire.open(listener.url) as wire:
+            await wire.send(target + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+            assert (await wire.answer())[0] != 429, target
+    for wire in busy:
+        wire.writer.close()
+
+
+async def test_silence_does_not_take_the_kept_places_either(listener: HttpListener, node: MemoryNode) -> None:
+    busy = await opened(listener, STRANGERS, WAITING)
+    await node.until_waits(STRANGERS)
+    silent = await opened(listener, 2 * KEPT)
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(HEALTH)
+        assert (await wire.answer())[0] == 200
+    assert [await closed(wire) for wire in silent] == [True] * (KEPT + 1) + [False] * (KEPT - 1)
+    busy[0].writer.close()
+    await until(lambda: not listener._server.places._strangers or len(listener._server.places._strangers) < STRANGERS)
+    await silent[-1].send(post(b"a"))  # there is room again
+    assert (await silent[-1].answer())[0] == 200
+    for each in (*busy, *silent):
+        each.writer.close()
+
+
+async def test_a_producer_with_nothing_under_way_gives_way_and_one_that_waits_for_its_answer_does_not(
+    listener: HttpListener, node: MemoryNode
+) -> None:
+    node.hold = True
+    asks, rests = await opened(listener, 2, UPGRADE)
+    for wire in (asks, rests):
+        assert (await wire.head())[0] == 101
+    message = request_header(1, Acks.MAJORITY, 30_000) + batch.encode([b"a"])
+    await asks.send(frame(BINARY, message))
+    await node.until_unanswered(1)
+    for connection in listener._server.connections:
+        connection.swept(asyncio.get_running_loop().time())  # type: ignore[attr-defined]
+    busy = await opened(listener, STRANGERS - 1, WAITING)
+    assert await closed(rests)
+    node.release()
+    assert (await asyncio.wait_for(asks.reader.readexactly(2), 10))[0] == 0x82
+    for wire in (asks, rests, *busy):
+        wire.writer.close()
+
+
+async def test_half_a_head_is_not_waited_for_however_it_drips() -> None:
+    network = AiohttpNetwork(head_s=0.4, idle_s=30.0)
+    gateway = Gateway(MemoryNode())
+    listener = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
+    loop = asyncio.get_running_loop()
+    silent, idle, quick = [await Wire.open(listener.url) for _ in range(3)]
+    for wire in (idle, quick):  # the second one's head is known already
+        await wire.send(post(b"a"))
+        assert (await wire.answer())[0] == 200
+    began = loop.time()
+    async with await Wire.open(listener.url) as wire:
+        await wire.send(HEALTH)
+        assert (await wire.answer())[0] == 200
+        await wire.send(HEALTH[:-2])
+        while not await closed(wire):
+            wire.writer.write(b"X: x\r\n")
+            assert loop.time() - began < 10
+    assert await closed(silent)
+    silent.writer.close()
+    for wire in (idle, quick):
+        assert not await closed(wire)
+        wire.writer.close()
+    await listener.close()
+    await network.close()
+
+
+async def test_a_slow_body_is_no_half_head() -> None:
+    network = AiohttpNetwork(head_s=0.2, idle_s=30.0)
+    listener = await network.serve("127.0.0.1", 0, Gateway(MemoryNode()).handle)
+    async with await Wire.open(listener.url) as wire:
+        whole = post(b"x" * 100)
+        await wire.send(whole[:-50])
+        assert not await closed(wire)
+        assert not await closed(wire)
+        await wire.send(whole[-50:])
+        assert (await wire.answer())[0] == 200
+    await listener.close()
+    await network.close()

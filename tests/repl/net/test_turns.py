@@ -1,0 +1,244 @@
+"""Frames are budgeted by the turn of the loop, and a connection that sends nothing but tiny ones is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import uvloop
+
+from repl.api import Acks
+from repl.http.limits import TAILS_MAX
+from repl.http.routes import Gateway
+from repl.net import AiohttpNetwork, metered, turns
+from repl.net.server import HttpListener
+from repl.net.turns import FRAMES_A_TURN, FRAMES_AT_ONCE, Turns
+from repl.produce import decode_answers, request_header
+from tests.repl.client.group import until
+from tests.repl.http.memory_node import MemoryNode
+from tests.repl.net.test_arrivals import BINARY, CONTINUATION, PING, UPGRADE, frame
+from tests.repl.net.test_net import Wire
+from vlsn import batch
+
+TURN_S_MAX = 0.1
+"""CPU time of the loop's thread: a machine that does other things, too, does not show."""
+
+
+class Flood:
+    """From a thread, so that what it costs is not the loop's."""
+
+    def __init__(self, url: str, first: bytes, one: bytes, times: int) -> None:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        self._address = (host, int(port))
+        self._first, self._piece, self._pieces = first, one * 10_000, times // 10_000
+        self.came = b""
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with socket.create_connection(self._address) as sock, suppress(OSError):
+            sock.sendall(UPGRADE)
+            sock.recv(4096)
+            reading = threading.Thread(target=self._read, args=(sock,))
+            reading.start()
+            with suppress(OSError):
+                sock.sendall(self._first)
+                for _ in range(self._pieces):
+                    sock.sendall(self._piece)
+            sock.shutdown(socket.SHUT_WR)
+            reading.join()
+
+    def _read(self, sock: socket.socket) -> None:
+        with suppress(OSError):
+            while came := sock.recv(65_536):
+                self.came = (self.came + came)[-100:]
+
+    async def over(self) -> None:
+        await asyncio.to_thread(self._thread.join)
+
+    @property
+    def close_code(self) -> int:
+        at = self.came.rfind(b"\x88")
+        return int.from_bytes(self.came[at + 2 : at + 4], "big") if at >= 0 else 0
+
+
+class Turned:
+    """The longest turn of this thread's loop, by its CPU time."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._last = time.thread_time()
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        now = time.thread_time()
+        self.longest_s = max(self.longest_s, now - self._last)
+        self._last = now
+        self._handle = self._loop.call_soon(self._turn)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+@asynccontextmanager
+async def listening(node: MemoryNode | None = None) -> AsyncIterator[HttpListener]:
+    network = AiohttpNetwork()
+    listener = await network.serve("127.0.0.1", 0, Gateway(node or MemoryNode()).handle)
+    try:
+        yield listener
+    finally:
+        await listener.close()
+        await network.close()
+
+
+FLOODS = {
+    "continuations": (frame(BINARY, b"x", fin=False), frame(CONTINUATION, b"x", fin=False), 1, 1_000_000),
+    "empty continuations": (frame(BINARY, b"", fin=False), frame(CONTINUATION, b"", fin=False), 1, 1_000_000),
+    "pings": (b"", frame(PING, b""), 20, 50_000),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_of_tiny_frames_takes_no_long_turn_of_the_loop_and_is_ended(kind: str) -> None:
+    longest_s, codes = uvloop.run(flooded(*FLOODS[kind]))
+    assert longest_s < TURN_S_MAX
+    assert set(codes) == {1008}
+
+
+def test_frames_are_taken_in_by_the_turn_also_where_nothing_speaks_against_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metered, "TINY_FRAMES_MAX", 1 << 62)
+    longest_s, _ = uvloop.run(flooded(*FLOODS["continuations"]))
+    assert longest_s < TURN_S_MAX
+
+
+async def flooded(first: bytes, one: bytes, sockets: int, times: int) -> tuple[float, list[int]]:
+    """The longest turn meanwhile, and the codes with which the sockets were closed."""
+    async with listening() as listener:
+        turned = Turned()
+        floods = [Flood(listener.url, first, one, times) for _ in range(sockets)]
+        for flood in floods:
+            await flood.over()
+        turned.stop()
+        return turned.longest_s, [flood.close_code for flood in floods]
+
+
+def read_tails(url: str, count: int, last: bytes) -> None:
+    """So many tails from the log's beginning, until each has had an event that ends with ``last``."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    with selectors.DefaultSelector() as selector:
+        for _ in range(count):
+            sock = socket.create_connection((host, int(port)))
+            sock.sendall(b"GET /v1/tail?from=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            selector.register(sock, selectors.EVENT_READ, b"")
+        while selector.get_map():
+            for key, _ in selector.select():
+                assert isinstance(key.fileobj, socket.socket)
+                tail = key.data + key.fileobj.recv(1 << 20)
+                if last in tail:
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+                else:
+                    selector.modify(key.fileobj, selectors.EVENT_READ, tail[-len(last) :])
+
+
+def test_an_append_that_wakes_as_many_tails_as_there_may_be_takes_no_long_turn_of_the_loop() -> None:
+    async def tailed() -> float:
+        node = MemoryNode()
+        async with listening(node) as listener:
+            reading = asyncio.create_task(asyncio.to_thread(read_tails, listener.url, TAILS_MAX, b"the last one"))
+            await until(lambda: _tails(listener) == TAILS_MAX)
+            turned = Turned()
+            node.append(*(b"%05d" % number + bytes(100) for number in range(998)), b"the last one")
+            await reading
+            turned.stop()
+            return turned.longest_s
+
+    assert uvloop.run(tailed()) < TURN_S_MAX
+
+
+def _tails(listener: HttpListener) -> int:
+    """Connections that have got the head of their stream, and wait."""
+    return sum(connection._request_in_progress for connection in listener._server.connections)
+
+
+async def test_whoever_sends_many_messages_in_one_read_has_them_all_answered_in_order() -> None:
+    async with listening() as listener:
+        network = AiohttpNetwork()
+        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=1 << 20, timeout_s=10)
+        count = 4 * FRAMES_A_TURN
+        for id in range(1, count + 1):
+            await channel.send(request_header(id, Acks.MAJORITY, 30_000) + batch.encode([b"%d" % id]))
+        answered: list[int] = []
+        while len(answered) < count:
+            answers = decode_answers(await asyncio.wait_for(channel.receive(), 10))
+            assert all(answer.done for answer in answers)
+            answered += [answer.id for answer in answers]
+        assert answered == list(range(1, count + 1))
+        await channel.close()
+        await network.close()
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+async def test_messages_that_come_alone_are_answered_in_order_past_their_share_of_a_turn_too(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SMALL_A_TURN", small)
+    async with listening() as listener:
+        network = AiohttpNetwork()
+        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=1 << 20, timeout_s=10)
+        for id in range(1, 20):
+            await channel.send(request_header(id, Acks.MAJORITY, 30_000) + batch.encode([b"%d" % id]))
+            (answer,) = decode_answers(await asyncio.wait_for(channel.receive(), 10))
+            assert (answer.id, answer.done) == (id, True)
+        await channel.close()
+        await network.close()
+
+
+async def test_pings_now_and_then_end_nothing_and_the_last_of_several_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metered, "TINY_FRAMES_MAX", 30)
+    monkeypatch.setattr(metered, "TINY_FRAMES_S", 0.0)
+    async with listening() as listener, await Wire.open(listener.url) as wire:
+        await wire.send(UPGRADE)
+        assert (await wire.head())[0] == 101
+        for number in range(20):
+            await wire.send(frame(PING, b"%03d" % number) * 10 + frame(PING, b"!%02d" % number))
+            expected = bytes([0x8A, 3]) + b"!%02d" % number
+            await asyncio.wait_for(wire.reader.readuntil(expected), 10)
+
+
+class Waits:
+    """Holds so many frames."""
+
+    def __init__(self, line: Turns, name: str, frames: int, said: list[tuple[str, int]]) -> None:
+        self._turns, self._name, self._frames, self._said = line, name, frames, said
+
+    def go_on(self, frames_max: int) -> int:
+        took = min(frames_max, self._frames)
+        self._frames -= took
+        self._said.append((self._name, took))
+        if self._frames:
+            self._turns.wait(self)
+        return took
+
+
+async def test_the_line_is_served_a_few_frames_each_and_a_turns_share_at_most() -> None:
+    line, said = Turns(), list[tuple[str, int]]()
+    line.wait(Waits(line, "flood", 10 * FRAMES_A_TURN, said))
+    line.wait(Waits(line, "other", FRAMES_AT_ONCE + 1, said))
+    assert line.share() == 0
+    await asyncio.sleep(0)
+    assert said[:4] == [("flood", 32), ("other", 32), ("flood", 32), ("other", 1)]
+    assert sum(took for _, took in said) == FRAMES_A_TURN
+    await asyncio.sleep(0)
+    assert sum(took for _, took in said) == 2 * FRAMES_A_TURN

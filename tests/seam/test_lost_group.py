@@ -1,0 +1,87 @@
+"""A GROUP entry that was cleaned away, and lost with `state`: it comes back, and who waits for it says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.loop import run
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
+from tests.seam.test_membership import fed, told
+from vlsn.segment import segment_name
+
+
+async def cleaned(seed: int) -> Group:
+    """Three nodes whose logs begin behind their GROUP entry."""
+    group = Group(seed, **CLEANS, retention_bytes=3 * SEGMENT)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    while any(node.opened().range.first <= 2 for node in group.nodes.values()):
+        await group.appended(BIG)
+
+    def gone() -> bool:
+        return not any(group.machines[name].disk.exists(f"/{name}/{segment_name(1)}") for name in group.names)
+
+    await group.until(gone, "the segment with that entry is gone everywhere")
+    return group
+
+
+def lose_state(group: Group, name: str) -> None:
+    group.kill(name)
+    del group.machines[name].stores.contents[f"/{name}/state"]
+
+
+def lists(group: Group, name: str) -> dict[str, str]:
+    found = group.nodes[name].opened().history.group
+    return {member.name: member.incarnation for member in found.members} if found is not None else {}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_lost_group_is_fetched_and_a_restore_hands_none_on(seed: int) -> None:
+    async def main() -> None:
+        group = await cleaned(seed)
+        crippled, restored = (name for name in group.names if name != group.master)
+        lose_state(group, crippled)
+        await group.start(crippled)
+        await group.until(lambda: group.state(crippled) == "REPLICA", "it follows")
+        node = group.nodes[restored]
+        answer = await group.client.request("POST", f"{group.url(restored)}/v1/admin/restore", timeout_s=5.0)
+        assert answer.status == 200
+        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "the other one is restored")
+        last = max(await told(group, 2))
+        await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have all")
+        for name in (crippled, restored):
+            await group.until(lambda name=name: lists(group, name) == lists(group, group.master), f"{name} knows it")  # type: ignore[misc]
+            assert group.nodes[name].service.readiness() == []
+        group.kill(group.master)
+        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
+        await told(group, 3)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(seed: int) -> None:
+    async def main() -> None:
+        group = await cleaned(seed)
+        whole = group.master
+        crippled = [name for name in group.names if name != whole]
+        for name in crippled:
+            lose_state(group, name)
+        group.kill(whole)
+        await group.start(*crippled)
+        for name in crippled:
+            node = group.nodes[name]
+            await group.until(lambda node=node: node.reason.startswith("no-master: no-group"), f"{name} says why")  # type: ignore[misc]
+            assert any(reason.startswith("no-group") for reason in node.service.readiness())
+        await group.start(whole)
+        await group.serving()
+        group.kill(whole)
+        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
+        await told(group, 3)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())

@@ -1,0 +1,139 @@
+"""What an absent member needs is kept by whoever leads later: hold positions are shared with the feeds."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from repl.founding import HoldPosition, read_answer
+from repl.member_holds import MemberHolds
+from tests.fakes.loop import run
+from tests.seam.nodes import CLEANS, SEGMENT, Group
+from tests.seam.test_cleaning import append, first, status
+from tests.seam.test_copies import moved
+from tests.seam.test_membership import fed, told
+from tests.vlsn.logs import Machine, Opened
+from vlsn.errors import BadBody
+from vlsn.holds import Owner
+from vlsn.ids import Vlsn
+
+
+async def master_changed(group: Group) -> None:
+    """While one is away: the other one leads, and the old master follows it."""
+    old = group.master
+    other = next(name for name in group.nodes if name != old)
+    await moved(group, other)
+    await fed(group, 1)
+    assert group.master != old
+
+
+async def has_the_last(group: Group, name: str) -> None:
+    entries = await told(group, 2, "afterwards ")
+    await group.until(lambda: group.nodes[name].dtvlsn() >= max(entries), f"{name} has all")
+    found = await group.read(name, begins=1)
+    assert {vlsn: found.get(vlsn) for vlsn in entries} == entries
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_an_absent_replica_is_fed_after_a_change_of_master(seed: int) -> None:
+    async def main() -> None:
+        group = Group(seed, **CLEANS, retention_bytes=5 * SEGMENT, hold_bytes_max=40 * SEGMENT)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        await append(group, 90)
+        await group.until(lambda: all(first(group, name) > 10 for name in group.names), "all clean")
+        away = next(name for name in group.names if name != group.master)
+        log = group.nodes[away].opened()
+        await group.until(lambda: log.dtvlsn == group.nodes[group.master].opened().dtvlsn, "it has all")
+        had = log.range.last
+        group.kill(away)
+        await append(group, 60)
+        await master_changed(group)
+        await append(group, 60)
+        await master_changed(group)
+        await append(group, 60)
+        others = [name for name in group.names if name != away]
+        for name in others:
+            await group.until(
+                lambda name=name: status(group, name)["cleaning"]["blocked_by"] == [f"feeder {away}"],  # type: ignore[misc]
+                f"{name} is held",
+            )
+            assert 10 < first(group, name) <= had
+        await group.start(away)
+        node = group.nodes[away]
+        await group.until(lambda: node.state == "REPLICA", "it is fed")
+        assert node.restoration.count == 0
+        await has_the_last(group, away)
+        await group.until(lambda: all(first(group, name) > had for name in others), "both have cleaned")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_past_the_cap_an_absent_replica_is_told_and_restored() -> None:
+    async def main() -> None:
+        group = Group(5, **CLEANS, retention_bytes=4 * SEGMENT, hold_bytes_max=8 * SEGMENT)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        await append(group, 10)
+        away = next(name for name in group.names if name != group.master)
+        group.kill(away)
+        await append(group, 60)
+        others = [name for name in group.names if name != away]
+        assert all(first(group, name) < 10 for name in others)
+        await master_changed(group)
+        await append(group, 150)
+        await group.until(lambda: all(first(group, name) > 60 for name in others), "both have dropped its hold")
+        for name in others:
+            assert away not in {hold["name"] for hold in status(group, name)["holds"]}
+        assert any(status(group, name)["cleaning"]["holds_dropped"] for name in others)
+        await group.start(away)
+        node = group.nodes[away]
+        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored")
+        assert node.restoration.history[-1]["why"].startswith("trimmed")
+        await has_the_last(group, away)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def positions(log: Opened) -> dict[str, int]:
+    return {hold.name: hold.vlsn for hold in log.log.holds if hold.owner is Owner.FEEDER}
+
+
+def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
+    opened = Opened(Machine())
+    holds = MemberHolds(opened.log, "n2", lambda name, at: None)
+    holds.hear({"n1": HoldPosition("1" * 16, 9), "n2": HoldPosition("2" * 16, 3)})
+    assert positions(opened) == {"n1": 9}
+    holds.hear({"n1": HoldPosition("1" * 16, 7), "n3": HoldPosition("3" * 16, 4)})
+    assert positions(opened) == {"n1": 9, "n3": 4}  # it never goes back
+    holds.hear({"n3": HoldPosition("4" * 16, 2)})  # but another incarnation may have less
+    assert positions(opened) == {"n3": 2}
+    holds.hear(None)
+    assert positions(opened) == {"n3": 2}
+    opened.log.holds.floor = Vlsn(5)
+    holds.hear({"n3": HoldPosition("5" * 16, 4)})  # gone already
+    assert positions(opened) == {}
+
+
+def test_an_answer_names_no_more_members_than_a_group_has() -> None:
+    answer = {
+        "group": "g",
+        "name": "n1",
+        "incarnation": "1" * 16,
+        "process": "1" * 16,
+        "term": 3,
+        "empty": False,
+        "last_term": 3,
+        "last": 9,
+        "holds": {f"m{number}": ["0" * 16, number] for number in range(64)},
+    }
+    assert read_answer(msgspec.json.encode(answer)).holds is not None
+    for holds in ({**answer["holds"], "one more": ["0" * 16, 1]}, {"n1": ["0" * 16, -1]}, {"n1": ["x", 1]}):  # type: ignore[dict-item]
+        with pytest.raises(BadBody):
+            read_answer(msgspec.json.encode({**answer, "holds": holds}))

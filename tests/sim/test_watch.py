@@ -1,0 +1,69 @@
+"""The watch itself: what it must not take for a loss, and what it must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.loop import run
+from tests.sim.group import SimGroup
+
+
+class GivenUp:
+    """Of five nodes n1 and n4 hold one entry more than the others; the next master feeds n4 alone, which rolls that
+    entry back; in this moment the new master ends."""
+
+    def __init__(self) -> None:
+        self.group = SimGroup(1, 5, lambda _: None)
+        self.group.on_event = self._heard
+        self.vlsn = 0
+        self.rolled_back = False
+        self._next = ""
+
+    async def play(self, *, restarts: bool) -> None:
+        """``restarts``: n4 is started again before anybody feeds it; else it lives on."""
+        group = self.group
+        await group.start()
+        await group.serving("n1")
+        group.net.split(["n1", "n4", "client"], ["n2", "n3", "n5"])
+        _, answer = await group.append(b"on two of five", to="n1", acks="none")
+        self.vlsn = int(answer["first"])
+        await group.until(lambda: group.nodes["n4"].opened().range.last >= self.vlsn, "n4 has it")
+        group.kill("n1")
+        await group.until(lambda: self.rolled_back, "n4 has rolled it back")
+        holders = group.watch._holders[1, self.vlsn]
+        assert {name for name, _ in holders} == {"n1"}, "n4 makes it durable for nobody any more"
+        if restarts:
+            group.kill("n4")
+        else:
+            group.net.split(["n4"], ["n1", "n2", "n3", "n5", "client"])
+        group.net.unblock([(one, other) for one in group.names for other in group.names if "n4" not in (one, other)])
+        await group.start("n1")
+        await group.until(lambda: group.watch.durable_last >= self.vlsn, "n1 and two others make it durable")
+        group.net.heal()
+        if restarts:
+            await group.start("n4")
+        await group.until(lambda: "n4" in group.nodes and group.nodes["n4"].dtvlsn() > self.vlsn, "n4 has it again")
+        await group.stop()
+
+    def _heard(self, name: str, event: str, _: dict[str, Any]) -> None:
+        if event == "leads" and name != "n1" and not self._next:
+            self._next = name
+            others = [each for each in self.group.names if each not in (name, "n4")]
+            self.group.net.heal()
+            self.group.net.split([name, "n4"], others)
+        if event == "rolled_back" and name == "n4":
+            self.rolled_back = True
+            self.group.kill(self._next)  # before it has fed anything
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_a_node_has_rolled_back_may_become_durable_without_it(restarts: bool) -> None:
+    async def main() -> None:
+        story = GivenUp()
+        await story.play(restarts=restarts)
+        assert story.group.watch.violation is None
+        assert story.group.watch.rolled_back == 1
+
+    run(main())

@@ -1,0 +1,100 @@
+"""Every error says whether the call that met it may be made again, and whether that may help."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import feeder
+import repl
+import replica
+import vlsn
+from vlsn.errors import VlsnLogError, by_slug
+
+LOGGED = {
+    "DuplicateForgotten": "it is in the log",
+    "UnknownProducer": "what was sent before may be in the log",
+    "OutcomeUnknown": "logged",
+    "LogFailed": "the next open may find it",
+    "ChannelClosed": "may have taken what was sent last",
+    "IntegrityFault": "says nothing of what was appended",
+    "Disagrees": "says nothing of what was appended",
+    "RestoreWanted": "the log is given up",
+    "_Stopped": "the first lines are in the log",
+}
+"""Errors that may leave something of the call in the log, and why."""
+COMES_AGAIN = {
+    *("QueueFull", "NoSpace", "NotMaster", "InsufficientReplicas", "GroupBusy", "Restoring", "Unreachable"),
+}
+"""What passes by itself."""
+
+
+def all_errors() -> list[type[VlsnLogError]]:
+    """The whole tree, of every module that is ours."""
+    for package in (vlsn, feeder, replica, repl):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+
+    def below(kind: type[VlsnLogError]) -> list[type[VlsnLogError]]:
+        return [each for child in kind.__subclasses__() for each in (child, *below(child))]
+
+    ours = ("vlsn.", "feeder.", "replica.", "repl.")
+    return [kind for kind in below(VlsnLogError) if kind.__module__.startswith(ours)]
+
+
+def test_every_error_says_whether_a_retry_is_safe_as_its_text_does() -> None:
+    errors = all_errors()
+    assert len(errors) > 40
+    above = {kind: [each for each in kind.__mro__ if each is not VlsnLogError] for kind in errors}
+    silent = [kind for kind in errors if not any("retry_safe" in each.__dict__ for each in above[kind])]
+    assert not silent, "these leave it to the root, which knows nothing"
+    assert {kind.__name__ for kind in errors if not kind.retry_safe} == set(LOGGED)
+    assert {kind.__name__ for kind in errors if kind.transient} == COMES_AGAIN
+    assert not [kind.__name__ for kind in errors if kind.transient and not kind.retry_safe]
+
+
+def test_what_was_refused_before_it_was_kept_is_safe_to_send_again() -> None:
+    from vlsn.errors import BadBody, TooLarge
+
+    for kind in (TooLarge, BadBody):
+        assert kind.retry_safe
+        assert not kind.transient, "it will be refused again"
+
+
+def test_what_comes_over_the_wire_says_the_same_on_both_sides() -> None:
+    """A slug's class is what a client raises for it: no class that shares it may be less sure."""
+    classes = by_slug()
+    for kind in all_errors():
+        if kind.__module__ == "vlsn.errors" and kind.slug != "internal":
+            assert classes[kind.slug].retry_safe is kind.retry_safe, kind
+
+
+@pytest.mark.parametrize("package", ["vlsn", "repl"])
+def test_an_error_is_imported_from_the_package_that_raises_it(package: str) -> None:
+    errors = [kind for kind in all_errors() if kind.__module__ == "vlsn.errors"]
+    module = importlib.import_module(package)
+    assert {kind.__name__ for kind in errors} <= set(module.__all__)
+    assert [kind for kind in errors if getattr(module, kind.__name__) is not kind] == []
+    assert module.VlsnLogError is VlsnLogError
+    with pytest.raises(AttributeError):
+        getattr(module, "NoSuchName")  # noqa: B009
+
+
+def test_what_the_documents_import_is_there() -> None:
+    """Every ``from vlsn… import`` and ``from repl… import`` that a document shows."""
+    root = Path(__file__).parents[2]
+    shown = [
+        (line, match[1], match[2])
+        for file in (root / "README.md", *sorted((root / "docs").rglob("*.md")))
+        for line in file.read_text().splitlines()
+        if (match := re.match(r"\s*from ((?:vlsn|repl)[\w.]*) import ([\w, ]+)", line))
+    ]
+    assert len(shown) >= 4
+    for line, module, names in shown:
+        for name in names.split(","):
+            assert hasattr(importlib.import_module(module), name.strip()), line

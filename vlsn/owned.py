@@ -1,0 +1,77 @@
+"""Values and keys as a caller gave them, made ``bytes`` that nobody can change any more.
+
+    b"a", [b"a", b"b"]                     as they are: one look at all their types, in C
+    bytearray(b"a"), memoryview(b"a")      copied, each one value: a buffer may change once the call has returned
+    "a", 5, [b"a", ["b"]]                  ``TypeError``
+
+To be called before anything is queued: from the queue to the seal nothing that a caller gave may fail, for then it
+would fail for everybody.  A subclass of ``bytes`` is copied, too: whatever its methods say, its bytes are what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from vlsn.limits import BATCH_ENTRIES_MAX
+from vlsn.seams import Buffer
+
+_BUFFERS = bytes, bytearray, memoryview
+_PLAIN = frozenset({bytes})
+_NO_KEYS = frozenset({type(None)})
+
+
+def owned(piece: object) -> bytes:
+    """One value, or key.  Raises ``TypeError``."""
+    if type(piece) is bytes:
+        return piece
+    _check(type(piece))
+    return bytes(memoryview(piece))  # type: ignore[arg-type]
+
+
+def owned_values(values: Buffer | Iterable[Buffer]) -> list[bytes]:
+    """One value, or each of many, as ``owned_list``."""
+    return [owned(values)] if isinstance(values, _BUFFERS) else owned_list(values)
+
+
+def owned_list(values: Iterable[Buffer]) -> list[bytes]:
+    """Each of many values, of which at most one more than may be is looked at.  Raises ``TypeError``."""
+    if not _is_many(values):
+        _check(type(values))
+    pieces = _listed(values)
+    types = set(map(type, pieces))
+    if types <= _PLAIN:
+        return pieces
+    for each in types:
+        _check(each)
+    return [bytes(memoryview(piece)) for piece in pieces]
+
+
+def owned_keys(keys: Iterable[Buffer | None] | None) -> Sequence[bytes | None] | None:
+    """As many as there are, None for none.  Raises ``TypeError``."""
+    if keys is None:
+        return None
+    if isinstance(keys, _BUFFERS) or not _is_many(keys):
+        raise TypeError(f"keys are a sequence, a key or None for each value, not {type(keys).__name__}")
+    listed = _listed(keys)
+    types = set(map(type, listed))
+    if types <= _PLAIN | _NO_KEYS:
+        return listed
+    return [None if key is None else owned(key) for key in listed]
+
+
+def _is_many(values: object) -> bool:
+    return isinstance(values, Iterable) and not isinstance(values, str)
+
+
+def _listed(pieces: Iterable[Any]) -> list[Any]:
+    """A list of their own: the caller's may change."""
+    if type(pieces) is list or type(pieces) is tuple:
+        return list(pieces)
+    return list(islice(pieces, BATCH_ENTRIES_MAX + 1))  # an iterator may have no end
+
+
+def _check(kind: type) -> None:
+    if not issubclass(kind, _BUFFERS):
+        raise TypeError(f"a value or key is bytes, not {kind.__name__}; encode text first: value.encode()")
