@@ -97,7 +97,7 @@ class Books:
         """``told``: it has said up to where its log is the one of that term's master."""
         if speaker not in self._group.nodes:
             return  # an answer of a process, or a machine, that is no more
-        record = self._group.watch.record_of(speaker)
+        record = self._group.watch.terms.record_of(speaker)
         if record is None or (record.incarnation, record.term) != (incarnation, term):
             return  # the message is late: what it told of may have been rolled back since, in a higher term
         last = told if isinstance(told, int) else int(told["vlsn"])

@@ -11,7 +11,8 @@ from repl.service import NodeService
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
 from tests.sim.books import Books
-from tests.sim.watch import Violation, Watch
+from tests.sim.verdict import Violation
+from tests.sim.watch import Watch
 from vlsn.errors import VlsnLogError
 from vlsn.ids import Vlsn
 
@@ -30,7 +31,7 @@ class SimService(NodeService):
         reply = await super().peer_vote(body)
         if reply["granted"] and not reply["pre"]:
             end = int(body["last_term"]), int(body["last_vlsn"])
-            self._watched.group_of.watch.voted(self._watched, int(body["term"]), str(body["sender"]), end)
+            self._watched.group_of.watch.terms.voted(self._watched, int(body["term"]), str(body["sender"]), end)
         return reply
 
 
@@ -48,29 +49,29 @@ class SimNode(Node):
 
     async def _open(self) -> None:
         await super()._open()
-        self.group_of.watch.opened(self)
+        self.group_of.watch.opening.opened(self)
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
-        self.group_of.watch.handed_over(self)
+        self.group_of.watch.writing.handed_over(self)
         super().handed_over(last_vlsn)
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        self.group_of.watch.synced(self, last_vlsn)
+        self.group_of.watch.writing.synced(self, last_vlsn)
         super().synced(last_vlsn)
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
         watch = self.group_of.watch
-        watch.rollback_begins(self, matchpoint)
+        watch.writing.rollback_begins(self, matchpoint)
         self.group_of.happened_first(self.name, "rollback")
         try:
             await super().roll_back(matchpoint)
         except VlsnLogError:
-            watch.rollback_refused(self)
+            watch.writing.rollback_refused(self)
             raise
-        watch.rollback_ended(self)
+        watch.writing.rollback_ended(self)
 
     def durable_rose(self) -> None:
-        self.group_of.watch.durable_rose(self)
+        self.group_of.watch.writing.durable_rose(self)
         super().durable_rose()
 
 
@@ -126,7 +127,7 @@ class SimGroup(Group):
 
     def _synced(self, name: str, path: str) -> None:
         if path.endswith(("/node.id", "/node.id.new")):  # the name that it was opened by
-            self.watch.node_file(name)
+            self.watch.terms.node_file(name)
 
     def _ended(self, name: str, error: BaseException) -> None:
         self.on_end(name, error)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.fakes.kv import Contents
 from tests.fakes.machine import Image
 from tests.sim.logs import Block, visible
-from tests.sim.watch import newest_record
+from tests.sim.terms import newest_record
 from vlsn.nodefile import SLOT_BYTES, NodeRecord
 
 if TYPE_CHECKING:

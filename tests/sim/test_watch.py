@@ -32,7 +32,7 @@ class GivenUp:
         await group.until(lambda: group.nodes["n4"].opened().range.last >= self.vlsn, "n4 has it")
         group.kill("n1")
         await group.until(lambda: self.rolled_back, "n4 has rolled it back")
-        holders = group.watch._holders[1, self.vlsn]
+        holders = group.watch.ledger.holders[1, self.vlsn]
         assert {name for name, _ in holders} == {"n1"}, "n4 makes it durable for nobody any more"
         if restarts:
             group.kill("n4")
@@ -64,6 +64,6 @@ def test_what_a_node_has_rolled_back_may_become_durable_without_it(restarts: boo
         story = GivenUp()
         await story.play(restarts=restarts)
         assert story.group.watch.violation is None
-        assert story.group.watch.rolled_back == 1
+        assert story.group.watch.writing.rolled_back == 1
 
     run(main())

@@ -98,7 +98,7 @@ class Simulation:
         if self.watch.violation is not None:
             raise self.watch.violation
         report.virtual_s = group.loop.time() - began_s
-        report.masters, report.rolled_back = self.watch.leads, self.watch.rolled_back
+        report.masters, report.rolled_back = self.watch.leads, self.watch.writing.rolled_back
         report.restored = self.watch.restored
         await group.stop()
         return report

@@ -1,0 +1,159 @@
+"""The log of each machine as far as its node was told to write it: what it takes, syncs, rolls back.
+
+VLSNs contiguous, one content for each (term, first VLSN)      at each block handed to a writer
+what a node says is synced is on its medium                    at each sync
+nothing durable is rolled back; what is, counts for nobody     at each rollback
+a DTVLSN never falls within a process                          whenever it rises
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.sim.logs import Block, Medium, block_of
+from vlsn.ids import Vlsn
+from vlsn.records import GroupEntry
+
+if TYPE_CHECKING:
+    from tests.sim.group import SimNode
+    from tests.sim.watch import Watch
+
+
+@dataclass(slots=True)
+class Copy:
+    """The log of one machine, as far as its node was told to write it."""
+
+    blocks: list[Block] = field(default_factory=list)
+    unsynced: list[tuple[Block, bytes]] = field(default_factory=list)
+    synced: int = 0
+    """The last VLSN that was found on the medium."""
+    groups: list[tuple[int, GroupEntry]] = field(default_factory=list)
+    """Who is a member, by the VLSN from which on."""
+    checked: int = 0
+    """Up to where it was compared with what is durable."""
+    process: int = 0
+    dtvlsn: int = 0
+    replaced: bool = False
+    """A wipe or a restore has made another log of it since."""
+    given_up_after: int | None = None
+    """The matchpoint of a rollback under way: this node holds nothing past it for anybody.  Whoever calls that durable
+    later does so without this node, which goes on with its rollback, after a restart too."""
+
+    @property
+    def last(self) -> int:
+        return self.blocks[-1].last if self.blocks else 0
+
+    def at(self, vlsn: int) -> int:
+        """The index of the first block that ends at or after ``vlsn``."""
+        return bisect_left(self.blocks, vlsn, key=lambda block: block.last)
+
+    def ending_at(self, vlsn: int) -> Block | None:
+        index = self.at(vlsn)
+        return self.blocks[index] if index < len(self.blocks) and self.blocks[index].last == vlsn else None
+
+
+class Writing:
+    """Follows the writers of all nodes."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._media: dict[str, Medium] = {}
+        self.rolled_back = 0
+
+    def look_at(self, name: str) -> None:
+        self._media[name] = Medium(self._watch.group.machines[name].disk, f"/{name}")
+
+    def handed_over(self, node: SimNode) -> None:
+        """Another group is with the writer."""
+        log, name, watch = node.opened(), node.name, self._watch
+        group = log.cycle.group
+        if group is None or not group.firsts:
+            return
+        copy, first = watch.copies[name], group.firsts[0]
+        self._finish_rollback(name, upto=first - 1)
+        self.rollback_refused(node)  # of one whose caller did not wait for its end
+        ring = log.ring
+        position = ring.position_of(Vlsn(first))
+        if position is None or (copy.blocks and first != copy.last + 1):
+            raise watch.violated(f"{name}: a block begins at VLSN {first}, behind {copy.last}")
+        for data in ring.take(position, end=ring.end, bytes_max=1 << 30):
+            content = bytes(data)
+            block = block_of(content)
+            if copy.blocks and block.first != copy.last + 1:
+                raise watch.violated(f"{name}: {block} follows on {copy.last}")
+            watch.ledger.note(name, block, content)
+            copy.groups += watch.ledger.groups_in.get((block.term, block.first), [])
+            copy.blocks.append(block)
+            copy.unsynced.append((block, content))
+
+    def synced(self, node: SimNode, last: int) -> None:
+        name, watch, copy = node.name, self._watch, self._watch.copies[node.name]
+        medium = self._media[name]
+        left = []
+        for block, data in copy.unsynced:
+            if block.last > last:
+                left.append((block, data))
+                continue
+            if not medium.holds(data, watch.flips):
+                raise watch.violated(f"{name}: {block} is told to be synced, and is not on its medium")
+            if copy.given_up_after is None or block.last <= copy.given_up_after:
+                watch.ledger.has_synced(block, (name, node.incarnation))
+            copy.synced = block.last
+        copy.unsynced = left
+
+    def has_synced(self, node: SimNode) -> None:
+        """All of its log that is not durable yet, as the incarnation that it is."""
+        copy, ledger = self._watch.copies[node.name], self._watch.ledger
+        for block in copy.blocks[copy.at(ledger.last + 1) : copy.at(copy.synced + 1)]:
+            ledger.has_synced(block, (node.name, node.incarnation))
+
+    def durable_rose(self, node: SimNode) -> None:
+        log = node.log
+        if log is None:
+            return
+        name, copy, dtvlsn = node.name, self._watch.copies[node.name], log.dtvlsn
+        if dtvlsn < copy.dtvlsn:
+            raise self._watch.violated(f"{name}: the DTVLSN fell from {copy.dtvlsn} to {dtvlsn}")
+        copy.dtvlsn = dtvlsn
+        self._finish_rollback(name, upto=log.allocated)
+        self._watch.ledger.rose(node, copy, dtvlsn)
+
+    # Rollbacks.
+
+    def rollback_begins(self, node: SimNode, matchpoint: int) -> None:
+        """Nothing durable may go; from here on what goes makes nothing durable either."""
+        name, copy, ledger = node.name, self._watch.copies[node.name], self._watch.ledger
+        self._finish_rollback(name, upto=node.opened().allocated)  # one whose caller did not wait for its end
+        for block in copy.blocks[copy.at(matchpoint + 1) :]:
+            said = f"{name}: {block} was durable, and is rolled back"
+            self._watch.hold(ledger.durable.get(block.first) != block, said)
+            ledger.has_it_no_more(block, name)
+        copy.given_up_after = matchpoint
+
+    def rollback_refused(self, node: SimNode) -> None:
+        """It holds all that it held, unless something of that has gone."""
+        copy = self._watch.copies[node.name]
+        if copy.given_up_after is not None and node.opened().allocated >= copy.last:
+            copy.given_up_after = None
+            self.has_synced(node)
+
+    def rollback_ended(self, node: SimNode) -> None:
+        self._finish_rollback(node.name, upto=node.opened().allocated)
+
+    def _finish_rollback(self, name: str, *, upto: int) -> None:
+        """The log ends at ``upto``: what was given up is gone.  Others may have made some of that durable meanwhile,
+        without this node."""
+        copy = self._watch.copies[name]
+        if copy.given_up_after is not None and upto <= copy.given_up_after:
+            self._truncate(name, copy, copy.given_up_after)
+            copy.given_up_after = None
+
+    def _truncate(self, name: str, copy: Copy, last: int) -> None:
+        self.rolled_back += 1
+        del copy.blocks[copy.at(last + 1) :]
+        copy.groups = [(vlsn, group) for vlsn, group in copy.groups if vlsn <= last]
+        copy.unsynced = [(block, data) for block, data in copy.unsynced if block.last <= last]
+        copy.synced = min(copy.synced, last)
+        self._watch.hold(copy.checked <= last, f"{name}: rolled back to {last}, it had called {copy.checked} durable")
