@@ -34,7 +34,8 @@ from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogE
 from vlsn.ids import NULL_VLSN, NodeName, Term, Vlsn
 from vlsn.local import LocalLog
 from vlsn.offer import CLOSE, LOOK, OPEN, Offer, Purpose, RestoreAsk, read_offer
-from vlsn.restoring import Marker, Restart, RestoreListener, check_no_restore
+from vlsn.restore_marker import Marker, check_no_restore
+from vlsn.restoring import Restart, RestoreListener
 from vlsn.state import StateRecord
 
 if TYPE_CHECKING:

@@ -15,23 +15,19 @@ lives of a VLSN, a reader never.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError
-from vlsn.frame import FLAG_AT, OVERMARKED, FrameKind
-from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file, lsn_offset
+from vlsn.frame import FrameKind
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
+from vlsn.overmarks import finish_rollback
 from vlsn.records import RollbackEnd, RollbackStart
-from vlsn.seams import Disk
-from vlsn.segment import segment_name, sidecar_name
 from vlsn.window import WINDOW_BYTES_MAX
 
 if TYPE_CHECKING:
     from vlsn.local import LocalLog
-
-_MARK = bytes([OVERMARKED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,23 +167,3 @@ def find_abandoned(log: LocalLog, matchpoint: Vlsn) -> Abandoned:
     finally:
         reader.close()
     return Abandoned(matchpoint, kept_first, kept_at, frames)
-
-
-def finish_rollback(disk: Disk, directory: str, frames: Sequence[Lsn]) -> None:
-    """Steps 2 and 3 for the frames at ``frames`` (ascending); durable on return, harmless when done again."""
-    voided = False
-    for number in sorted({lsn_file(at) for at in frames}):
-        path = f"{directory}/{sidecar_name(number)}"
-        if disk.exists(path):
-            disk.remove(path)
-            voided = True
-    if voided:
-        disk.sync_directory(directory)
-    for number, places in groupby(frames, lsn_file):
-        file = disk.open(f"{directory}/{segment_name(number)}", write=True)
-        try:
-            for at in places:
-                file.write(lsn_offset(at) + FLAG_AT, [_MARK])
-            file.sync()
-        finally:
-            file.close()

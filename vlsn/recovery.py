@@ -34,11 +34,11 @@ from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.nodefile import NodeFile
-from vlsn.overmark import finish_rollback
+from vlsn.overmarks import finish_rollback
 from vlsn.reading import LogRead, check_last, check_owner, last_before, read_log
 from vlsn.rebuild import Misfit, derive_history, durable_end, logged_levels, note_producers
 from vlsn.reindex import Reread, StoredIndex
-from vlsn.restoring import check_no_restore
+from vlsn.restore_marker import check_no_restore
 from vlsn.resume import resumed
 from vlsn.retrack import first_damage
 from vlsn.seams import DirectoryLock, Disk, Seams

@@ -20,88 +20,27 @@ from collections.abc import Callable
 import msgspec
 
 from vlsn import nodefile, scan
-from vlsn.checksum import crc
 from vlsn.directory import LOCK_NAME, make_directory, segment_numbers, survey
-from vlsn.errors import Damaged, LogFailed, Restoring, WrongVersion
+from vlsn.errors import Damaged, LogFailed
 from vlsn.examine import block_names
 from vlsn.floor import with_floor
 from vlsn.frame import FrameKind
 from vlsn.identity import NODE_FILE_NAME, check_identity, highest_term, new_identity, open_node_file
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.index.index import VlsnIndex
-from vlsn.levels import named, unread
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.nodefile import NodeFile
 from vlsn.queued import Pending
-from vlsn.records import JSON_FAULTS
+from vlsn.restore_marker import MARKER_NAME, Marker, read_marker
 from vlsn.seams import Disk, Seams
 from vlsn.segment import FIRST_FRAME
 from vlsn.state import StateRecord, StateStore
 from vlsn.stateopen import open_state
 
-MARKER_NAME = "restore.marker"
-VERSION = 1
-"""Of the marker."""
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
 OLD_SEGMENTS_MAX = 4
 """So many segments of a damaged log are kept aside when a restore replaces it, the newest ones."""
-_CRC_BYTES = 4
-
-
-class _Versioned(msgspec.Struct):
-    """What a marker of any version says."""
-
-    version: int = 1
-
-
-class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The restored log begins in segment ``first_segment``, with the VLSN behind ``after``."""
-
-    first_segment: int
-    after: Vlsn
-    why: str
-    begun_us: int
-    version: int = VERSION
-    """Left out while it is 1."""
-
-    def encode(self) -> bytes:
-        text = msgspec.json.encode(self)
-        return crc(text).to_bytes(_CRC_BYTES, "little") + text
-
-    @classmethod
-    def decode(cls, data: bytes) -> Marker:
-        """Raises ``Damaged``, ``WrongVersion``."""
-        text = data[_CRC_BYTES:]
-        if int.from_bytes(data[:_CRC_BYTES], "little") != crc(text):
-            raise Damaged("the marker of a restore does not match its checksum", file=MARKER_NAME)
-        try:
-            version = msgspec.json.decode(text, type=_Versioned).version
-            if version != VERSION:
-                raise unread("the marker of a restore", version, VERSION)
-            return msgspec.json.decode(text, type=cls)
-        except JSON_FAULTS as error:
-            raise Damaged(f"the marker of a restore cannot be read: {error}", file=MARKER_NAME) from None
-
-
-def check_no_restore(disk: Disk, directory: str) -> None:
-    """Raises ``Restoring`` while a restore has begun there and is not over."""
-    if disk.exists(f"{directory}/{MARKER_NAME}"):
-        raise Restoring(f"a network restore of {directory} has begun; its node goes on with it when it is started")
-
-
-def read_marker(disk: Disk, directory: str) -> Marker | None:
-    """None when no restore has begun.  Raises ``Damaged``: then it has, and begins again."""
-    try:
-        file = disk.open(f"{directory}/{MARKER_NAME}")
-    except FileNotFoundError:
-        return None
-    try:
-        return Marker.decode(file.read(0, file.size()))
-    except WrongVersion as error:
-        raise named(error, f"{directory}/{MARKER_NAME}") from None
-    finally:
-        file.close()
 
 
 class RestoreListener:

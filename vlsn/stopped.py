@@ -31,7 +31,7 @@ from vlsn.ids import NULL_VLSN, Vlsn, lsn, lsn_file
 from vlsn.limits import MIB
 from vlsn.reader import DATA_ONLY
 from vlsn.records import CheckpointEnd, CheckpointStart, RollbackStart, decode_record
-from vlsn.restoring import check_no_restore
+from vlsn.restore_marker import check_no_restore
 from vlsn.rows import EntryRows
 from vlsn.seams import Disk, Stores
 

@@ -36,7 +36,7 @@ from vlsn.mappings import Columns as Mappings
 from vlsn.mappings import read_mappings
 from vlsn.proven import Columns, inspect_sealed
 from vlsn.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
-from vlsn.restoring import check_no_restore
+from vlsn.restore_marker import check_no_restore
 from vlsn.seams import Disk, Reading, Stores, in_turn
 from vlsn.segment import segment_name, sidecar_name
 from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar, content_crc

@@ -14,7 +14,7 @@ from vlsn.directory import SegmentInfo
 from vlsn.errors import BadBody, Damaged, WrongVersion
 from vlsn.identity import NODE_FILE_NAME
 from vlsn.levels import LEVELS, Levels, named, unread
-from vlsn.restoring import MARKER_NAME, read_marker
+from vlsn.restore_marker import MARKER_NAME, read_marker
 from vlsn.seams import Disk
 from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar
 from vlsn.unread import is_unread

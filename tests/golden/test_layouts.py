@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.golden.hex import GOLDEN, golden
-from vlsn import batch, block, frame, nodefile, records, restoring, seal, segment, sidecar
+from vlsn import batch, block, frame, nodefile, records, restore_marker, seal, segment, sidecar
 from vlsn.block import EntryKind
 from vlsn.columns import Columns, offsets_of
 from vlsn.ids import Term, Vlsn
@@ -192,9 +192,9 @@ def test_index_record_is_its_golden_bytes() -> None:
 
 
 def test_restore_marker_is_its_golden_bytes() -> None:
-    made = restoring.Marker(first_segment=7, after=Vlsn(142), why="trimmed", begun_us=CLOCK_US)
+    made = restore_marker.Marker(first_segment=7, after=Vlsn(142), why="trimmed", begun_us=CLOCK_US)
     assert made.encode() == golden("restore_marker.hex")
-    assert restoring.Marker.decode(golden("restore_marker.hex")) == made
+    assert restore_marker.Marker.decode(golden("restore_marker.hex")) == made
 
 
 def test_every_golden_file_is_compared() -> None:

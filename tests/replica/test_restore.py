@@ -18,7 +18,7 @@ from vlsn.cleaning import CleaningReport
 from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.offer import Offer, RestoreAsk
-from vlsn.restoring import MARKER_NAME
+from vlsn.restore_marker import MARKER_NAME
 from vlsn.seal import Values
 from vlsn.stream import TermRun
 from vlsn.verify import verify
