@@ -35,6 +35,10 @@ class Ways(Protocol):
         """When ``size`` bytes, which begin to arrive at ``from_s`` at the earliest, have all arrived."""
         ...
 
+    def unsent(self, source: str, target: str, size: int, due: float) -> None:
+        """What was to arrive until ``due`` never will: the link is free for others."""
+        ...
+
     def blocked(self, source: str, target: str) -> bool: ...
 
     def draws_cut(self) -> bool: ...
@@ -189,14 +193,17 @@ class Wire:
     def end(self) -> None:
         """Nothing more arrives; what did arrive can still be taken."""
         self.over = True
-        self._under_way.clear()
+        self.forget()
         for wire in self._connection.wires:  # who sends the other way is to see it too
             wire.readable.set()
             wire.writable.set()
 
     def forget(self) -> None:
         """What is under way never arrives; the wire itself stays."""
-        self._under_way.clear()
+        while self._under_way:
+            _, due, message = self._under_way.popleft()
+            if message:
+                self._ways.unsent(self._source, self._target, len(message), due)
 
     def drop(self) -> None:
         self.arrived.clear()

@@ -9,6 +9,8 @@
 
 A request or connect waits while its way is blocked, until its timeout; what lies on a channel waits for
 ``stall_s`` at most (``tests/fakes/channel.py``).  Refused at once: a host that is dead or does not listen.
+A narrow link (``bytes_per_s``, ``width``) carries one message behind the other, over all connections of its direction;
+only what fits one packet does not wait for another connection's bulk, as fair queueing has it.
 A host of the same name again is a new process: every connection of the old one is cut.
 
 What a process had under way as it ended, or gave up, is lost with it, unless ``late_rate`` says how likely the network
@@ -37,6 +39,8 @@ from vlsn.errors import ChannelClosed, Unreachable
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
+PACKET_BYTES = 1500
+HELD_UP_S = 0.1
 CLOSE_S = 2.0
 """How long a listener that closes lets requests under way run."""
 FIRST_PORT = 49_152
@@ -60,7 +64,11 @@ class FakeNet:
         self.delays_s: dict[tuple[str, str], tuple[float, float]] = {}
         """By (source, target), where it is not the default: a slow link."""
         self.bytes_per_s: dict[tuple[str, str], float] = {}
-        """By (source, target), where a link is narrow: what its channels carry, one message behind the other."""
+        """By (source, target), where a link is narrow; 0 where it is not."""
+        self.width: Callable[[str, str], float] | None = None
+        """Draws ``bytes_per_s`` of a way when something is sent over it for the first time."""
+        self.held_up = 0
+        """Messages that a narrow link took longer than ``HELD_UP_S`` for."""
         self._busy_until: dict[tuple[str, str], float] = {}
         self.stall_s = stall_s
         self.window_bytes = window_bytes
@@ -155,11 +163,25 @@ class FakeNet:
         return low + (high - low) * self.rng.random()
 
     def carries_s(self, source: str, target: str, size: int, from_s: float) -> float:
-        rate = self.bytes_per_s.get((source, target)) if self.bytes_per_s else None
+        if not self.bytes_per_s and self.width is None:
+            return from_s
+        way = source, target
+        rate = self.bytes_per_s.get(way)
+        if rate is None:
+            rate = self.bytes_per_s[way] = self.width(*way) if self.width is not None else 0.0
         if not rate:
             return from_s
-        done = self._busy_until[source, target] = max(from_s, self._busy_until.get((source, target), 0.0)) + size / rate
+        done = self._busy_until[way] = max(from_s, self._busy_until.get(way, 0.0)) + size / rate
+        if size <= PACKET_BYTES:
+            return from_s + size / rate
+        self.held_up += done - from_s > HELD_UP_S
         return done
+
+    def unsent(self, source: str, target: str, size: int, due: float) -> None:
+        """What was to be carried until ``due`` is not sent any further."""
+        rate = self.bytes_per_s.get((source, target)) if self.bytes_per_s else None
+        if rate and due > self.loop.time():
+            self._busy_until[source, target] -= min(size / rate, due - self.loop.time())
 
     def blocked(self, source: str, target: str) -> bool:
         if not self._blocked and not self._dark:
@@ -194,11 +216,18 @@ class FakeNet:
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
-    async def passage(self, source: str, target: str) -> None:
-        """One packet's way, however long it is blocked."""
+    async def passage(self, source: str, target: str, size: int = 0) -> None:
+        """One packet's way, or that of ``size`` bytes, however long it is blocked."""
         arrived = self.loop.create_future()
-        self.loop.call_at(self.loop.time() + self.delay_s(source, target), wake, arrived)
-        await arrived
+        due = self.loop.time() + self.delay_s(source, target)
+        if size:
+            due = self.carries_s(source, target, size, due)
+        self.loop.call_at(due, wake, arrived)
+        try:
+            await arrived
+        except asyncio.CancelledError:
+            self.unsent(source, target, size, due)
+            raise
         while self.blocked(source, target):
             self._changed.clear()
             await self._changed.wait()
@@ -294,7 +323,7 @@ class FakeHost:
         request = Request(method, target, Headers({"Host": host, **headers}), BytesBody(body), self.name)
         there = self._net.listeners.get(address)
         try:
-            await self._net.passage(self.name, server)
+            await self._net.passage(self.name, server, len(body))
         except asyncio.CancelledError:
             if there is not None and self._net.draws_late():
                 self._net.bring(self._come_late(server, address, request, message_bytes_max))
@@ -306,8 +335,9 @@ class FakeHost:
         if there is not None and listener is not there:
             self._net.came_late()
         answer, connection = await self._served(listener, request, message_bytes_max, url)
+        size = len(answer.body) if isinstance(answer, Response) else 0
         try:
-            await self._net.passage(server, self.name)
+            await self._net.passage(server, self.name, size)
             self._check()
         except BaseException:
             if connection is not None:

@@ -63,10 +63,18 @@ def fake_pair() -> Pair:
     return Pair(net.host("here"), net.host("there"))
 
 
+def narrow_pair() -> Pair:
+    """Links of 10 MB/s, so that each message takes its time."""
+    net = FakeNet(asyncio.get_running_loop(), Random(5))
+    net.width = lambda source, target: 10e6
+    return Pair(net.host("here"), net.host("there"))
+
+
 MADE: dict[str, tuple[Callable[[Coroutine[Any, Any, None]], None], Callable[[], Pair]]] = {
     "asyncio": (asyncio.run, real_pair),
     "uvloop": (uvloop.run, real_pair),
     "fake": (run, fake_pair),
+    "fake, narrow links": (run, narrow_pair),
 }
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from repl.http.types import Request, Response, Upgrade
+from repl.http.types import Headers, Request, Response, Upgrade
 from tests.fakes.loop import run
 from tests.fakes.net import FakeHost, FakeNet
 from vlsn.errors import ChannelClosed, Unreachable
@@ -303,6 +303,74 @@ def test_a_seed_gives_the_same_history_again_and_others_differ() -> None:
     assert len({tuple(one) for one in histories}) == 10
     cuts = [line for one in histories for line in one if line.endswith("drawn from the seed")]
     assert 0 < len(cuts) < 30
+
+
+def narrow_net() -> FakeNet:
+    """1,000 bytes a second to n1, and no delay."""
+    net = FakeNet(asyncio.get_running_loop(), Random(1), delay_s=(0.0, 0.0), stall_s=STALL_S, window_bytes=1 << 20)
+    net.width = lambda source, target: 1_000.0 if target == "n1" else 0.0
+    return net
+
+
+def test_a_narrow_link_takes_the_time_of_what_it_carries_and_the_way_back_none() -> None:
+    async def main() -> None:
+        net = narrow_net()
+        loop, n1, n2 = asyncio.get_running_loop(), net.host("n1"), net.host("n2")
+
+        async def handler(request: Request) -> Response:
+            return Response(200, Headers(), bytes(50_000))
+
+        await n1.serve("n1", 1, handler)
+        began = loop.time()
+        await n2.request("POST", "http://n1:1/", body=bytes(5_000), timeout_s=60)
+        assert loop.time() - began == pytest.approx(5.0, abs=0.01)
+
+    run(main())
+
+
+def test_the_connections_of_a_narrow_link_share_it_and_what_fits_a_packet_passes_by() -> None:
+    async def main() -> None:
+        net = narrow_net()
+        loop = asyncio.get_running_loop()
+        came: list[tuple[int, int]] = []
+
+        async def run_channel(channel: Channel) -> None:
+            while True:
+                size = len(await channel.receive())
+                came.append((size, round(loop.time() - began)))
+
+        async def handler(request: Request) -> Upgrade:
+            return Upgrade(run_channel, 1 << 20)
+
+        n1, n2 = net.host("n1"), net.host("n2")
+        await n1.serve("n1", 7701, handler)
+        dialled = [await n2.connect("http://n1:7701/", message_bytes_max=1 << 20, timeout_s=3) for _ in range(3)]
+        began = loop.time()
+        for channel, size in zip(dialled, (4_000, 2_000, 1_000), strict=True):
+            await channel.send(bytes(size))
+        await asyncio.sleep(10.0)
+        assert came == [(1_000, 1), (4_000, 4), (2_000, 6)]
+
+    run(main())
+
+
+def test_what_a_lost_connection_had_sent_holds_a_narrow_link_up_no_longer() -> None:
+    async def main() -> None:
+        net = narrow_net()
+        loop = asyncio.get_running_loop()
+        n2, channel, end = await connected(net)
+        began = loop.time()
+        await channel.send(bytes(60_000))
+        await asyncio.sleep(1.0)
+        net.cut("n1", "n2")
+        again = await n2.connect("http://n1:7701/", message_bytes_max=1 << 20, timeout_s=3)
+        await again.send(bytes(2_000))
+        await asyncio.sleep(1.9)
+        assert not end.messages
+        await asyncio.sleep(0.2)
+        assert len(end.messages) == 1 and loop.time() - began < 3.2
+
+    run(main())
 
 
 def slow_net() -> FakeNet:
