@@ -325,6 +325,7 @@ class Nemesis:
         for name in self.group.nodes:
             self._remember(name)
         self.report.met["a message from a process that has ended, or to its next one"] += self.group.net.late
+        self.report.met["a message that a narrow link takes long for"] += self.group.net.held_up
         for change, count in self.people.done.items():
             self.report.met[f"a change of the group: {change}"] += count
 

@@ -78,6 +78,7 @@ MET = {
     "a rollback at the provider of a restore": 2 * RARE,
     "a cleaning at the provider of a restore": RARE,
     "a message from a process that has ended, or to its next one": 1,
+    "a message that a narrow link takes long for": COMMON,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,
     "a change of the group: promote": RARE,
@@ -123,6 +124,8 @@ class Report:
     met: Counter[str] = field(default_factory=Counter)
     """What faults came to: in what a process was when it ended, what a restore lived through."""
     virtual_s: float = 0.0
+    durable_bytes: int = 0
+    """Of the values that clients appended."""
     replaced: int = 0
     cleaned: int = 0
     mended: int = 0

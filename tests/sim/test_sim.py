@@ -14,6 +14,7 @@ from tests.sim.group import SimGroup
 from tests.sim.nemesis import Nemesis, Rot
 from tests.sim.report import MET, SELDOM, STRUCK, Report, shortfalls
 from tests.sim.stories import played
+from tests.sim.ways import WIDTHS_BYTES_PER_S
 from tests.sim.world import simulated
 
 
@@ -22,6 +23,7 @@ def test_a_cluster_under_faults_keeps_what_it_acknowledged(seed: int) -> None:
     report = run(simulated(seed))
     assert not report.short_of
     assert report.acknowledged > 10
+    assert 1.5 * report.durable_bytes / report.virtual_s <= min(filter(None, WIDTHS_BYTES_PER_S))
 
 
 def test_every_kind_of_fault_has_a_floor() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,12 @@ if TYPE_CHECKING:
 SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
 STALLED_DISK_S = (0.5, 2.0)
 LATE_LINK_S = (0.3, 3.0)
+NARROW_RATE = 0.4
+"""How many seeds have narrow links."""
+WIDTHS_BYTES_PER_S = (125e3, 300e3, 1e6, 10e6, 0.0)
+"""Of a way between two nodes; 0: unlimited.  Each carries 1.5 times what clients append, so a group heals as soon as
+on wide ones; ``test_sim`` holds the two together."""
+CLIENT_BYTES_PER_S = 1e6
 SHORT_LEAD_S = (1.0, 3.0)
 """How long whoever has just been elected is cut off, while no lead lasts."""
 
@@ -24,6 +31,13 @@ class Ways:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
         self._unsteady_until = 0.0
+        self._links = Random(f"links/{nemesis.report.seed}")
+        if self._links.random() < NARROW_RATE:
+            self.group.net.width = self._width
+
+    def _width(self, source: str, target: str) -> float:
+        """Drawn for each directed pair as it is first used; it stays until the end."""
+        return CLIENT_BYTES_PER_S if "client" in (source, target) else self._links.choice(WIDTHS_BYTES_PER_S)
 
     def table(self) -> Table:
         return {

@@ -240,6 +240,7 @@ class Simulation:
         for vlsn, value in self.clients.acknowledged.items():
             watch.hold(watch.values.get(vlsn) == value, f"VLSN {vlsn} was acknowledged, and is gone or another")
         report.last = watch.durable_last
+        report.durable_bytes = sum(map(len, watch.values.values()))
 
     async def _entries(self, name: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
