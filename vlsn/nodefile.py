@@ -22,6 +22,7 @@ Open syncs before it reads, and reads the medium: what only the page cache held 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 
@@ -32,6 +33,7 @@ from vlsn.ids import is_name
 from vlsn.levels import named, unread
 from vlsn.seams import Buffer, Disk, File
 from vlsn.segment import decode_name
+from vlsn.unread import is_unread
 
 SLOT_BYTES = 4096
 MAGIC = b"VLSNNODE"
@@ -140,8 +142,9 @@ class NodeFile:
         file = disk.open(path, write=True)
         try:
             _settle(disk, path, file)
-            one, two = _slots(file, path)
-            right = _newer(one, two, path)
+            slots = _slots(file, path)
+            right = _newer(slots, path)
+            one, two = (slot if isinstance(slot, NodeRecord) else None for slot in slots)
             node_file = cls(file, right)
             # The wrong slot alone is written: whatever happens, the right one stays.
             if one != right:
@@ -222,11 +225,18 @@ def create(disk: Disk, path: str, record: NodeRecord) -> NodeFile:
 
 def read(disk: Disk, path: str) -> NodeRecord:
     """The record, for tools that never write.  Raises as ``NodeFile.open`` does."""
+    return read_slots(disk, path)[0]
+
+
+def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]:
+    """The record, and by its number (1, 2) a slot that cannot be read, with what is wrong.  Raises as ``read``."""
     file = disk.open(path)
     try:
-        return _newer(*_slots(file, path), path)
+        slots = _slots(file, path)
     finally:
         file.close()
+    faults = {number: slot for number, slot in enumerate(slots, 1) if not isinstance(slot, NodeRecord)}
+    return _newer(slots, path), faults
 
 
 def _settle(disk: Disk, path: str, file: File) -> None:
@@ -243,24 +253,31 @@ def _directory(path: str) -> str:
     return posixpath.dirname(path) or "."
 
 
-def _slots(file: File, path: str) -> tuple[NodeRecord | None, NodeRecord | None]:
-    data = file.read(0, 2 * SLOT_BYTES)
+def _slots(file: File, path: str) -> list[NodeRecord | Exception]:
     try:
-        return _readable(data[:SLOT_BYTES]), _readable(data[SLOT_BYTES:])
+        return [_slot(file, index) for index in range(2)]
     except WrongVersion as error:
         raise named(error, path) from None
 
 
-def _readable(slot: bytes) -> NodeRecord | None:
+def _slot(file: File, index: int) -> NodeRecord | Exception:
+    """Each by itself: the sector of one may be bad."""
     try:
-        return NodeRecord.decode(slot)
-    except BadBody:
-        return None
+        return NodeRecord.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
+    except BadBody as error:
+        return error
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        return error
 
 
-def _newer(one: NodeRecord | None, two: NodeRecord | None, path: str) -> NodeRecord:
+def _newer(slots: Sequence[NodeRecord | Exception], path: str) -> NodeRecord:
     """Of two with one sequence slot one, which is written first."""
-    readable = [slot for slot in (one, two) if slot is not None]
-    if not readable:
-        raise Damaged("neither slot of the node file can be read", file=path)
-    return max(readable, key=lambda slot: slot.sequence)
+    readable = [slot for slot in slots if isinstance(slot, NodeRecord)]
+    if readable:
+        return max(readable, key=lambda slot: slot.sequence)
+    for slot in slots:
+        if isinstance(slot, OSError):  # the disk may give it yet: no reason to become somebody else
+            raise slot
+    raise Damaged("neither slot of the node file can be read", file=path)

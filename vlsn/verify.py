@@ -9,9 +9,9 @@ overmark flags are checked against.  From one segment to the one before only a f
     00000001.vlog   1–4                                      …
 
 Normal after a crash, and no finding: a torn tail, an index behind the log, a rollback whose flags are not all
-set yet, a standby that was never taken.  Of a running node (``live``) only the log up to its stated synced end
-is read, and not its index; it may begin a rollback meanwhile, so an overmark that is not explained by what was read
-is held against the records that have come since.
+set yet, a standby that was never taken.  A note, and no finding: one slot of the node file that cannot be read.  Of a
+running node (``live``) only the log up to its stated synced end is read, and not its index; it may begin a rollback
+meanwhile, so an overmark that is not explained by what was read is held against the records that have come since.
 
 A segment is held in memory at a time, and of a sealed one a few windows (``proven``).  It is read, not mapped: a page
 that the disk does not give is then an error, not the end of the process.
@@ -40,6 +40,7 @@ from vlsn.restore_marker import check_no_restore
 from vlsn.seams import Disk, Reading, Stores, in_turn
 from vlsn.segment import segment_name, sidecar_name
 from vlsn.sidecar import SIDECAR_BYTES_MAX, Sidecar, content_crc
+from vlsn.unread import is_unread
 from vlsn.verify_order import Order, Visible, visible_of
 from vlsn.verify_report import Finding, TermRun, VerifyReport, kept_aside
 from vlsn.verify_rollbacks import Rollbacks
@@ -294,13 +295,20 @@ class _Verifier:
         path = f"{self._directory}/{NODE_FILE_NAME}"
         highest = max((run.term for run in self.report.term_runs), default=0)
         try:
-            record = nodefile.read(self._disk, path)
+            record, faults = nodefile.read_slots(self._disk, path)
         except FileNotFoundError:
             if self.report.segments:
                 self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, "the node file is missing")
         except Damaged as error:
             self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, str(error))
+        except OSError as error:
+            if not is_unread(error):
+                raise
+            self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, f"the disk does not give it: {error}")
         else:
+            for number, fault in faults.items():
+                what = f"{NODE_FILE_NAME}: slot {number} of 2 cannot be read ({fault})"
+                self.report.notes.append(f"{what}; the other one is whole, and the next start writes both")
             if record.term < highest:
                 detail = f"its term is {record.term}, the log has blocks of term {highest}"
                 self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, detail)

@@ -56,6 +56,8 @@ class VerifyReport:
     dtvlsn: int = 0
     term_runs: list[TermRun] = field(default_factory=list)
     kept_aside: list[KeptAside] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is not as it should be and costs nothing: its other copy is whole."""
 
     @property
     def ok(self) -> bool:

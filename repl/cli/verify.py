@@ -28,6 +28,7 @@ def verify(directory: Path, as_json: bool, live: bool) -> int:
     """Check every checksum, the order, the flags and the index of the node's directory DIR.
 
     A torn tail, and an index behind the log, are normal after a crash: reported, exit status 0.
+    So is one unreadable slot of node.id, a note: the other one says the same.
     """
     from vlsn.disk import PosixDisk
     from vlsn.lmdb_store import LmdbStores
@@ -53,6 +54,7 @@ def _fields(report: VerifyReport) -> dict[str, Any]:
         **{name: getattr(report, name) for name in names},
         "term_runs": [asdict(run) for run in report.term_runs],
         "kept_aside": [asdict(each) for each in report.kept_aside],
+        "notes": report.notes,
     }
 
 
@@ -65,6 +67,8 @@ def _print(directory: Path, report: VerifyReport) -> None:
     for kept in report.kept_aside:
         inside = f", with blocks up to VLSN {kept.last} of term {kept.term}" if kept.last else ""
         click.echo(f"kept aside by an earlier open: {kept.file}: {size(kept.bytes)}{inside}")
+    for note in report.notes:
+        click.echo(f"note: {note}")
     tail = "; a torn tail, normal after a crash" if report.torn_tail else ""
     verdict = "ok" if report.ok else f"NOT OK, {several(len(report.findings), 'finding')}"
     click.echo(

@@ -171,6 +171,25 @@ def test_open_mends_one_bad_slot_from_the_other(slot: int) -> None:
     assert disk.durable_content(PATH) == good
 
 
+@pytest.mark.parametrize("slot", [0, 1])
+def test_open_mends_a_slot_in_a_bad_sector_from_the_other(slot: int) -> None:
+    disk = disk_with_file()
+    disk.lose_page(PATH, slot * SLOT_BYTES)
+    assert read(disk, PATH) == FIRST
+    NodeFile.open(disk, PATH).close()
+    assert disk.open(PATH).read(0, 2 * SLOT_BYTES) == FIRST.encode() * 2
+
+
+def test_a_file_whose_sectors_are_both_bad_is_not_lost() -> None:
+    """The disk may give them yet: nothing says that this store is another incarnation."""
+    disk = disk_with_file()
+    disk.lose_page(PATH, 0)
+    disk.flip_bit(PATH, SLOT_BYTES + 8)
+    for opened in (NodeFile.open, read):
+        with pytest.raises(OSError, match=PATH):
+            opened(disk, PATH)
+
+
 @pytest.mark.parametrize("size", [0, 10, SLOT_BYTES - 1])
 def test_open_of_a_short_file_is_damaged(size: int) -> None:
     disk = disk_with_file()

@@ -25,7 +25,7 @@ from vlsn.index.bucket import Bucket, bucket_key
 from vlsn.index.range import VlsnRange
 from vlsn.index.stored import RECORD_KEY, Record
 from vlsn.inspection import Rule
-from vlsn.nodefile import NodeRecord
+from vlsn.nodefile import SLOT_BYTES, NodeRecord
 from vlsn.recovery import recover
 from vlsn.segment import FIRST_FRAME, SegmentState, segment_name, sidecar_name
 from vlsn.sidecar import Sidecar
@@ -488,6 +488,29 @@ def test_rotten_stores_and_node_file_are_named() -> None:
     assert rows(check(built)) == [("node-file", "node.id", 0, 0)]
     built.disk.remove("/d/node.id")
     assert rows(check(built)) == [("node-file", "node.id", 0, 0)]
+
+
+@pytest.mark.parametrize("slot", [1, 2])
+@pytest.mark.parametrize("victim", ["rot", "bad sector"])
+def test_a_slot_of_the_node_file_that_cannot_be_read_is_a_note(slot: int, victim: str) -> None:
+    built = three_segments().write()
+    disk = built.disk
+    assert isinstance(disk, FakeDisk)
+    assert check(built).notes == []
+    offset = (slot - 1) * SLOT_BYTES + 50
+    if victim == "rot":
+        disk.flip_bit("/d/node.id", offset)
+    else:
+        disk.lose_page("/d/node.id", offset)
+    for live in (False, True):
+        report = check(built, live=live)
+        assert report.ok
+        assert len(report.notes) == 1
+        assert report.notes[0].startswith(f"node.id: slot {slot} of 2 cannot be read (")
+    disk.flip_bit("/d/node.id", (2 - slot) * SLOT_BYTES + 50)
+    report = check(built)
+    assert rows(report) == [("node-file", "node.id", 0, 0)]
+    assert report.notes == []
 
 
 def test_a_running_node_is_verified_only_up_to_its_stated_end() -> None:

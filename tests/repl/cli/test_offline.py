@@ -95,6 +95,25 @@ def test_dump_filters_reverses_and_lines_up(directory: Path, capsys: pytest.Capt
     capsys.readouterr()
 
 
+def test_one_unreadable_slot_of_the_node_file_is_a_note_with_status_0(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = directory / "node.id"
+    whole = path.read_bytes()
+    path.write_bytes(b"\xff" + whole[1:])
+    assert main(["verify", str(directory)]) == 0
+    said = capsys.readouterr().out
+    assert "note: node.id: slot 1 of 2 cannot be read (no node file); the other one is whole" in said
+    assert ": ok: VLSN 1 to " in said
+    assert main(["verify", str(directory), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 1
+    with Log.open(str(directory)):
+        pass
+    assert path.read_bytes()[:4096] == path.read_bytes()[4096:]
+    assert main(["verify", str(directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
 def test_verify_of_an_open_log_asks_for_live(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Log.open(str(directory)) as log:
         log.append([b"while open"])
