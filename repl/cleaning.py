@@ -4,7 +4,8 @@
    ``retention_age_s``); every ``cleaning_period_s``, and when a person asks.
 2. Age is judged by this node's clock against the master's that sealed.  So before anything goes for its age every
    member is asked for its clock: those that answer must be a majority with this one, and none may be more than a
-   minute off.  A clock that jumped by a year empties no log.
+   minute off.  A clock that jumped by a year empties no log.  A node that has no other member to ask believes its
+   clock within bounds (``vlsn/aging``).
 3. It holds what the other members still need, whoever leads (``member_holds``); a replica cleans nothing before a
    master has told it how far they are.
 """
@@ -46,12 +47,13 @@ class Cleaning:
     async def clean(self) -> CleaningReport:
         """One pass; its files are gone on return."""
         await self._hear_of_holds()
-        pause, pause_age = self._pause(), ""
+        pause, pause_age, agree = self._pause(), "", False
         if not pause and self._log.options.retention_age_s:
-            due = await self._passed(dry_run=True)
+            due = await self._passed(dry_run=True, clocks_agree=True)
             if any(fate.reason == "age" for fate in due.segments):
                 pause_age = await self._clocks()
-        report = await self._passed(pause=pause, pause_age=pause_age)
+                agree = not pause_age and self._has_others
+        report = await self._passed(pause=pause, pause_age=pause_age, clocks_agree=agree)
         self.paused = report.paused
         self._tell(report)
         return report
@@ -60,11 +62,19 @@ class Cleaning:
         """What a pass would do now, were it not paused; ``paused`` says whether it is."""
         await self._hear_of_holds()
         pause = self._pause()
-        return await self._passed(dry_run=True, pause=pause or self.paused)
+        return await self._passed(dry_run=True, pause=pause or self.paused, clocks_agree=self._has_others)
 
-    def _passed(self, *, dry_run: bool = False, pause: str = "", pause_age: str = "") -> asyncio.Future[CleaningReport]:
+    @property
+    def _has_others(self) -> bool:
+        return len(self._node.members.listed) > 1
+
+    def _passed(
+        self, *, dry_run: bool = False, pause: str = "", pause_age: str = "", clocks_agree: bool = False
+    ) -> asyncio.Future[CleaningReport]:
         done: asyncio.Future[CleaningReport] = asyncio.get_running_loop().create_future()
-        self._log.cleaner.run(settle(done), dry_run=dry_run, pause=pause, pause_age=pause_age)
+        self._log.cleaner.run(
+            settle(done), dry_run=dry_run, pause=pause, pause_age=pause_age, clocks_agree=clocks_agree
+        )
         return done
 
     def _pause(self) -> str:

@@ -1,6 +1,7 @@
 """Cleaning: the oldest segments go, and the log begins at a later VLSN.
 
-    1  what retention wants gone is found (``retention``); limits and holds say what of it may go
+    1  what retention wants gone is found (``retention``); limits and holds say what of it may go, and for age how much
+       the clocks are believed (``aging``)
     2  holds that lie too far behind are dropped, and no new one may be placed below what goes
     3  the first visible block that stays is looked up in the first segment that stays
     4  the state record says where the log begins now                                   synced   ◄ commit point
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from vlsn.aging import Allowance, Seen, shown_old
 from vlsn.beginning import first_block, leftovers, remove
 from vlsn.block import decode_header
 from vlsn.errors import Damaged
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 RECOVERY = "recovery"
 """The name of the checkpoint's own hold."""
+ALLOWANCE = "age allowance"
+"""The limit of what goes because this log's clock alone says that it is old."""
 _EMPTY_SINCE_US = 1
 """A segment without an entry is older than any."""
 
@@ -77,12 +81,36 @@ class _Pass:
     dry_run: bool
     retention: Retention
     paused: str = ""
+    clocks_agree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """How far the clock is believed: segments up to ``seen`` are old, and ``allowed`` more may go on its word alone."""
+
+    seen: int
+    allowed: int
+
+
+@dataclass(slots=True)
+class Aged:
+    """What is wanted gone for its age, oldest first; the first ``shown`` of it are old by more than the clock, and the
+    first ``believed`` may go."""
+
+    segments: list[Segment]
+    shown: int
+    believed: int
+
+    def limits(self) -> list[Limit]:
+        left = self.segments[self.believed :]
+        return [Limit(ALLOWANCE, number=left[0].number)] if left else []
 
 
 @dataclass(slots=True)
 class _Looked:
     segments: list[Segment]
     wanted: list[tuple[Segment, str]]
+    aged: Aged
     total_bytes: int
     cramped: bool
 
@@ -99,28 +127,40 @@ class Cleaner:
         """Of the last pass that was no dry run."""
         self._log = log
         self._catalogue = Catalogue(log.seams.disk, log.directory)
+        self._seen = Seen()
+        self._allowance = Allowance()
         self._waiting: deque[_Pass] = deque()
         self._running = False
         log.holds.floor = Vlsn(max(0, log.range.first - 1))
         if settled is not None:
             self.settled(settled)
 
-    def run(self, done: Done = lambda _: None, *, dry_run: bool = False, pause: str = "", pause_age: str = "") -> None:
+    def run(
+        self,
+        done: Done = lambda _: None,
+        *,
+        dry_run: bool = False,
+        pause: str = "",
+        pause_age: str = "",
+        clocks_agree: bool = False,
+    ) -> None:
         """One pass, after the one under way; who asks for the same meanwhile shares it.  ``done`` when its files are
-        gone.  ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age.  When the log closes
-        or fails meanwhile ``done`` hears of that in place of what went."""
+        gone.  ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age.  ``clocks_agree``:
+        others' clocks say the same, so that age is believed (``aging``).  When the log closes or fails meanwhile
+        ``done`` hears of that in place of what went."""
         retention = self._log.options.retention
         paused = pause or (pause_age if retention.age_s else "")
         if pause and not dry_run:
             retention = Retention()
         elif paused and not dry_run:
             retention = replace(retention, age_s=0.0)
+        new = _Pass([done], dry_run, retention, paused, clocks_agree)
         with self._log.latch:
             for waiting in self._waiting:
-                if (waiting.dry_run, waiting.retention, waiting.paused) == (dry_run, retention, paused):
+                if replace(waiting, done=new.done) == new:
                     waiting.done.append(done)
                     return
-            self._waiting.append(_Pass([done], dry_run, retention, paused))
+            self._waiting.append(new)
             if not self._running:
                 self._next()
 
@@ -157,13 +197,24 @@ class Cleaner:
         log = self._log
         numbers = list(log.segments())
         ahead = sum(log.options.segment_bytes for number in log.active_files() if number not in numbers)
+        belief = self._belief(asked, numbers)
         log.keeper.submit(
-            lambda: self._look(asked.retention, numbers, ahead),
+            lambda: self._look(asked.retention, numbers, ahead, belief),
             lambda looked: self._decide(asked, looked),
             lambda error: self._given_up(asked, error),
         )
 
-    def _look(self, retention: Retention, numbers: list[int], ahead: int) -> _Looked:
+    def _belief(self, asked: _Pass, numbers: list[int]) -> Belief | None:
+        """None where age is believed, or not asked for."""
+        age_s, now_s = asked.retention.age_s, self._log.seams.clock.monotonic_s()
+        if not age_s:
+            return None
+        self._seen.note(max(numbers[:-1], default=0), age_s, now_s)
+        if asked.clocks_agree:
+            return None
+        return Belief(self._seen.upto(age_s, now_s), self._allowance.left(len(numbers) - 1, age_s, now_s))
+
+    def _look(self, retention: Retention, numbers: list[int], ahead: int, belief: Belief | None) -> _Looked:
         """On the keeper's thread."""
         log = self._log
         segments, last_bytes = self._catalogue.segments(numbers)
@@ -177,10 +228,11 @@ class Cleaner:
                 sealed_us=lambda segment: self._sealed_us(reader, segment),
                 now_us=log.seams.clock.wall_us(),
             )
+            aged = believed(segments, found, lambda segment: self._sealed_us(reader, segment), retention.age_s, belief)
         finally:
             reader.close()
         cramped = log.seams.disk.free_bytes(log.directory) < STATE_FREE_BYTES_MIN
-        return _Looked(segments, found, total, cramped)
+        return _Looked(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
         """When the last entry up to this segment's end was sealed, by the master's clock; 0 if that cannot be told."""
@@ -204,7 +256,7 @@ class Cleaner:
                 return
             chosen = plan(
                 looked.wanted,
-                self._limits(),
+                [*self._limits(), *looked.aged.limits()],
                 log.holds,
                 hold_bytes_max=asked.retention.hold_bytes_max,
                 bytes_from=lambda vlsn: bytes_from(looked.segments, looked.total_bytes, vlsn),
@@ -213,6 +265,7 @@ class Cleaner:
                 self._ended(asked, looked.total_bytes, chosen)
                 return
             first_number = min(number for number in log.segments() if number > chosen.going[-1].number)
+            self._allowance.took(max(0, sum(fate.reason == "age" for fate in chosen.going) - looked.aged.shown))
             log.holds.floor = Vlsn(max(log.holds.floor, chosen.going[-1].last))
             for hold in chosen.drops:
                 self.drops += 1
@@ -365,6 +418,23 @@ class Catalogue:
             file.close()
             header = self._headers[number] = file.header
         return header
+
+
+def believed(
+    segments: list[Segment],
+    wanted: list[tuple[Segment, str]],
+    sealed: Callable[[Segment], int],
+    age_s: float,
+    belief: Belief | None,
+) -> Aged:
+    """How much of what is ``wanted`` for its age may go; all of it without a ``belief`` to bound it."""
+    aged = [segment for segment, reason in wanted if reason == "age"]
+    if belief is None:
+        return Aged(aged, len(aged), len(aged))
+    shown = sum(segment.number <= belief.seen for segment in aged)
+    if len(aged) > shown + belief.allowed:
+        shown = min(max(shown, shown_old(segments[segments.index(aged[0]) :], sealed, age_s)), len(aged))
+    return Aged(aged, shown, shown + belief.allowed)
 
 
 def bytes_from(segments: list[Segment], total_bytes: int, vlsn: Vlsn) -> int:

@@ -6,7 +6,8 @@ is known durable, its state record, its checkpoint.  Once it runs, replicas and 
 
 from __future__ import annotations
 
-from vlsn.cleaning import RECOVERY, Catalogue, CleaningReport, bytes_from, sealed_us
+from vlsn.aging import Allowance
+from vlsn.cleaning import RECOVERY, Belief, Catalogue, CleaningReport, believed, bytes_from, sealed_us
 from vlsn.directory import LOCK_NAME, survey
 from vlsn.errors import BadArgument, LogInUse, WrongVersion
 from vlsn.holds import Owner
@@ -42,11 +43,13 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
         start = next(each.number for each in segments if each.last >= segment.last)
         return sealed_us(reader, segment.last, lsn(start, FIRST_FRAME), segment.last)
 
+    belief = Belief(0, Allowance().left(len(numbers) - 1, retention.age_s, 0.0))  # of the next open
     try:
         found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=now_us)
+        aged = believed(segments, found, sealed, retention.age_s, belief)
     finally:
         reader.close()
-    chosen = plan(found, limits, [], bytes_from=lambda vlsn: bytes_from(segments, total, vlsn))
+    chosen = plan(found, [*limits, *aged.limits()], [], bytes_from=lambda vlsn: bytes_from(segments, total, vlsn))
     return CleaningReport(
         dry_run=True,
         retention_bytes=retention.bytes,

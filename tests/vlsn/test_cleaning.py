@@ -215,30 +215,138 @@ def test_a_hold_over_its_cap_stays_where_dropping_it_frees_nothing() -> None:
     assert far.live
 
 
+HOUR = replace(SMALL, retention_age_s=3600.0)
+YEAR_US = 365 * 86400 * 1_000_000
+
+
 def test_age_takes_what_was_sealed_long_enough_ago() -> None:
     machine = Machine()
-    opened = Opened(machine, replace(SMALL, retention_age_s=3600.0))
-    fill(opened, 4)
-    opened.machine.clock.offset_us += 3600_000_000
-    fill(opened, 8)
+    opened = Opened(machine, HOUR)
+    for segments in range(2, 21):  # one every five minutes
+        fill(opened, segments)
+        machine.clock.advance(300.0)
     opened.log.checkpointer.run()
-    assert not clean(opened).segments  # exactly an hour is not longer than an hour
-    opened.machine.clock.offset_us += 60_000_000
     report = clean(opened)
-    assert [(fate.number, fate.reason) for fate in report.segments] == [(1, "age"), (2, "age"), (3, "age")]
+    # The end of segment N is sealed before the N-th five minutes are over; 19 ends before the 19th, which is now.
+    assert [(fate.number, fate.reason) for fate in report.segments] == [(number, "age") for number in range(1, 8)]
+    assert not report.blocked
     paused: list[CleaningReport] = []
-    opened.machine.clock.offset_us += 7200_000_000
+    machine.clock.advance(7200.0)
     opened.log.cleaner.run(paused.append, pause_age="clocks differ")
     assert (paused[0].segments, paused[0].paused) == ([], "clocks differ")
+
+
+def test_exactly_as_old_as_is_kept_is_not_older() -> None:
+    machine = Machine()
+    opened = Opened(machine, HOUR)
+    fill(opened, 4)
+    machine.clock.advance(3600.0)
+    opened.log.rotate("request")
+    opened.append(b"later")
+    opened.log.checkpointer.run()
+    report = clean(opened)
+    assert not report.segments + report.blocked
+    machine.clock.advance(0.000001)
+    assert [fate.number for fate in clean(opened).segments] == [1]
+
+
+@pytest.mark.parametrize("appends", [False, True], ids=["idle", "appends go on"])
+def test_a_clock_that_leaps_by_a_year_takes_an_eighth_a_run_and_not_the_log(appends: bool) -> None:
+    machine = Machine()
+    opened = Opened(machine, HOUR)
+    held = fill(opened, 17)
+    opened.log.checkpointer.run()
+    machine.clock.offset_us += YEAR_US
+    if appends:
+        fill(opened, 20, held)  # by the clock that has leapt
+        opened.log.checkpointer.run()
+    report = clean(opened)
+    assert [fate.number for fate in report.segments] == [1, 2]
+    assert report.blocked[0].blocked_by == ["age allowance"]
+    assert {fate.reason for fate in report.blocked} == {"age"}
+    for _ in range(5):  # asked however often
+        assert not clean(opened).segments
+    first = opened.log.range.first
+    machine.kill()
+    again = check_whole(machine, held, first, HOUR)  # another run, which takes a term by that clock
+    again.log.checkpointer.run()
+    assert len(clean(again).segments) == (2 if appends else 1)
+    assert not clean(again).segments
+    assert [fate.number for fate in clean(again, dry_run=True).blocked][:1] == [min(again.log.segments())]
+
+
+def test_a_clock_that_others_agree_with_is_believed() -> None:
+    machine = Machine()
+    opened, _ = filled(machine, segments=17, options=HOUR)
+    machine.clock.offset_us += YEAR_US
+    reports: list[CleaningReport] = []
+    opened.log.cleaner.run(reports.append, clocks_agree=True)
+    assert [fate.number for fate in reports[0].segments] == list(range(1, 17))
+
+
+def test_what_bytes_want_gone_goes_whatever_the_clock_says() -> None:
+    machine = Machine()
+    opened, _ = filled(machine, segments=17, options=replace(HOUR, retention_bytes=10 * SEGMENT))
+    machine.clock.offset_us += YEAR_US
+    report = clean(opened)
+    assert [(fate.number, fate.reason) for fate in report.segments] == [
+        *[(number, "bytes") for number in range(1, 9)],
+        *[(number, "age") for number in (9, 10)],
+    ]
+
+
+def test_a_log_that_stands_still_is_cleaned_as_time_goes_by() -> None:
+    machine = Machine()
+    opened, held = filled(machine, segments=17, options=HOUR)
+    clean(opened)  # has seen them
+    machine.clock.advance(3600.0)
+    machine.clock.offset_us += YEAR_US
+    fill(opened, 20, held)
+    opened.log.checkpointer.run()
+    report = clean(opened)
+    assert [fate.number for fate in report.segments] == list(range(1, 17))
+    assert not report.blocked  # what was sealed since is young by that clock
+
+
+def test_a_log_that_was_just_opened_is_cleaned_little_by_little() -> None:
+    machine = Machine()
+    _, held = filled(machine, segments=17, options=HOUR)
+    machine.kill()
+    machine.clock.offset_us += YEAR_US  # as if it had been away so long
+    again = check_whole(machine, held, 1, HOUR)
+    again.log.checkpointer.run()
+    left = []
+    for _ in range(5):
+        clean(again)
+        left.append(len(again.log.segments()))
+        machine.clock.advance(3600.0 / 16)
+    assert left == [16, 15, 14, 13, 12]
+
+
+def test_a_log_that_is_opened_now_and_then_is_cleaned_by_what_its_entries_say() -> None:
+    machine = Machine()
+    options = replace(SMALL, retention_age_s=10 * 3600.0)
+    for run in range(30):
+        opened = Opened(machine, options)
+        opened.append(b"once an hour")
+        opened.log.rotate("request")
+        opened.log.checkpointer.run()
+        clean(opened)
+        opened.close()
+        machine.clock.offset_us += 3600_000_000  # no process ran
+        if run > 12:
+            assert len(opened.log.segments()) <= 13
 
 
 @pytest.mark.parametrize("options", [KEEPING, replace(SMALL, retention_age_s=3600.0)], ids=["bytes", "age"])
 def test_the_forecast_of_a_stopped_log_is_what_its_next_pass_does(options: LogOptions) -> None:
     machine = Machine()
     opened = Opened(machine, options)
-    fill(opened, 5)
-    machine.clock.offset_us += 4000_000_000
-    fill(opened, 8)
+    for segments in range(2, 19):
+        fill(opened, segments)
+        machine.clock.offset_us += 400_000_000
+    fill(opened, 26)
+    machine.clock.offset_us += 2000_000_000
     with pytest.raises(LogInUse, match="--url"):
         forecast(machine.disk, machine.stores, DIRECTORY, options.retention, now_us=0)
     opened.close()
