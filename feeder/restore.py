@@ -74,6 +74,7 @@ class Restores:
             feeders=feeders,
             full=len(self._sessions) >= RESTORES_MAX,
             lacks_group=self._log.history.lacks_group(self._log.range.first, self._log.dtvlsn),
+            lacks_producers=self._log.history.producers.lacks_to,
             generation=self._log.rollbacks,
             level=self._log.history.level,
         )
@@ -105,6 +106,21 @@ class Restores:
         self._sessions[session.id] = session
         offer = replace(self.look(feeders=feeders), session=session.id, at=at, segments=segments)
         record = log.state_snapshot(durable)
+        return lambda: replace(offer, record=record())
+
+    def record(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
+        """The state record as of a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``, without a session; put together
+        as an offer is by ``open``.  Raises ``QueueFull`` while a rollback is under way, ``NotYet`` where it is exact as
+        of no such VLSN: at a checkpoint what came before becomes less than that."""
+        log = self._log
+        if log.rollbacks % 2:
+            raise QueueFull(f"{self._name} is rolling back; ask again soon")
+        vlsn = Vlsn(min(self._durable, ask.upto))
+        least = max(ask.from_vlsn, log.history.producers.settled, log.range.first)
+        if not least <= vlsn:
+            raise NotYet(f"{self._name} has no state record of VLSN {vlsn}: from {least} on it is exact")
+        offer = replace(self.look(feeders=feeders), dtvlsn=vlsn, dtvlsn_term=log.history.term_of(vlsn))
+        record = log.state_snapshot(vlsn)
         return lambda: replace(offer, record=record())
 
     async def read(self, session_id: str, number: int, start: int, end: int, *, have: int) -> tuple[bytes, int]:

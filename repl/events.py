@@ -37,6 +37,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "restore.provides",
     ),
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable"),
+    "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
@@ -44,6 +45,7 @@ WARNINGS: Final = frozenset(
         *("old_image", "unpunched", "no_space", "steps_down", "hand_over.failed", "peer.silent", "group.waits"),
         *("feed.stopped", "rolled_back", "integrity", "restore.begin", "restore.again", "restore.failed"),
         *("scrub.unreadable", "cleaning.paused", "hold.dropped"),
+        *("producers.lost", "producers.waits", "producers.forgotten"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays"})
@@ -52,7 +54,7 @@ REPEATING: Final = frozenset(
     {
         *("vote", "peer.silent", "group.waits", "feed.stopped", "feed.end", "integrity", "hand_over.failed", "syncup"),
         *("restore.again", "restore.failed", "restore.note", "damage", "damage.stays", "scrub.unreadable"),
-        *("cleaning.paused", "hold.dropped", "unpunched"),
+        *("cleaning.paused", "hold.dropped", "unpunched", "producers.waits"),
     }
 )
 """Those that are said again while what they say stays so."""

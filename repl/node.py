@@ -29,6 +29,7 @@ from repl.following import Following
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.leading import TICK_S, Leading
+from repl.lost_producers import LostProducers
 from repl.member_holds import MemberHolds
 from repl.members import Members
 from repl.mending import Mending
@@ -190,6 +191,7 @@ class Node:
             cleaning=self.cleaning.run(),
             mending=self.mending.run(),
             scrub=self.scrub.run(),
+            producers=LostProducers(self).run(),
             restore=self.restoration.wanted(),
         )
 

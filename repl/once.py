@@ -11,6 +11,8 @@
    duplicate asks.  It must say what the original says: one that is queued is compared here, one that is in the log by
    ``repeat`` (``vlsn/same.py``).
 3. What the queue gives back unlogged is due again.
+4. A table that lacks what came before some VLSN (``Producers.lacks_to``) says what it knows and nothing else: what it
+   would be "unknown" or "forgotten" for, or new without saying since when, is to come again.
 
 One for each lead; the log's own table (``vlsn/producers.py``) is what outlives it.  On the loop only.
 """
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from repl.api import Acks, Done
 from repl.appends import Append, refusal_of
-from vlsn.errors import DuplicateForgotten, OutOfSequence, UnknownProducer, VlsnLogError
+from vlsn.errors import DuplicateForgotten, OutOfSequence, ProducersMissing, UnknownProducer, VlsnLogError
 from vlsn.ids import Term, Vlsn
 from vlsn.queued import Pending
 from vlsn.same import same
@@ -82,8 +84,8 @@ class Once:
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
         """``born``: a VLSN that was durable before the producer's first submission, where it says one.  Raises
-        ``OutOfSequence`` for another submission under a sequence that is taken, ``DuplicateForgotten``, and what the
-        log raises, nothing logged."""
+        ``OutOfSequence`` for another submission under a sequence that is taken, ``DuplicateForgotten``,
+        ``ProducersMissing``, and what the log raises, nothing logged."""
         try:
             due = self._due(append, born)
         except UnknownProducer as error:
@@ -128,6 +130,9 @@ class Once:
         life = table.find(append.producer, at=at)
         if life is not None:
             return life.next
+        is_new = append.sequence == 0 and born is not None and born >= table.forgotten_to(at=at)
+        if table.lacks_to and not is_new:
+            raise missing(append.producer, table.lacks_to)
         if append.sequence:
             raise UnknownProducer(
                 f"producer {append.producer:016x} is not known here, or no longer: a producer begins with sequence 0"
@@ -158,6 +163,8 @@ class Once:
         table = self._log.history.producers
         life = table.find(append.producer, at=self._log.allocated + 1)
         place = table.place(life, append.sequence) if life is not None else None
+        if place is None and table.lacks_to and (life is None or len(life) < table.limits.remembered):
+            raise missing(append.producer, table.lacks_to)
         if place is None:
             raise DuplicateForgotten(
                 f"sequence {append.sequence} of producer {append.producer:016x} is in the log, but where is no longer "
@@ -165,3 +172,10 @@ class Once:
             )
         append.lies_at(*place)
         self._repeat(append)
+
+
+def missing(producer: int, lacks_to: int) -> ProducersMissing:
+    return ProducersMissing(
+        f"this node has lost what it knew of producer {producer:016x}, if it did, up to VLSN {lacks_to}; it asks the "
+        "other members; nothing was logged, try again"
+    )

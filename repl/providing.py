@@ -12,7 +12,7 @@ from vlsn.block import BlockHeader, decode
 from vlsn.closed import block_of_closed
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, Trimmed, WrongGroup, WrongName
 from vlsn.ids import NodeName, Vlsn
-from vlsn.offer import CLOSE, OPEN, Offer, read_ask
+from vlsn.offer import CLOSE, OPEN, RECORD, Offer, read_ask
 
 if TYPE_CHECKING:
     from repl.node import Node
@@ -34,8 +34,8 @@ async def answer_ask(node: Node, body: object) -> bytes:
     check_names(node, ask.group, ask.sender, ask.to)
     restores = _restores(node)
     feeders = len(node.leading.feeders) if node.leading is not None else 0
-    if ask.purpose == OPEN:
-        made = restores.open(ask, feeders=feeders)
+    if ask.purpose in (OPEN, RECORD):
+        made = (restores.open if ask.purpose == OPEN else restores.record)(ask, feeders=feeders)
 
         def encoded() -> tuple[Offer, bytes]:
             offer = made()

@@ -33,7 +33,7 @@ from vlsn.checksum import crc
 from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogError
 from vlsn.ids import NULL_VLSN, NodeName, Term, Vlsn
 from vlsn.local import LocalLog
-from vlsn.offer import CLOSE, LOOK, OPEN, Offer, Purpose, RestoreAsk, read_offer
+from vlsn.offer import CLOSE, LOOK, OPEN, RECORD, Offer, Purpose, RestoreAsk, read_offer
 from vlsn.restore_marker import Marker, check_no_restore
 from vlsn.restoring import Restart, RestoreListener
 from vlsn.state import StateRecord
@@ -367,7 +367,14 @@ class Peer:
     async def close(self, session: str) -> None:
         await self.ask(CLOSE, session=session)
 
-    async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, session: str = "") -> Offer:
+    async def record(self, from_vlsn: Vlsn, upto: Vlsn) -> tuple[Offer, StateRecord]:
+        """Its state record as of a durable VLSN in that span, which the offer names, with its term.  As ``ask``."""
+        offer = await self.ask(RECORD, from_vlsn=from_vlsn, upto=upto)
+        if offer.record is None or not from_vlsn <= offer.record.vlsn <= upto:
+            raise BadBody(f"{self.name} was asked for its state record of VLSN {from_vlsn} to {upto}, and gave another")
+        return offer, offer.record
+
+    async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, upto: int = 0, session: str = "") -> Offer:
         """Raises ``Unreachable``, ``BadBody``, and what the peer refuses with."""
         node = self._node
         asked = RestoreAsk(
@@ -377,6 +384,7 @@ class Peer:
             to=self.name,
             purpose=purpose,
             from_vlsn=from_vlsn,
+            upto=upto,
             session=session,
         )
         response = await node.network.request(
@@ -388,7 +396,9 @@ class Peer:
         )
         if response.status != 200:
             raise error_of(bytes(response.body))
-        offer = read_offer(bytes(response.body))
+        body = bytes(response.body)
+        # One of these may take 32 MiB, and this node may lead.
+        offer = await node.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
         if (offer.group, offer.name) != (node.config.group, self.name):
             raise BadBody(f"{self._url} is node {offer.name} of group {offer.group}")
         node.seams.levels.check_log(offer.level, f"the log of {self.name}")

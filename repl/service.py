@@ -21,6 +21,7 @@ from repl.membership import read_change
 from repl.metrics import metrics_text
 from repl.nodestatus import readiness, status
 from repl.offload import settle, settle_error
+from repl.once import missing
 from repl.providing import answer_ask, block_of, read_range
 from repl.reads import Reads
 from repl.segments import SegmentFiles
@@ -116,6 +117,8 @@ class NodeService:
         table, durable = self._node.opened().history.producers, self._node.dtvlsn()
         life = table.find(producer, at=durable + 1)
         place = life.as_of(durable) if life is not None else ProducerPlace()
+        if table.lacks_to and not place.last:
+            raise missing(producer, table.lacks_to)
         return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
 
     # The log's files.

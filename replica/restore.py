@@ -69,6 +69,7 @@ def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collect
         key=lambda offer: (
             offer.name in rotten,
             offer.lacks_group,
+            offer.lacks_producers,
             bool(have) and offer.first > have + 1,
             offer.restores,
             offer.feeders,

@@ -251,6 +251,15 @@ class Restoring(VlsnLogError):
     transient = True
 
 
+class ProducersMissing(VlsnLogError):
+    """What the node knew of producers was lost with its `state`, and no member has told it yet: whether this submission
+    was here before it cannot say.  Nothing was logged; send it again."""
+
+    slug = "not-ready"
+    retry_safe = True
+    transient = True
+
+
 class LogFailed(VlsnLogError):
     """A write or sync failed: the page cache is not to be trusted, the process must end.  What was appended and not
     acknowledged may be found in the log by the next open, or not."""

@@ -136,6 +136,13 @@ class History:
         assert not self.groups or vlsn < self.groups[0][0]
         self.groups.insert(0, (vlsn, group))
 
+    def found_state(self, record: StateRecord, producers: Producers) -> None:
+        """What another copy of this log added up to as of ``record.vlsn``: ``producers``, made of the record, and the
+        group's level, which this one lacks where ``state`` was lost.  Raises ``ValueError``, nothing changed."""
+        self.producers.fill(producers, record.vlsn)
+        if record.level_vlsn and (not self.levels or record.level_vlsn < self.levels[0][0]):
+            self.levels.insert(0, (record.level_vlsn, record.level))
+
     def truncate(self, last: Vlsn) -> None:
         """Forgets what came after ``last``."""
         self.producers.truncate(last)

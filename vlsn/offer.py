@@ -3,10 +3,12 @@
     look     restoring → any member    how loaded are you, and how far is your log durable?
     open     restoring → provider      I want the log from this VLSN on: hold it for me
     close    restoring → provider      I need nothing more
+    record   any member → any member   I have lost my state: what do entries up to a VLSN in this span add up to?
 
 Every question names the group, who asks with which incarnation, and whom.  An ``Offer`` answers each of them; that
 to an ``open`` carries the session, the state record as of the durable end, and the segments from ``at`` on.  The
-session's durable end is fixed when it is opened: nothing past it is the restoring node's to keep.
+session's durable end is fixed when it is opened: nothing past it is the restoring node's to keep.  That to a ``record``
+carries the state record alone, and names as its durable end the VLSN that it is of.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from vlsn.stream import Hex, Name, Number
 LOOK: Final = "look"
 OPEN: Final = "open"
 CLOSE: Final = "close"
-Purpose = Literal["look", "open", "close"]
+RECORD: Final = "record"
+Purpose = Literal["look", "open", "close", "record"]
 
 
 class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """``from_vlsn``: the first VLSN wanted, 0 for the first there is.  ``session``: which one to close."""
+    """``from_vlsn``: the first VLSN wanted, 0 for the first there is.  ``session``: which one to close.  Of a
+    ``record``: of a VLSN from ``from_vlsn`` to ``upto``."""
 
     group: Name
     sender: Name
@@ -37,6 +41,7 @@ class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
     to: Name
     purpose: Purpose
     from_vlsn: Number = 0
+    upto: Number = 0
     session: str = ""
 
 
@@ -63,6 +68,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     full: bool = False
     lacks_group: bool = False
     """It has lost the GROUP entry that counts, and would hand a log without it on."""
+    lacks_producers: Number = 0
+    """Up to this VLSN it has lost whose submissions were there (``Producers.lacks_to``)."""
     generation: Number = 0
     level: Level = 1
     """Of its log: who does not speak it restores from nobody that has it."""
@@ -87,8 +94,10 @@ def read_offer(body: bytes) -> Offer:
         raise BadBody("an offer whose segments are not in order")
     if bool(offer.first) != bool(offer.dtvlsn) or offer.first > offer.dtvlsn:
         raise BadBody(f"an offer of VLSNs {offer.first} to {offer.dtvlsn}")
-    if bool(offer.session) != (offer.record is not None):
+    if offer.session and offer.record is None:
         raise BadBody("an offer with a session but no state record")
+    if not offer.session and (offer.at or offer.segments):
+        raise BadBody("an offer with segments but no session")
     if offer.record is not None and offer.record.vlsn != offer.dtvlsn:
         raise BadBody(f"a state record of VLSN {offer.record.vlsn} with a log durable to {offer.dtvlsn}")
     if offer.record is not None:

@@ -9,6 +9,8 @@ every change of master, open and rollback:
    the ones that were heard of longest ago.  Whoever was last heard of after ``forgotten_to`` is not among them: to such
    a one "unknown" means "never logged", to another it may mean "forgotten".
 3. Above ``settle`` it can be taken back to any VLSN; below that nothing is kept for it.
+4. A log that was cleaned, and has lost its state record, has noted nothing up to ``lacks_to``.  Until another copy of
+   the table has filled that in, "unknown" and "not remembered" mean nothing there.
 
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
@@ -24,6 +26,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -50,6 +53,8 @@ class ProducersRecord(msgspec.Struct, frozen=True):
 
     forgotten_to: int = 0
     lives: bytes = b""
+    lacks_to: int = 0
+    """Nothing up to this VLSN is in it, though there may have been something; absent in older records."""
 
     def check(self) -> None:
         """Raises ``ValueError`` for lives that cannot be."""
@@ -132,6 +137,20 @@ class Life:
             self._firsts, self._lasts, self._terms = (column[start:end] for column in columns)
             self._begin += start
 
+    def behind(self, vlsn: int) -> list[Produced]:
+        """Its submissions behind ``vlsn``."""
+        start = self.upto(vlsn)
+        places = zip(self._firsts[start:], self._lasts[start:], self._terms[start:], strict=True)
+        return [(self.producer, self._begin + row, *place) for row, place in enumerate(places, start)]
+
+    def part(self, after: int, upto: int, rows_max: int) -> tuple[int, array[int], array[int], array[int]] | None:
+        """Its newest submissions of these VLSNs: the sequence of the first one, and their columns."""
+        end = self.upto(upto)
+        start = max(self.upto(after), end - rows_max)
+        if start == end:
+            return None
+        return self._begin + start, self._firsts[start:end], self._lasts[start:end], self._terms[start:end]
+
     def rows(self, start: int, end: int) -> Callable[[], bytes]:
         """Gives rows ``start`` to ``end`` (exclusive) as a record has them, on any thread, whatever comes and goes
         meanwhile."""
@@ -169,7 +188,10 @@ class Producers:
         """Whoever was heard of longest ago first."""
         self._evicted_to = record.forgotten_to
         self._ended: list[_Ended] = []
-        self._settled = max((life.last for life in self._lives.values()), default=0)
+        self.lacks_to = record.lacks_to
+        """Up to where submissions were cleaned away here before they were noted; 0 for a table that is whole."""
+        self.settled = max((life.last for life in self._lives.values()), default=self.lacks_to)
+        """From here on it is exact as of every VLSN."""
 
     def __len__(self) -> int:
         """How many producers are kept, the silent ones that nobody has made room of yet included."""
@@ -211,12 +233,54 @@ class Producers:
         return Life(producer, sequence)
 
     def forget_before(self, vlsn: Vlsn) -> None:
-        """What lies before ``vlsn`` was never noted here."""
+        """Whoever was last heard of before ``vlsn`` is forgotten."""
         self._evicted_to = max(self._evicted_to, vlsn - 1)
+
+    def lose_before(self, vlsn: Vlsn) -> None:
+        """What lies before ``vlsn`` was never noted here, and is in the log no more."""
+        self.forget_before(vlsn)
+        self.lacks_to = max(self.lacks_to, vlsn - 1)
+        self.settled = max(self.settled, self.lacks_to)
+
+    def give_up_lost(self) -> None:
+        """Nobody has what this table lacks: it is forgotten, as what was put out for room is."""
+        self.lacks_to = NULL_VLSN
+
+    def fill(self, known: Producers, vlsn: Vlsn) -> None:
+        """Becomes ``known``, another copy's table as of ``vlsn``, with what was noted here behind that.  ``known`` is
+        used up.  Raises ``ValueError``, nothing changed, unless it lacks less than this one and says the same of
+        everything that this one has noted."""
+        if not self.settled <= vlsn:
+            raise ValueError(f"producers as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
+        if known.lacks_to >= self.lacks_to:
+            raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
+        self._compare(known, vlsn)
+        lives = (*self._lives.values(), *(ended.life for ended in self._ended))
+        known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))
+        self._lives, self._ended, self._evicted_to = known._lives, known._ended, known._evicted_to
+        self.lacks_to, self.settled = known.lacks_to, vlsn
+
+    def _compare(self, known: Producers, vlsn: Vlsn) -> None:
+        """Both are functions of one log: of what lies behind ``lacks_to`` they say the same, as far as it is
+        remembered."""
+        theirs, remembered = known._lives, self.limits.remembered
+        if len(theirs) > self.limits.producers or max(map(len, theirs.values()), default=0) > remembered:
+            raise ValueError(f"more than {self.limits.producers} producers, or of one over {remembered} submissions")
+        if max(known.settled, known._evicted_to) > vlsn:
+            raise ValueError(f"producers as of VLSN {vlsn} that were heard of later")
+        mine = {life.producer: life for life in self._as_of(vlsn)[0]}
+        for producer in mine.keys() | theirs.keys():
+            noted, told = (
+                lives[producer].part(self.lacks_to, vlsn, remembered) if producer in lives else None
+                for lives in (mine, theirs)
+            )
+            is_forgotten = producer not in theirs and mine[producer].as_of(vlsn).last <= known._evicted_to
+            if noted != told and not is_forgotten:
+                raise ValueError(f"producer {producer:016x} has other submissions there than in this log")
 
     def settle(self, vlsn: Vlsn) -> None:
         """Everything up to ``vlsn`` stays for ever."""
-        self._settled = max(self._settled, vlsn)
+        self.settled = max(self.settled, vlsn)
         self._ended = [ended for ended in self._ended if ended.at > vlsn]
         for life in (*self._lives.values(), *(ended.life for ended in self._ended)):
             spare = life.upto(vlsn) - self.limits.remembered
@@ -231,8 +295,8 @@ class Producers:
             life.keep(0, life.upto(last))
         self._lives = {life.producer: life for life in lives}
         self._ended = [ended for ended in self._ended if ended.at <= last]
-        self._evicted_to = evicted_to if last >= self._settled else max(evicted_to, last)
-        self._settled = min(self._settled, last)
+        self._evicted_to = evicted_to if last >= self.settled else max(evicted_to, last)
+        self.settled = min(self.settled, last)
 
     def record(self, vlsn: Vlsn) -> ProducersRecord:
         """All of it as of ``vlsn``, for a checkpoint."""
@@ -241,12 +305,12 @@ class Producers:
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """The same, put together by the call of what is returned, on any thread, for its 24 MiB take long."""
         lives, forgotten_to = self._as_of(vlsn)
-        if vlsn < self._settled:
+        if vlsn < self.settled:
             forgotten_to = max(forgotten_to, vlsn)
-        remembered = self.limits.remembered
+        remembered, lacks_to = self.limits.remembered, self.lacks_to
         ends = [life.upto(vlsn) for life in lives]
         parts = [life.rows(max(0, end - remembered), end) for life, end in zip(lives, ends, strict=True)]
-        return lambda: ProducersRecord(forgotten_to, b"".join([part() for part in parts]))
+        return lambda: ProducersRecord(forgotten_to, b"".join([part() for part in parts]), lacks_to)
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
         """The lives that were there at ``vlsn``, later rows of theirs included, and what had been evicted by then."""

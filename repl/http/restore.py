@@ -12,11 +12,12 @@ import msgspec
 
 from repl.api import NodeApi
 from repl.http import query
-from repl.http.limits import PEER_BODY_BYTES_MAX, RESTORE_RANGES_MAX, Budget
+from repl.http.limits import PEER_BODY_BYTES_MAX, RESTORE_RANGES_MAX, STATE_RECORDS_MAX, Budget
 from repl.http.types import Request, Response
 from vlsn.checksum import crc
 from vlsn.errors import BadArgument, BadBody
 from vlsn.limits import RESTORE_RANGE_BYTES_MAX, SEGMENT_BYTES_MAX
+from vlsn.offer import RECORD
 from vlsn.records import JSON_FAULTS
 from vlsn.segment import NUMBER_MAX
 
@@ -33,6 +34,7 @@ class Restore:
     def __init__(self, node: NodeApi) -> None:
         self._node = node
         self._ranges = Budget("ranges of restores", RESTORE_RANGES_MAX)
+        self._records = Budget("state records", STATE_RECORDS_MAX)
 
     async def ask(self, request: Request) -> Response:
         query.only(request.query, _NONE)
@@ -41,7 +43,8 @@ class Restore:
             asked = _decoder.decode(body)
         except JSON_FAULTS as error:
             raise BadBody(f"the question is no JSON object: {error}") from None
-        answer = await self._node.restore_ask(asked)
+        with self._records.hold(asked.get("purpose") == RECORD):
+            answer = await self._node.restore_ask(asked)
         return Response(200, {"Content-Type": "application/json"}, answer)
 
     async def block(self, request: Request) -> Response:

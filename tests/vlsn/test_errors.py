@@ -29,6 +29,7 @@ LOGGED = {
 """Errors that may leave something of the call in the log, and why."""
 COMES_AGAIN = {
     *("QueueFull", "NoSpace", "NotMaster", "InsufficientReplicas", "GroupBusy", "Restoring", "Unreachable"),
+    "ProducersMissing",
 }
 """What passes by itself."""
 

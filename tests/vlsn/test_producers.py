@@ -236,3 +236,95 @@ def test_many_blocks_are_read_as_each_of_them_alone(blocks: list[bytes]) -> None
     if at:
         rows = np.frombuffer(b"".join(headers), BLOCK_DTYPE)
         assert produced_of(bytes(buf), np.array(at, np.int64), rows) == expected
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Produced]:
+    """Submissions of a few producers, some out of order, with other entries between them."""
+    rows: list[Produced] = []
+    next_of: dict[int, int] = {}
+    last = 0
+    for _ in range(draw(st.integers(1, 30))):
+        producer = draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5]))
+        sequence = draw(st.sampled_from([next_of.get(producer, 0)] * 9 + [0, 7]))
+        first = last + 1 + draw(st.sampled_from([0, 0, 0, 1, 5, 14]))
+        last = first + draw(st.integers(0, 2))
+        rows.append(Produced(producer, sequence, first, last, 1 + len(rows) // 5))
+        next_of[producer] = sequence + 1
+    return rows
+
+
+@given(logs(), st.data())
+def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
+    rows: list[Produced], data: st.DataObject
+) -> None:
+    """Whatever each of the two has settled, up to wherever the one that tells is, and taken back since."""
+    ends = [0, *(row.last for row in rows)]
+    lacks_to = data.draw(st.sampled_from(ends[:-1]), "the log was cleaned up to")
+    at = data.draw(st.sampled_from([end for end in ends if end >= lacks_to]), "the other's table is of")
+    settled = data.draw(st.sampled_from([end for end in ends if lacks_to <= end <= at]), "settled here up to")
+    whole, lacking = Producers(limits=LIMITS), Producers(limits=LIMITS)
+    whole.note(rows)
+    whole.settle(Vlsn(data.draw(st.sampled_from([end for end in ends if end <= at]), "and there up to")))
+    lacking.lose_before(Vlsn(lacks_to + 1))
+    lacking.note(row for row in rows if row.first > lacks_to)
+    lacking.settle(Vlsn(settled))
+    if data.draw(st.booleans(), "opened again"):
+        lacking = Producers(lacking.record(Vlsn(settled)), LIMITS)
+        lacking.note(row for row in rows if row.first > settled)
+    assert lacking.lacks_to == lacks_to
+    if not lacks_to:
+        return
+    lacking.fill(Producers(whole.record(Vlsn(at)), LIMITS), Vlsn(at))
+    assert not lacking.lacks_to
+    for end in sorted((end for end in ends if end >= at), reverse=True):
+        fresh = Producers(limits=LIMITS)
+        fresh.note(row for row in rows if row.last <= end)
+        lacking.truncate(Vlsn(end))
+        assert lacking.record(Vlsn(end)) == fresh.record(Vlsn(end))
+
+
+def lacking_and_whole() -> tuple[Producers, ProducersRecord]:
+    """One that lacks all before VLSN 4, and the record of one that lacks nothing, as of 6."""
+    rows = [Produced(1, 0, 1, 1, 1), Produced(2, 0, 2, 3, 1), Produced(1, 1, 4, 5, 1), Produced(3, 0, 6, 6, 1)]
+    whole, lacking = Producers(limits=LIMITS), Producers(limits=LIMITS)
+    whole.note(rows)
+    lacking.lose_before(Vlsn(4))
+    lacking.note(rows[2:])
+    return lacking, whole.record(Vlsn(6))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (1, 0, 2, 1, 4, 1, 4, 1, 1, 3, 0, 1, 6, 6, 1),  # another end
+        (1, 1, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 6, 6, 1),  # another sequence
+        (1, 0, 2, 1, 4, 1, 5, 1, 2, 3, 0, 1, 6, 6, 1),  # another term
+        (1, 0, 1, 1, 1, 1, 3, 0, 1, 6, 6, 1),  # one submission less
+        (1, 0, 2, 1, 4, 1, 5, 1, 1),  # one producer less, though nobody was put out
+        (1, 0, 2, 1, 4, 1, 5, 1, 1, 4, 0, 1, 5, 6, 1),  # one that is not here
+        (1, 0, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 7, 7, 1),  # behind the VLSN that it is of
+        (1, 0, 3, 1, 2, 4, 1, 2, 5, 1, 1, 1, 3, 0, 1, 6, 6, 1),  # more of one than is remembered
+        (4, 0, 1, 1, 1, 1, 2, 0, 1, 2, 3, 1, 1, 1, 1, 4, 5, 1, 3, 0, 1, 6, 6, 1),  # more than there may be
+    ],
+)
+def test_a_table_that_says_other_than_the_log_is_not_taken(words: tuple[int, ...]) -> None:
+    lacking, good = lacking_and_whole()
+    before = lacking.record(Vlsn(6))
+    bad = ProducersRecord(0, lives(*words))
+    bad.check()
+    with pytest.raises(ValueError, match="producer"):
+        lacking.fill(Producers(bad, LIMITS), Vlsn(6))
+    assert lacking.record(Vlsn(6)) == before
+    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+
+
+def test_a_table_that_is_no_better_or_of_before_what_is_settled_is_not_taken() -> None:
+    lacking, good = lacking_and_whole()
+    with pytest.raises(ValueError, match="lost up to VLSN 3"):
+        lacking.fill(Producers(lacking.record(Vlsn(6)), LIMITS), Vlsn(6))
+    lacking.settle(Vlsn(6))
+    with pytest.raises(ValueError, match="exact from 6"):
+        lacking.fill(Producers(good, LIMITS), Vlsn(5))
+    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+    assert lacking.record(Vlsn(6)) == good

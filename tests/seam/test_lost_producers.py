@@ -1,0 +1,203 @@
+"""Producers whose submissions were cleaned away, forgotten with `state`: none is taken twice, or refused for good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fakes.loop import run
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
+from tests.seam.test_lost_group import lose_state
+from tests.seam.test_membership import changed, fed
+from vlsn.ids import Vlsn
+from vlsn.producers import ProducersRecord
+
+LATER = 0xA
+"""A producer with three submissions, all cleaned away."""
+ONCE = 0xB
+"""One with a single submission, which names no birth."""
+ACROSS = 0xC
+"""One whose submissions lie on both sides of where the logs begin."""
+
+
+async def send(group: Group, producer: int, sequence: int, **more: Any) -> tuple[int, dict[str, Any]]:
+    fields = "".join(f"&{name}={text}" for name, text in more.items())
+    response = await group.client.request(
+        "POST",
+        f"{group.url(group.master)}/v1/entries?producer={producer:016x}&sequence={sequence}&timeout=5{fields}",
+        headers={"Content-Type": "application/octet-stream"},
+        body=f"{producer:x}/{sequence}".encode(),
+        timeout_s=6.0,
+    )
+    return response.status, msgspec.json.decode(bytes(response.body))
+
+
+async def sent(group: Group, producer: int, sequence: int, **more: Any) -> dict[str, Any]:
+    """Its answer, once it is taken; sent again while the node says that this is safe."""
+    status, said = await send(group, producer, sequence, **more)
+    while status != 200:
+        assert said["type"] in ("no-master", "insufficient-replicas", "not-ready"), said
+        await asyncio.sleep(0.05)
+        status, said = await send(group, producer, sequence, **more)
+    return said
+
+
+async def due(group: Group, producer: int, name: str) -> dict[str, Any]:
+    response = await group.client.request("GET", f"{group.url(name)}/v1/producers/{producer:016x}", timeout_s=6.0)
+    said: dict[str, Any] = msgspec.json.decode(bytes(response.body))
+    return said
+
+
+async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
+    """Three nodes, whose logs begin behind all submissions of ``LATER`` and ``ONCE``, in one of ``ACROSS``, and before
+    the newest GROUP entry; and the VLSN of each submission."""
+    group = Group(seed, **CLEANS, retention_bytes=3 * SEGMENT)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    first = [(LATER, 0), (ACROSS, 0), (LATER, 1), (ONCE, 0), (ACROSS, 1), (LATER, 2)]
+    places = {(producer, sequence): (await sent(group, producer, sequence))["first"] for producer, sequence in first}
+    gone = max(places.values())
+    while any(node.opened().range.first <= gone for node in group.nodes.values()):
+        await group.appended(BIG)
+    places[ACROSS, 2] = (await sent(group, ACROSS, 2))["first"]
+    await changed(group, change="priority", name="n2", priority=2)
+    for _ in range(2):
+        last = await group.appended(b"says that what came before is durable")
+    await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have all")
+    return group, places
+
+
+def tables(group: Group) -> list[ProducersRecord]:
+    """What each node knows, as of a VLSN that is durable everywhere."""
+    at = Vlsn(min(node.opened().dtvlsn for node in group.nodes.values()))
+    return [node.opened().history.producers.record(at) for node in group.nodes.values()]
+
+
+async def all_know_the_same(group: Group) -> None:
+    last = (await sent(group, 0xE, 0))["first"]
+    await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have all")
+    await group.until(lambda: tables(group)[1:] == tables(group)[:-1], "all know the same")
+    assert not any(record.lacks_to for record in tables(group))
+
+
+async def is_as_it_was(group: Group, places: dict[tuple[int, int], int]) -> None:
+    """Every submission is answered as the one that it was, and the next of each producer is taken."""
+    for (producer, sequence), vlsn in places.items():
+        said = await sent(group, producer, sequence)
+        assert (said["first"], said.get("duplicate")) == (vlsn, True), (producer, sequence)
+    for producer in (LATER, ONCE, ACROSS):
+        sequence = 1 + max(sequence for named, sequence in places if named == producer)
+        said = await sent(group, producer, sequence)
+        assert said["first"] > max(places.values())
+        assert "duplicate" not in said
+        assert (await due(group, producer, group.master))["next"] == sequence + 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_master_whose_state_was_lost_knows_every_producer_again(seed: int) -> None:
+    async def main() -> None:
+        group, places = await written(seed)
+        crippled = next(name for name in group.names if name != group.master)
+        lose_state(group, crippled)
+        await group.start(crippled)
+        await group.until(lambda: group.state(crippled) == "REPLICA", "it follows")
+        answer = await group.client.request(
+            "POST", f"{group.url(group.master)}/v1/admin/transfer?to={crippled}", timeout_s=5.0
+        )
+        assert answer.status == 200
+        await group.serving(crippled)
+        await is_as_it_was(group, places)
+        await all_know_the_same(group)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) -> None:
+    """What nobody there can know is to come again, and nothing of it is logged; all else is served."""
+    assert (await group.append(b"plain"))[0] == 200
+    turn = max(sequence for producer, sequence in places if producer == ACROSS) + 1
+    durable = group.nodes[group.master].dtvlsn()
+    for producer, sequence, more in ((ACROSS, turn, {}), (0x100 + turn, 0, {"born": durable})):
+        said = await sent(group, producer, sequence, **more)
+        places[producer, sequence] = said["first"]
+        assert "duplicate" not in said
+    assert (await sent(group, ACROSS, turn))["duplicate"]
+    last = group.nodes[group.master].opened().range.last
+    unknown: list[tuple[int, int, dict[str, int]]] = [(LATER, 2, {}), (LATER, 3, {}), (ONCE, 0, {}), (ACROSS, 0, {})]
+    for producer, sequence, more in (*unknown, (0xD, 0, {}), (0xD, 0, {"born": 1})):
+        status, said = await send(group, producer, sequence, **more)
+        assert (status, said["type"]) == (503, "not-ready"), (producer, sequence, said)
+    assert group.nodes[group.master].opened().range.last == last
+    for name in group.nodes:
+        assert (await due(group, LATER, name))["type"] == "not-ready"
+        assert (await due(group, ACROSS, name))["next"] == turn + 1
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_has_told(seed: int) -> None:
+    """They serve: plain appends, producers whose newest submission is there, and those that are new by their birth.
+    What they know is no more for their having written it down, or having been restored from one another."""
+
+    async def main() -> None:
+        group, places = await written(seed)
+        whole = group.master
+        crippled = [name for name in group.names if name != whole]
+        for name in crippled:
+            lose_state(group, name)
+        group.kill(whole)
+        await group.start(*crippled)
+        await group.serving()
+        await waits_for_the_third(group, places)
+        other = next(name for name in crippled if name != group.master)
+        answer = await group.client.request("POST", f"{group.url(other)}/v1/admin/restore", timeout_s=5.0)
+        assert answer.status == 200
+        node = group.nodes[other]
+        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored")
+        await waits_for_the_third(group, places)
+        for name in crippled:
+            await group.nodes[name].service.checkpoint()
+        group.kill(*crippled)
+        await group.start(*crippled)
+        await group.serving()
+        await waits_for_the_third(group, places)
+        await group.start(whole)
+        await is_as_it_was(group, places)
+        await all_know_the_same(group)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_what_every_node_has_lost_is_forgotten_by_all_alike(seed: int) -> None:
+    """Nobody can ever tell: whoever may have been here is refused, and begins again under another name."""
+
+    async def main() -> None:
+        group, places = await written(seed)
+        for name in group.names:
+            lose_state(group, name)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        master = group.nodes[group.master]
+        await group.until(lambda: master.events.counts["producers.forgotten"] == 1, "it is given up")
+        await all_know_the_same(group)
+        for producer, sequence, more in ((LATER, 3, {}), (LATER, 0, {"born": 1}), (ONCE, 0, {"born": 1})):
+            status, said = await send(group, producer, sequence, **more)
+            assert (status, said["type"]) == (409, "unknown-producer")
+        status, said = await send(group, ACROSS, 0)
+        assert (status, said["type"]) == (409, "duplicate-forgotten")
+        assert (await sent(group, ACROSS, 2))["first"] == places[ACROSS, 2]
+        assert "duplicate" not in await sent(group, ACROSS, 3)
+        assert "duplicate" not in await sent(group, 0xD, 0, born=master.dtvlsn())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
