@@ -12,8 +12,9 @@ none of which is asked of the product: its own rule (``repl/images.py``) is what
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,10 +22,11 @@ import msgspec
 from tests.sim.logs import Block
 from vlsn.errors import BadBody
 from vlsn.nodefile import NodeRecord
+from vlsn.records import GroupEntry
 from vlsn.stream import ACK, decode_ack
 
 if TYPE_CHECKING:
-    from tests.sim.group import SimGroup
+    from tests.sim.group import SimGroup, SimNode
 
 HELLO, VOTE = "/v1/peer/hello", "/v1/peer/vote"
 
@@ -61,6 +63,12 @@ class Books:
         self._group = group
         self._heard: dict[tuple[str, int], dict[int, Promises]] = {}
         """By name and process of who has heard, and incarnation of who has promised."""
+        self._furthest: dict[int, tuple[int, int]] = {}
+        """By incarnation: the end of all that it has ever synced, as term and VLSN."""
+        self._newest: dict[str, int] = {}
+        """By name: where the newest list of its log lies."""
+        self.on_answered: Callable[[str, str], None] = lambda speaker, listener: None
+        """The second has the first's answer to its hello."""
 
     def of(self, listener: str, incarnation: int) -> Promises:
         node = self._group.nodes[listener]
@@ -86,6 +94,7 @@ class Books:
         promises = self.of(listener, incarnation)
         term = int(message["term"])
         if path == HELLO:
+            self.on_answered(speaker, listener)
             promises.term = max(promises.term, term)
             self._note_block(promises, speaker, incarnation, term, message.get("told", 0))
         elif not message["pre"]:
@@ -117,3 +126,57 @@ class Books:
         promises = self.of(listener, self._group.nodes[speaker].incarnation)
         promises.term = max(promises.term, ack.term)
         promises.acknowledged(ack.term, self._group.watch.copies[listener].ending_at(ack.synced))
+
+    # Lists of members.
+
+    def listed_so_far(self) -> int:
+        """For ``all_have``: where the newest list lies that is durable."""
+        return self._group.watch.groups[-1][0]
+
+    def all_have(self, answer: dict[str, Any], since: int) -> None:
+        """What was acknowledged by all is on the disk of everybody whom each list since then has as electable."""
+        watch = self._group.watch
+        lists = [group for at, group in watch.groups if at >= since]
+        lists += [group for found in watch.ledger.groups_in.values() for at, group in found if at > since]
+        required = set.intersection(
+            *({(each.name, int(each.incarnation, 16)) for each in group.members if each.electable} for group in lists)
+        )
+        end = answer["term"], answer["last"]
+        lack = sorted(name for name, incarnation in required if self._furthest.get(incarnation, (0, 0)) < end)
+        watch.hold(not lack, f"VLSN {end[1]} of term {end[0]} was acknowledged by all, and {lack} have never synced it")
+
+    def synced(self, node: SimNode) -> None:
+        """That node has synced its log up to where ``watch`` has found it on the medium."""
+        copy = self._group.watch.copies[node.name]
+        block = copy.ending_at(copy.synced)
+        if block is not None:
+            end = block.term, block.last
+            self._furthest[node.incarnation] = max(end, self._furthest.get(node.incarnation, end))
+
+    def taken_in(self, node: SimNode) -> None:
+        """Another group is with its writer: a list in it names the one before it, and any majorities of the lists that
+        may be counted by, from the last durable one on, meet."""
+        watch = self._group.watch
+        groups = watch.copies[node.name].groups
+        if not groups or self._newest.get(node.name) == groups[-1][0]:
+            return
+        self._newest[node.name] = at = groups[-1][0]
+        for (before, _), (vlsn, now) in pairwise(groups[-3:]):
+            said = f"{node.name}: the list at VLSN {vlsn} follows on {now.previous}, before it lies {before}"
+            watch.hold(now.previous == before, said)
+        kept = [place for place, _ in groups if place <= watch.ledger.last]
+        counted = [group for place, group in groups if place >= (kept[-1] if kept else 0)]
+        apart = any(may_miss(one, other) for one, other in combinations(counted, 2))
+        watch.hold(not apart, f"{node.name}: a majority of the list at VLSN {at} need not meet one of those before it")
+
+
+def may_miss(one: GroupEntry, other: GroupEntry) -> bool:
+    """Whether a majority of each may have nobody in common; ``other`` counts a name whose incarnation is another than
+    in ``one`` for its size alone."""
+    first = {each.name: each.incarnation for each in one.members if each.electable}
+    second = {each.name: each.incarnation for each in other.members if each.electable}
+    both = {name for name in first if second.get(name) == first[name]}
+    passing = {name for name in second if name in first and name not in both}
+    left = len(first) // 2 + 1 - (len(first) - len(both))
+    right = len(second) // 2 + 1 - (len(second) - len(both) - len(passing))
+    return max(0, left) + max(0, right) <= len(both)

@@ -56,7 +56,10 @@ class Clients:
             value = f"{number}.{count}:".encode().ljust(rng.choice(SIZES), b"x")
             acks = rng.choice(("majority", "majority", "all", "none"))
             count += 1
+            listed = self.group.books.listed_so_far()
             status, answer = await self.append(self.target(rng), value, acks=acks)
+            if status == 200 and acks == "all":
+                self.group.books.all_have(answer, listed)
             if status == 200 and answer["durable"]:
                 self.acknowledge(answer["first"], value)
             elif status == 200 or answer["type"] in UNKNOWN:

@@ -128,10 +128,10 @@ class Disks:
             self.nemesis.die(name, power=False)
             path = segments[-1]
         low = max(FIRST_FRAME, ends[path] - NEAR_BYTES) if near else FIRST_FRAME
-        self._flip_at(name, path, self.rng.randrange(low, ends[path]))
+        self.flip_at(name, path, self.rng.randrange(low, ends[path]))
         return True
 
-    def _flip_at(self, name: str, path: str, offset: int) -> None:
+    def flip_at(self, name: str, path: str, offset: int) -> None:
         disk = self.group.machines[name].disk
         self.group.watch.flips_at(path, offset, disk.content(path)[offset])
         disk.flip_bit(path, offset, self.rng.randrange(8))
@@ -148,7 +148,7 @@ class Disks:
         if not fit:
             return False
         path, start, end = self.rng.choice(fit)
-        self._flip_at(name, path, self.rng.randrange(start, end))
+        self.flip_at(name, path, self.rng.randrange(start, end))
         if self.rng.random() < 0.3:
             self.nemesis.die(name, power=False)
         return True

@@ -47,16 +47,24 @@ class SimNode(Node):
     def event(self, name: str, **fields: object) -> None:
         self.group_of.happened(self, name, fields)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "recognised" and value:
+            self.group_of.happened_first(self.name, "recognised")
+
     async def _open(self) -> None:
         await super()._open()
         self.group_of.watch.opening.opened(self)
+        self.group_of.books.synced(self)
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
         self.group_of.watch.writing.handed_over(self)
+        self.group_of.books.taken_in(self)
         super().handed_over(last_vlsn)
 
     def synced(self, last_vlsn: Vlsn) -> None:
         self.group_of.watch.writing.synced(self, last_vlsn)
+        self.group_of.books.synced(self)
         super().synced(last_vlsn)
 
     async def roll_back(self, matchpoint: Vlsn) -> None:

@@ -1,21 +1,24 @@
 """Disks, node files and stores of a minority that are lost, or come back older, or with a flipped bit.
 
 An old image of a disk, or of a node file, is found out by the members that are up and have heard of promises that it
-has forgotten (docs/crash-safety.md); whoever comes up meanwhile has heard nothing.  So one comes back only while every
-other node with a log that is up has heard of such a promise, by the simulation's own ``books``; whoever has not ends.
-Until the node has asked, nobody else is started.  When all who had heard of it die meanwhile, it is put back empty, as
-a person would.
+has forgotten (docs/crash-safety.md); whoever comes up meanwhile has heard nothing.  So one comes back only while some
+other node with a log that is up has heard of such a promise, by the simulation's own ``books``.  Whoever has not ends,
+or stays and answers, too: what who has heard of it has said then counts, if that has arrived.  Until the node has
+asked, nobody else is started.  When nobody who had heard of it is there to say so, it is put back empty, as a person
+would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.fakes.kv import Contents
 from tests.fakes.machine import Image
 from tests.sim.logs import Block, visible
 from tests.sim.terms import newest_record
+from tests.sim.ways import between
 from vlsn.nodefile import SLOT_BYTES, NodeRecord
 
 if TYPE_CHECKING:
@@ -27,8 +30,22 @@ LOOK_S = 0.05
 TAILS = ("vote", "rollback")
 """Events of a node at which its log may end in what the next master does not have."""
 TAIL_RATE, TAIL_S = 0.3, (0.05, 3.0)
+UNMATCHED_RATE, UNMATCHED_S = 0.7, 6.0
+"""How often the image made before a rollback comes back as soon as somebody has heard of what it lacks: while it is
+still longer than what its node has acknowledged instead.  And how long that is waited for."""
+ASKED_S = 0.01
+ALONE_S = (2.0, 4.0)
+IGNORANT_RATE = 0.4
+"""How often those who have heard nothing answer, too."""
 IMAGES_MAX = 3
 """Of one node: the last ones."""
+
+
+class Found(NamedTuple):
+    """What an image holds."""
+
+    record: NodeRecord
+    blocks: set[Block]
 
 
 class Kept(NamedTuple):
@@ -44,13 +61,24 @@ class Images:
         self.group, self.rng = nemesis.group, nemesis.rng
         self.returning = ""
         """Who comes back older, and has not asked yet who it may be."""
+        self._turn = 0
+        """How many have come back so far."""
         self._was = 0
         """The incarnation that it had."""
+        self._know: set[tuple[str, int]] = set()
+        """Name and process of who has heard of what it has forgotten."""
+        self._others_answer = False
+        """Some who have not are up, too."""
+        self._told_s: dict[int, float] = {}
+        """By process that asked: when the first answer came of one who knows."""
+        self._was_slow = False
+        """Messages may have overtaken one another by far meanwhile."""
         self._images: dict[str, list[Kept]] = {name: [] for name in nemesis.victims}
 
     def table(self) -> Table:
         """Of a minority."""
         return {
+            "alone with clients": (1.5, self._alone),
             "old disk": (3.0, self._old_disk),
             "node file lost": (1.0, self._lose_node_file),
             "node file older": (3.0, self._old_node_file),
@@ -76,10 +104,35 @@ class Images:
 
     def heard(self, name: str, event: str) -> None:
         """Of a disk whose log may end in what a new master does not have one is made just then, and comes back soon."""
-        if event in TAILS and name in self._images and self.rng.random() < TAIL_RATE:
+        if event not in TAILS or name not in self._images:
+            return
+        if event == "rollback" and self.rng.random() < UNMATCHED_RATE:
+            kept = self._look_at(name)
+            if kept is not None:
+                self._once_heard_of(name, kept, self._in(name, kept), UNMATCHED_S)
+        elif self.rng.random() < TAIL_RATE:
             kept = self._look_at(name)
             if kept is not None:
                 self.nemesis.later(self.rng.uniform(*TAIL_S), lambda: self._again(name, kept))
+
+    def _once_heard_of(self, name: str, kept: Kept, found: Found | None, left_s: float) -> None:
+        if found is None or not self.nemesis.active or left_s <= 0:
+            return
+        record, blocks = found
+        others = [each for each in self.group.nodes if each != name]
+        if any(self.group.books.of(each, record.incarnation).forgotten(record, blocks) for each in others):
+            self.nemesis.strike("old disk", name, lambda name: self._old_disk(name, kept, surely=True))
+        else:
+            self.nemesis.later(ASKED_S, lambda: self._once_heard_of(name, kept, found, left_s - ASKED_S))
+
+    def _alone(self, name: str) -> object:
+        """A master that nobody but clients reaches logs what is rolled back when it meets the next one."""
+        node = self.group.nodes.get(name)
+        if node is None or not node.is_master():
+            return False
+        others = [each for each in self.group.names if each != name]
+        self.nemesis.ways.block(between([name, "client"], others), ALONE_S)
+        return True
 
     def _again(self, name: str, kept: Kept) -> None:
         if self.nemesis.active:
@@ -100,13 +153,17 @@ class Images:
         images = self._images.get(name)
         return self.rng.choice(images) if images else None
 
-    def _old_disk(self, name: str, kept: Kept | None = None) -> object:
+    def _in(self, name: str, kept: Kept) -> Found | None:
+        """Its node file and its blocks."""
+        record = record_in(kept.image, name)
+        if record is None:
+            return None
+        return Found(record, {block for block, _ in visible(kept.image.disk, f"/{name}", kept.flips)})
+
+    def _old_disk(self, name: str, kept: Kept | None = None, *, surely: bool = False) -> object:
         kept = kept or self._kept(name)
-        record = record_in(kept.image, name) if kept is not None else None
-        if kept is None or record is None:
-            return False
-        blocks = {block for block, _ in visible(kept.image.disk, f"/{name}", kept.flips)}
-        if not self._comes_back(name, record, blocks):
+        found = self._in(name, kept) if kept is not None else None
+        if kept is None or found is None or not self._comes_back(name, *found, surely=surely):
             return False
         self.group.put_back(name, kept.image)
         self.group.watch.flips.update({path: dict(bytes_) for path, bytes_ in kept.flips.items()})
@@ -121,7 +178,7 @@ class Images:
         disk.write_content(f"/{name}/node.id", kept.image.disk.content(f"/{name}/node.id"))
         return True
 
-    def _comes_back(self, name: str, record: NodeRecord, blocks: Collection[Block]) -> bool:
+    def _comes_back(self, name: str, record: NodeRecord, blocks: Collection[Block], *, surely: bool = False) -> bool:
         """Its process ends; as soon as it is back, with that, it is asked after.  False when nobody is up who could
         know it better."""
         if self.returning or not self.group.listed(name) or record.incarnation != self.group.nodes[name].incarnation:
@@ -129,34 +186,67 @@ class Images:
         others = [each for each in self.group.nodes if each != name and self.group.watch.copies[each].blocks]
         heard = {each: self.group.books.of(each, record.incarnation).forgotten(record, blocks) for each in others}
         know = [each for each in others if heard[each] and self.group.nodes[each].log is not None]
-        if not know or (len(know) < len(others) and self.rng.random() < 0.5):
+        if not know or (not surely and len(know) < len(others) and self.rng.random() < 0.5):
             return False
         self.nemesis.say(f"    forgotten: {heard[know[0]]}; known to {', '.join(know)}")
+        self._know = {(each, self.group.nodes[each].process) for each in know}
+        self._told_s.clear()
+        self._was_slow = False
+        self._others_answer = len(know) < len(others) and self.rng.random() < IGNORANT_RATE
         for each in others:
-            if each not in know:
+            if each not in know and not self._others_answer:
                 self.nemesis.die(each, power=False)
         self._was = self.group.nodes[name].incarnation
         self.nemesis.lost = True
         self.group.watch.forgets(name)
         self.nemesis.die(name, power=False, back_s=(0.01, 0.5))
         self.returning = name
-        self.nemesis.later(LOOK_S, self._look_again)
+        self._turn = turn = self._turn + 1
+        self.nemesis.later(LOOK_S, lambda: self._look_again(turn))
         return True
 
-    def _look_again(self) -> None:
-        name = self.returning
+    def answered(self, speaker: str, listener: str) -> None:
+        """A hello of ``listener`` was answered."""
+        if listener != self.returning:
+            return
+        node, asker = self.group.nodes.get(speaker), self.group.nodes.get(listener)
+        if node is not None and asker is not None and (speaker, node.process) in self._know:
+            self._told_s.setdefault(asker.process, self.group.loop.time())
+
+    def recognised(self, name: str) -> None:
+        """It has asked, and is who it was, or another."""
         node = self.group.nodes.get(name)
-        if node is not None and node.log is not None and node.recognised:
-            said = f"{name} has come back older, and nobody has told it: it is incarnation {self._was:016x} still"
-            self.group.watch.hold(node.incarnation != self._was, said)
-            self._is_back()
-        elif not [each for each, other in self.group.nodes.items() if each != name and other.state != "RESTORING"]:
-            self.nemesis.say(f"--- nobody is left who had heard of {name}: a person puts it back empty")
-            self.nemesis.die(name, power=False)
-            self.nemesis.disks.empty(name)
-            self._is_back()
+        if name != self.returning or node is None:
+            return
+        is_another = node.incarnation != self._was
+        told = self._told_s.get(node.process, inf) < self.group.loop.time()
+        told = not self._others_answer or (told and not self._was_slow and not self._is_slow(name))
+        said = f"{name} has come back older, and nobody has told it: it is incarnation {self._was:016x} still"
+        self.group.watch.hold(is_another or not told, said)
+        self.nemesis.later(0.0, self._is_back if is_another else self._put_back_empty)
+
+    def _is_slow(self, name: str) -> bool:
+        """Messages to or from it may overtake one another by far."""
+        return any(name in way for way in self.group.net.delays_s)
+
+    def _look_again(self, turn: int) -> None:
+        name = self.returning
+        if turn != self._turn or not name:
+            return
+        self._was_slow |= self._is_slow(name)
+        if not [each for each, other in self.group.nodes.items() if each != name and other.state != "RESTORING"]:
+            self._put_back_empty()
         else:
-            self.nemesis.later(LOOK_S, self._look_again)
+            self.nemesis.later(LOOK_S, lambda: self._look_again(turn))
+
+    def _put_back_empty(self) -> None:
+        name = self.returning
+        if not name:
+            return
+        self.nemesis.say(f"--- nobody who had heard of {name} is there to say so: a person puts it back empty")
+        self.nemesis.die(name, power=False)
+        self.nemesis.disks.empty(name)
+        self._is_back()
 
     def _is_back(self) -> None:
         self.returning = ""

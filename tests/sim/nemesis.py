@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Literal
 
 from tests.fakes.loop import VirtualLoop
+from tests.sim.aimed import Aimed
 from tests.sim.disks import Disks
 from tests.sim.group import SimGroup
 from tests.sim.images import Images
@@ -89,14 +90,17 @@ class Nemesis:
         """How likely a fault meets the master rather than anybody."""
         group.net.late_rate = rng.choice(LATE_RATES)
         self.disks, self.images = Disks(self), Images(self)
-        self.ways, self.people = Ways(self), People(self)
+        self.ways, self.people, self.aimed = Ways(self), People(self), Aimed(self)
         self.strangers = Strangers(self)
-        self._of_victims = {**self.disks.rots(), **self.images.table()} if self.victims else {}
+        self._of_victims = (
+            {**self.disks.rots(), **self.images.table(), **self.aimed.of_victims()} if self.victims else {}
+        )
         self.faults = self._drawn()
         self._starting: set[str] = set()
         group.on_stop = lambda name: self.die(name, power=rng.random() < 0.5)
         group.on_end = self._ended
         group.on_event = self._heard
+        group.books.on_answered = self.images.answered
 
     def _drawn(self) -> Table:
         rng = self.rng
@@ -110,6 +114,7 @@ class Nemesis:
             **self.disks.table(),
             **self.ways.table(),
             **self.people.table(),
+            **self.aimed.table(),
         }
         drawn = {kind: (weight * rng.choice((0, 1, 1, 3)), strike) for kind, (weight, strike) in table.items()}
         for kind in rng.sample(sorted(table), 4):  # never too few kinds to choose from
@@ -170,11 +175,14 @@ class Nemesis:
 
     def _heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
         self._note(name, event)
+        if event == "recognised":
+            self.images.recognised(name)
         if not self.active:
             return
         if event == "leads":
             self.ways.leads(name)
         self.images.heard(name, event)
+        self.aimed.heard(name, event, fields)
         if event == "restore.begin" and self.rng.random() < self.provider_rate:
             self.strike("provider rolls back", self.group.master, lambda master: self._unseat(master, name))
         elif event == "restore.provides" and self.rng.random() < self.provider_rate:

@@ -1,7 +1,8 @@
 """What must hold of a log that was just opened, held against the bytes of its disk.
 
 VLSNs contiguous, one content for each (term, first VLSN)
-what had been synced is not cut away; nothing durable is gone after a restart
+what had been synced is not cut away; nothing durable is gone after a restart, or, of what its process knew so, after a
+restore
 index and term runs say what the log says
 """
 
@@ -46,6 +47,9 @@ class Opening:
             ledger.one_content_as_noted(name, block)
         if not before.replaced:
             self._kept(name, before, copy, log.range.first)
+        elif before.process == node.process:
+            said = f"{name} is restored up to {copy.last}, and had called {before.checked} durable in this very process"
+            watch.hold(copy.last >= before.checked, said)
         watch.writing.durable_rose(node)
 
     def _not_cut(self, name: str, found: list[tuple[Block, int]], last: int) -> list[tuple[Block, int]]:

@@ -125,6 +125,10 @@ class People:
                 self._leaving.discard(name)  # it was refused each time
         self.nemesis.later(self.rng.uniform(0.5, 10.0), self.tidy)
 
+    def asks(self, master: str, change: dict[str, Any]) -> None:
+        """Of that node, once."""
+        self._start(self._post(master, "/v1/admin/group", change))
+
     def _start(self, job: Any) -> None:
         task = asyncio.ensure_future(job)
         self._tasks.add(task)

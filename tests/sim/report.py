@@ -46,6 +46,7 @@ STRUCK = {
                 "transfer",
                 "priority changed",
                 "member added",
+                "two changes at once",
                 "flipped bit",
             ),
         ),
@@ -57,6 +58,7 @@ STRUCK = {
             *("wiped", "old disk", "node file lost", "node file slot flipped"),
             *("index lost", "index flipped", "index unreadable", "state lost", "state unreadable"),
             *("secondary added", "member removed", "provider cleans", "provider restarts"),
+            *("alone with clients", "last block rots", "heir stands still"),
         ),
         SELDOM,
     ),
@@ -64,6 +66,7 @@ STRUCK = {
         (
             *("node file older", "node file flipped", "index older", "state older", "state flipped"),
             *("secondary promoted", "provider rolls back"),
+            *("restored by a person", "restored from one with less"),
         ),
         RARE,
     ),

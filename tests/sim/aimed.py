@@ -1,0 +1,134 @@
+"""Faults that are aimed at one promise each, at the moment when least stands behind it.
+
+what is on the fewest disks      rots there, or is given up for a restore, and the others who have it end
+a change of the group            is asked for while another one waits for the master's disk
+an append that is held back      outlives its time while an heir stands still
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.logs import places
+
+if TYPE_CHECKING:
+    from tests.sim.nemesis import Nemesis, Table
+
+FEW_S = (0.2, 0.8)
+"""How long those who are to lack the last blocks are cut off."""
+AWAY_S = (2.0, 5.0)
+"""How long those are gone then who have them."""
+AS_MUCH_RATE, LESS_RATE = 0.5, 0.02
+"""Of the moments in which a restore may be asked for while somebody has less and knows as much durable, or less of
+that too."""
+HEIR_RATE, HEIR_S = 0.4, (1.6, 4.0)
+BUSY_DISK_S = (0.4, 1.5)
+
+
+class Aimed:
+    def __init__(self, nemesis: Nemesis) -> None:
+        self.nemesis = nemesis
+        self.group, self.rng = nemesis.group, nemesis.rng
+
+    def table(self) -> Table:
+        return {
+            "two changes at once": (0.6, self._two_changes),
+            "restored by a person": (0.6, self._restored),
+        }
+
+    def of_victims(self) -> Table:
+        return {"last block rots": (1.5, self._last_block_rots)}
+
+    def heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
+        if event in ("durable", "first durable"):
+            self._looks_for_less(name)
+        elif event == "hands_over" and self.rng.random() < HEIR_RATE:
+            heir, seconds = str(fields["to"]), self.rng.uniform(*HEIR_S)
+            stands = lambda heir: self.nemesis.stand_still(heir, seconds)  # noqa: E731
+            self.nemesis.later(0.0, lambda: self.nemesis.strike("heir stands still", heir, stands))
+
+    # What is on the fewest disks.
+
+    def _last_block_rots(self, name: str) -> object:
+        """For a moment a majority alone hears the master; then all of it ends, and the last block of the one that comes
+        back at once cannot be read."""
+        master = self.group.master
+        node = self.group.nodes.get(master)
+        fed = [each for each, other in self.group.nodes.items() if other.state == "REPLICA"]
+        if node is None or not node.is_master() or name not in fed:
+            return False
+        others = [each for each in fed if each != name]
+        few = self.rng.sample(others, min(len(others), (len(self.group.names) - 1) // 2))
+        self.nemesis.ways.block([(master, each) for each in few], AWAY_S)
+
+        def over() -> None:
+            if self.nemesis.active and name in self.group.nodes:
+                for each in others:
+                    if each not in few:
+                        self.nemesis.die(each, power=False, back_s=AWAY_S)
+                self.nemesis.die(master, power=False, back_s=AWAY_S)
+                self.nemesis.die(name, power=False, back_s=(0.01, 0.3))
+                self._rots_at_its_end(name)
+
+        self.nemesis.later(self.rng.uniform(*FEW_S), over)
+        return True
+
+    def _rots_at_its_end(self, name: str) -> None:
+        disk = self.group.machines[name].disk
+        found = places(disk, f"/{name}")
+        if found:
+            path, start, end = found[max(found)]
+            self.nemesis.disks.flip_at(name, path, self.rng.randrange(start, end))
+
+    def _looks_for_less(self, master: str) -> None:
+        """Some replica lacks what has just become durable; one that has it, and best does not know it durable yet, is
+        asked to be restored, while the master is gone."""
+        watch, nodes = self.group.watch, self.group.nodes
+        behind = [each for each, copy in watch.copies.items() if copy.last < watch.durable_last and each in nodes]
+        if not behind or master not in nodes:
+            return
+        drawn, known = self.rng.random(), max(nodes[each].dtvlsn() for each in behind)
+        for each, node in nodes.items():
+            rate = AS_MUCH_RATE if node.dtvlsn() <= known else LESS_RATE
+            if node.state == "REPLICA" and each not in behind and drawn < rate and self._may_be_restored(each):
+                self.nemesis.later(0.0, lambda each=each: self._less(master, each))  # type: ignore[misc]
+                return
+
+    def _less(self, master: str, name: str) -> None:
+        if self.nemesis.active and self._may_be_restored(name) and self.group.nodes[name].state == "REPLICA":
+            self.nemesis.strike("restored from one with less", name, self._restored)
+            self.nemesis.die(master, power=False, back_s=AWAY_S)
+
+    def _restored(self, name: str) -> object:
+        node = self.group.nodes.get(name)
+        if node is None or node.state != "REPLICA" or not self._may_be_restored(name):
+            return False
+        asyncio.ensure_future(self.nemesis.ask_for_restore(name))
+        return True
+
+    def _may_be_restored(self, name: str) -> bool:
+        """Nobody else's log is being replaced, nor may rot: what both had may be nowhere else."""
+        nemesis = self.nemesis
+        if nemesis.rot != "none" and name not in nemesis.victims:
+            return False
+        others = [each for each in self.group.names if each != name]
+        return self.group.listed(name) and not any(self.group.watch.copies[each].replaced for each in others)
+
+    # What is asked while another waits.
+
+    def _two_changes(self, name: str) -> object:
+        """Their entries are in the master's queue at once, for its disk is busy."""
+        people, master = self.nemesis.people, self.group.master
+        members = [member.name for member in people.members.members]
+        if master not in self.group.nodes or len(members) < 2:
+            return False
+        self.nemesis.disks.slow(master, BUSY_DISK_S)
+        for each in self.rng.sample(members, 2):
+            change = {"change": "priority", "name": each, "priority": self.rng.choice((0, 1, 1, 2))}
+            self.nemesis.later(0.5, lambda change=change: self._asks(master, change))  # type: ignore[misc]
+        return True
+
+    def _asks(self, master: str, change: dict[str, Any]) -> None:
+        if self.nemesis.active:
+            self.nemesis.people.asks(master, change)
