@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from vlsn.errors import VlsnLogError
 from vlsn.frame import FRAME_BYTES, FrameKind
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
 from vlsn.records import CheckpointEnd, CheckpointFlag, CheckpointStart
 from vlsn.reindex import mend
 from vlsn.state import Checkpoint
@@ -150,90 +150,133 @@ class Checkpointer:
         self._served, self._waiting = self._waiting, []
         self._running = True
         self._bytes = 0
-        log = self._log
         clean = any(each.clean for each in self._served)
         number = self.last.id + 1 if self.last is not None else 1
-        allocated = NULL_VLSN
+        _Run(self._log, number, clean=clean, done=self._done, failed=self._abandon, over=self._is_over).begin()
 
-        def start() -> bytes:
-            nonlocal allocated
-            allocated = log.allocated
-            span = log.range
-            return CheckpointStart(
-                id=number,
-                first_vlsn=span.first or (1 if allocated else 0),
-                last_vlsn=allocated,
-                dtvlsn=min(log.dtvlsn, allocated),
-                clock_us=log.seams.clock.wall_us(),
-            ).encode()
+    def _is_over(self) -> bool:
+        return self._ended is not None
 
-        def started(at: Lsn) -> None:
-            # What an empty log that begins later follows on was never here.
-            given = allocated if allocated > log.trimmed_to else NULL_VLSN
-            log.index.wait_for(given, lambda error: indexed(at, error))
+    def _done(self, checkpoint: Checkpoint, settled: Vlsn) -> None:
+        """The one that runs is the one that the next open starts from."""
+        with self._log.latch:
+            self.last = checkpoint
+            self._log.cleaner.settled(settled)
+            served, self._served = self._served, []
+        for each in served:
+            each.done(checkpoint)
+        self.release()
+        self.after()
 
-        def indexed(at: Lsn, error: VlsnLogError | None) -> None:
-            if error is not None:
-                self._abandon(error)
-                return
-            flush = log.index.start_flush(number)
 
-            def write() -> None:
-                if log.index.wounded:
-                    mend(log.index, log.seams.disk, log.directory, at)
-                flush.run()
+class _Run:
+    """One checkpoint, step by step; ``failed`` when a wait or a record of it was refused, the log whole."""
 
-            def flushed(_: None) -> None:
-                log.index.finish_flush(flush)
-                if self._ended is None:
-                    log.append_record(
-                        FrameKind.CHECKPOINT_END, lambda: end(at), lambda lsn: ended(at, lsn), self._abandon
-                    )
+    def __init__(
+        self,
+        log: LocalLog,
+        number: int,
+        *,
+        clean: bool,
+        done: Callable[[Checkpoint, Vlsn], None],
+        failed: Failed,
+        over: Callable[[], bool],
+    ) -> None:
+        self._log, self._number, self._clean = log, number, clean
+        self._done, self._failed, self._over = done, failed, over
+        self._allocated = NULL_VLSN
+        self._start_lsn = NULL_LSN
 
-            log.keeper.submit(write, flushed, log.store_failed)
+    # 1
 
-        def end(start_lsn: Lsn) -> bytes:
-            span = log.range
-            return CheckpointEnd(
-                id=number,
-                start_lsn=start_lsn,
-                flags=CheckpointFlag.CLEAN if clean else 0,
-                first_vlsn=span.first,
-                last_vlsn=span.last,
-                dtvlsn=min(log.dtvlsn, span.last),
-                clock_us=log.seams.clock.wall_us(),
-            ).encode()
+    def begin(self) -> None:
+        self._log.append_record(FrameKind.CHECKPOINT_START, self._start_record, self._wait, self._failed)
 
-        def ended(start_lsn: Lsn, end_lsn: Lsn) -> None:
-            settled = Vlsn(min(log.dtvlsn, log.range.last_sync))
-            log.history.settle(settled)
-            record = log.state_snapshot(settled)
-            after = log.index.at_or_before(Vlsn(settled + 1))
-            scan = min(start_lsn, after[1]) if after is not None else start_lsn
-            if not settled or settled < log.trimmed_to:
-                scan = Lsn(0)  # the record says nothing of what the log begins with
-            checkpoint = Checkpoint(
-                id=number,
-                start_lsn=start_lsn,
-                end_lsn=end_lsn,
-                scan_lsn=scan,
-                first_vlsn=log.range.first,
-                last_vlsn=log.range.last,
-                dtvlsn=min(log.dtvlsn, log.range.last),
-                clean=clean,
-                time_us=log.seams.clock.wall_us(),
-            )
+    def _start_record(self) -> bytes:
+        log = self._log
+        span, self._allocated = log.range, log.allocated
+        return CheckpointStart(
+            id=self._number,
+            first_vlsn=span.first or (1 if self._allocated else 0),
+            last_vlsn=self._allocated,
+            dtvlsn=min(log.dtvlsn, self._allocated),
+            clock_us=log.seams.clock.wall_us(),
+        ).encode()
 
-            def pointed(_: None) -> None:
-                with log.latch:
-                    self.last = checkpoint
-                    log.cleaner.settled(settled)
-                    served, self._served = self._served, []
-                for each in served:
-                    each.done(checkpoint)
-                self.release()
-                self.after()
+    # 2
 
-            log.keeper.submit(lambda: log.state.save(checkpoint=checkpoint, record=record()), pointed, log.store_failed)
+    def _wait(self, at: Lsn) -> None:
+        self._start_lsn = at
+        # What an empty log that begins later follows on was never here.
+        given = self._allocated if self._allocated > self._log.trimmed_to else NULL_VLSN
+        self._log.index.wait_for(given, self._flush)
 
-        log.append_record(FrameKind.CHECKPOINT_START, start, started, self._abandon)
+    # 3
+
+    def _flush(self, error: VlsnLogError | None) -> None:
+        if error is not None:
+            self._failed(error)
+            return
+        log = self._log
+        flush = log.index.start_flush(self._number)
+
+        def write() -> None:
+            if log.index.wounded:
+                mend(log.index, log.seams.disk, log.directory, self._start_lsn)
+            flush.run()
+
+        def written(_: None) -> None:
+            log.index.finish_flush(flush)
+            if not self._over():
+                self._place_end()
+
+        log.keeper.submit(write, written, log.store_failed)
+
+    # 4
+
+    def _place_end(self) -> None:
+        self._log.append_record(FrameKind.CHECKPOINT_END, self._end_record, self._point, self._failed)
+
+    def _end_record(self) -> bytes:
+        log, span = self._log, self._log.range
+        return CheckpointEnd(
+            id=self._number,
+            start_lsn=self._start_lsn,
+            flags=CheckpointFlag.CLEAN if self._clean else 0,
+            first_vlsn=span.first,
+            last_vlsn=span.last,
+            dtvlsn=min(log.dtvlsn, span.last),
+            clock_us=log.seams.clock.wall_us(),
+        ).encode()
+
+    # 5: the commit point
+
+    def _point(self, end_lsn: Lsn) -> None:
+        log = self._log
+        settled = Vlsn(min(log.dtvlsn, log.range.last_sync))
+        log.history.settle(settled)
+        record = log.state_snapshot(settled)
+        checkpoint = Checkpoint(
+            id=self._number,
+            start_lsn=self._start_lsn,
+            end_lsn=end_lsn,
+            scan_lsn=self._scan_from(settled),
+            first_vlsn=log.range.first,
+            last_vlsn=log.range.last,
+            dtvlsn=min(log.dtvlsn, log.range.last),
+            clean=self._clean,
+            time_us=log.seams.clock.wall_us(),
+        )
+        log.keeper.submit(
+            lambda: log.state.save(checkpoint=checkpoint, record=record()),
+            lambda _: self._done(checkpoint, settled),
+            log.store_failed,
+        )
+
+    def _scan_from(self, settled: Vlsn) -> Lsn:
+        """Returns where the next open reads from: what the state record does not say is read again."""
+        log = self._log
+        if not settled or settled < log.trimmed_to:
+            return Lsn(0)  # the record says nothing of what the log begins with
+        after = log.index.at_or_before(Vlsn(settled + 1))
+        return min(self._start_lsn, after[1]) if after is not None else self._start_lsn

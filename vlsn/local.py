@@ -33,7 +33,7 @@ from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
 from vlsn.limits import QUEUE_SHED_FRACTION
 from vlsn.options import Durability, LogOptions, LogStats
-from vlsn.overmark import begin_rollback
+from vlsn.overmark import Rollback
 from vlsn.placement import Placement
 from vlsn.queued import Barrier, LocalEntries, LocalRecord, Pending, ReplicaRun, Roll
 from vlsn.reader import LogReader
@@ -335,7 +335,7 @@ class LocalLog:
         nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
         self.check_open()
         assert self._consumer.term is None
-        begin_rollback(self, matchpoint, done, refused)
+        Rollback(self, matchpoint, done, refused).begin()
 
     def abandon_after(self, matchpoint: Vlsn) -> None:
         """A rollback to ``matchpoint`` is about to begin: what follows it is not written again should a segment

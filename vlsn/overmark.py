@@ -55,56 +55,63 @@ def check_rollback(log: LocalLog, matchpoint: Vlsn) -> None:
         raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log ends at {log.range.last}")
 
 
-def begin_rollback(
-    log: LocalLog, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]
-) -> None:
-    """Rolls ``log`` back once all that was queued is synced, and keeps checkpoints away meanwhile.  Raises as
-    ``check_rollback`` does, with nothing begun."""
-    check_rollback(log, matchpoint)
-    log.replacer.follow(on=True)
-    log.rollbacks += 1
+class Rollback:
+    """Takes one log back to a matchpoint, the end of a visible block (or 0), once all that was queued is synced.
 
-    def end() -> None:
+    Checkpoints are kept away meanwhile.  At home, under the log latch, but for what the keeper does.  ``done`` when it
+    is durable, ``refused`` when nothing was changed: without room for its records, or since it may not be.
+    """
+
+    def __init__(
+        self,
+        log: LocalLog,
+        matchpoint: Vlsn,
+        done: Callable[[], None],
+        refused: Callable[[VlsnLogError], None],
+    ) -> None:
+        self._log, self._matchpoint = log, matchpoint
+        self._done, self._refused = done, refused
+        self._found = Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])
+        self._start_lsn = NULL_LSN
+
+    def begin(self) -> None:
+        """Raises as ``check_rollback`` does, with nothing begun."""
+        log = self._log
+        check_rollback(log, self._matchpoint)
+        log.replacer.follow(on=True)
         log.rollbacks += 1
-        log.replacer.follow(on=False)
-        log.checkpointer.release()
+        log.checkpointer.hold(lambda: log.drain(self._look))
 
-    def ended() -> None:
-        end()
-        done()
+    def _look(self) -> None:
+        """The write path is drained, no checkpoint runs: where the blocks lie is looked up."""
+        self._log.keeper.submit(
+            lambda: find_abandoned(self._log, self._matchpoint), self._place_start, self._unreadable
+        )
 
-    def given_up(error: VlsnLogError) -> None:
-        end()
-        refused(error)
+    def _unreadable(self, error: BaseException) -> None:
+        if isinstance(error, VlsnLogError):
+            self._give_up(error)
+        else:
+            self._log.store_failed(error)
 
-    log.checkpointer.hold(lambda: log.drain(lambda: _rollback(log, matchpoint, ended, given_up)))
+    # 1
 
-
-def _rollback(
-    log: LocalLog, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]
-) -> None:
-    """Rolls ``log`` back to ``matchpoint``, the end of a visible block (or 0).  At home, the write path drained, no
-    checkpoint running; ``done`` when it is durable, ``refused`` when nothing was changed (without room for its records
-    among them)."""
-    started: list[Lsn] = []
-    plan: list[Abandoned] = []
-
-    def located(found: Abandoned) -> None:
+    def _place_start(self, found: Abandoned) -> None:
+        self._found = found
         if not found.frames:
-            done()
+            self._end()
             return
-        plan.append(found)
         try:
-            check_rollback(log, matchpoint)  # what is durable may have risen meanwhile
-            log.append_record(FrameKind.ROLLBACK_START, start, mark, refused)
+            check_rollback(self._log, self._matchpoint)  # what is durable may have risen meanwhile
+            self._log.append_record(FrameKind.ROLLBACK_START, self._start_record, self._mark, self._give_up)
         except VlsnLogError as error:
-            refused(error)
+            self._give_up(error)
 
-    def start() -> bytes:
-        log.abandon_after(matchpoint)
-        found = plan[0]
+    def _start_record(self) -> bytes:
+        log, found = self._log, self._found
+        log.abandon_after(self._matchpoint)
         return RollbackStart(
-            matchpoint=matchpoint,
+            matchpoint=self._matchpoint,
             matchpoint_lsn=found.kept_at,
             first_lsn=found.frames[0],
             end_lsn=Lsn(found.frames[-1] + 1),
@@ -112,31 +119,51 @@ def _rollback(
             clock_us=log.seams.clock.wall_us(),
         ).encode()
 
-    def mark(at: Lsn) -> None:
-        started.append(at)
-        frames = plan[0].frames
-        log.keeper.submit(lambda: finish_rollback(log.seams.disk, log.directory, frames), marked, log.store_failed)
+    # 2, 3
 
-    def marked(_: None) -> None:
-        log.append_record(FrameKind.ROLLBACK_END, end, lambda _: log.keeper.submit(cut, forget, log.store_failed))
+    def _mark(self, at: Lsn) -> None:
+        log, frames = self._log, self._found.frames
+        self._start_lsn = at
+        log.keeper.submit(
+            lambda: finish_rollback(log.seams.disk, log.directory, frames), self._place_end, log.store_failed
+        )
 
-    def end() -> bytes:
-        return RollbackEnd(start_lsn=started[0], clock_us=log.seams.clock.wall_us()).encode()
+    # 4
 
-    def cut() -> None:
-        log.index.truncate_tail(matchpoint, log.replacer.now_at(plan[0].kept_at), block_first=plan[0].kept_first)
+    def _place_end(self, _: None) -> None:
+        self._log.append_record(FrameKind.ROLLBACK_END, self._end_record, self._truncate)
 
-    def forget(_: None) -> None:
-        log.forget_after(matchpoint)
-        done()
+    def _end_record(self) -> bytes:
+        return RollbackEnd(start_lsn=self._start_lsn, clock_us=self._log.seams.clock.wall_us()).encode()
 
-    def unreadable(error: BaseException) -> None:
-        if isinstance(error, VlsnLogError):
-            refused(error)
-        else:
-            log.store_failed(error)
+    # 5
 
-    log.keeper.submit(lambda: find_abandoned(log, matchpoint), located, unreadable)
+    def _truncate(self, _: Lsn) -> None:
+        self._log.keeper.submit(self._truncate_index, self._forget, self._log.store_failed)
+
+    def _truncate_index(self) -> None:
+        log, found = self._log, self._found
+        log.index.truncate_tail(self._matchpoint, log.replacer.now_at(found.kept_at), block_first=found.kept_first)
+
+    def _forget(self, _: None) -> None:
+        self._log.forget_after(self._matchpoint)
+        self._end()
+
+    # Its end.
+
+    def _end(self) -> None:
+        self._release()
+        self._done()
+
+    def _give_up(self, error: VlsnLogError) -> None:
+        self._release()
+        self._refused(error)
+
+    def _release(self) -> None:
+        log = self._log
+        log.rollbacks += 1
+        log.replacer.follow(on=False)
+        log.checkpointer.release()
 
 
 def find_abandoned(log: LocalLog, matchpoint: Vlsn) -> Abandoned:
