@@ -274,7 +274,7 @@ class Placement:
             self._ends[live.number] = live.offset
             self._close(live)
         for tail in new.deleted:
-            self._ends.pop(tail.number, None)
+            assert tail.number not in self._ends, "it never became part of the log"
             self._keeper.submit(tail.file.close, lambda _: None, lambda _: None)
         self._synced(new.tail)
         gone = {tail.number for tail in new.deleted} | ({broken.live.number} if broken.live is not None else set())

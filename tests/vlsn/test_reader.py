@@ -86,6 +86,16 @@ def test_nothing_past_what_the_caller_may_read() -> None:
     assert reader.blocks(5, start=START, upto_vlsn=4, bytes_max=1 << 20).data == []
 
 
+def test_no_single_entry_past_what_the_caller_may_read() -> None:
+    """What is not durable lies in the log, synced: a look at one entry does not show it either."""
+    built = log().block(b"1", b"2").block(b"3", b"4").block(b"5").write()
+    reader = reader_of(built)
+    for vlsn, upto, values in ((3, 4, [b"3"]), (3, 2, []), (3, 3, []), (4, 3, []), (5, 4, []), (5, 5, [b"5"])):
+        run = reader.entries(vlsn, start=START, upto_vlsn=upto, limit=1, bytes_max=1 << 20)
+        assert [entry.value for entry in run.entries] == values, (vlsn, upto)
+    reader.close()
+
+
 def test_nothing_past_the_synced_end_and_more_when_it_moves() -> None:
     built = log().blocks(6).write()
     ends = {1: built.frames[3].offset}

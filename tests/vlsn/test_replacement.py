@@ -369,6 +369,41 @@ def test_nothing_acknowledged_is_lost_wherever_a_replacement_stops(kind: str, en
         assert more.first == opened.log.range.last == max(found, default=0) + (2 if found else 3) or more.synced
 
 
+def test_a_segment_that_was_thrown_away_does_not_come_back_with_the_power() -> None:
+    """Its header page may be on the medium, and names the same segment before it as its successor's does."""
+
+    def story(machine: Machine, held: dict[int, bytes]) -> Opened:
+        opened = Opened(machine)
+        path = f"{DIRECTORY}/{segment_name(opened.log.active_files()[1])}"
+        machine.disk.fail_at(lambda call: (call.name, call.path) == ("write", path) and call.size > PAGE_BYTES)
+        for number in range(6):
+            pending = opened.append(f"{number}".encode().ljust(12_000, b"."))
+            assert pending.synced
+            held[pending.first] = pending.values[0]
+        return opened
+
+    machine = Machine()
+    opened = story(machine, {})
+    assert opened.log.stats.rolls["error"] == 1
+    thrown = next(call for call in machine.disk.calls if call.name == "remove")
+    assert thrown.path == f"{DIRECTORY}/{segment_name(2)}"
+    later = [call.number for call in machine.disk.calls if call.changes and call.number > thrown.number]
+    came_back = 0
+    for number in later:
+        for seed in range(12):
+            machine = Machine(seed)
+            machine.stop_at(number)
+            held: dict[int, bytes] = {}
+            with pytest.raises(StopHere):
+                story(machine, held)
+            machine.power_cut(tear=True)
+            came_back += machine.disk.exists(thrown.path)
+            again = Opened(machine)
+            found = again.entries()
+            assert {vlsn: found.get(vlsn) for vlsn in held} == held, f"at call {number}, seed {seed}"
+    assert came_back, "as it may, until the directory is synced"
+
+
 class FailingDisk(FakeDisk):
     """Fails a write or sync of a segment now and then, never while a replacement is under way."""
 
