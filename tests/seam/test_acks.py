@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
+from repl.api import FeedHello
 from tests.fakes.disk import Call
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told
-from vlsn.ids import Vlsn
+from vlsn.ids import Incarnation, NodeName, Vlsn
+from vlsn.seams import Buffer, Channel
+from vlsn.stream import Ack
 
 SLOW_S = 0.8
 
@@ -39,8 +43,8 @@ async def acknowledged(group: Group, master: str, replica: str) -> asyncio.Task[
     return append
 
 
-def _slow(call: Call) -> float:
-    return SLOW_S if call.name == "sync" and call.path.endswith(".vlog") else 0.0
+def _slow(call: Call, seconds: float = SLOW_S) -> float:
+    return seconds if call.name == "sync" and call.path.endswith(".vlog") else 0.0
 
 
 @pytest.mark.parametrize("way", ["wiped", "restores"])
@@ -68,6 +72,101 @@ def test_an_answer_does_not_count_a_replica_that_has_given_its_log_up(way: str) 
             f"{answer}; {holders(group, b'precious')} hold it"
         )
         group.net.heal()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_an_answer_does_not_count_a_replica_that_is_silent() -> None:
+    """Its machine is gone without a word, and its disk with it; nothing has ended its connection yet."""
+
+    async def main() -> None:
+        group = Group(82, 5)
+        group.net.stall_s = 60.0
+        await group.start()
+        await group.serving()
+        await told(group, 3)
+        master = group.master
+        gone, slow, slower, dead = (name for name in group.names if name != master)
+        group.kill(dead)
+        await fed(group, 3)
+        lead = group.nodes[master].lead
+        assert lead is not None
+        for name, seconds in ((master, 4.0), (slow, 4.0), (slower, 8.0)):
+            group.machines[name].disk.latency = partial(_slow, seconds=seconds)
+        append = asyncio.create_task(group.append(b"precious"))
+        at = group.nodes[master].opened().range.last + 1
+        await group.until(lambda: lead.feeders[gone].acked >= Vlsn(at), "one replica has it")
+        group.kill(gone, power=True)
+        group.machine(gone)
+        status, answer = await append
+        assert gone in lead.feeders  # half open
+        synced = {name for name, node in group.nodes.items() if node.opened().range.last_sync >= at}
+        assert (status, answer["synced"], synced) == (200, 3, {master, slow, slower})
+        group.net.stall_s = 2.0
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+class Mute(Channel):
+    """A connection on which nothing comes."""
+
+    async def send(self, message: Buffer) -> None:
+        pass
+
+    def send_now(self, message: Buffer) -> bool:
+        return True
+
+    def received_bytes(self) -> int:
+        return 0
+
+    async def receive(self) -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_answer_does_not_count_what_a_feed_that_was_replaced_has_brought(late: bool) -> None:
+    """Another store has come under the name while the old connection was half open; ``late``: an acknowledgement that
+    was under way on it is read after that."""
+
+    async def main() -> None:
+        group = Group(83)
+        await group.start()
+        await group.serving()
+        await told(group, 3)
+        master = group.master
+        replica = next(name for name in group.names if name != master)
+        append = await acknowledged(group, master, replica)
+        node, lead = group.nodes[master], group.nodes[master].lead
+        assert lead is not None
+        old = lead.feeders[replica]
+        hello = FeedHello(
+            group="sim",
+            node=NodeName(replica),
+            incarnation=Incarnation(old.incarnation + 1),
+            to=NodeName(master),
+            to_incarnation=Incarnation(node.incarnation),
+            term=lead.term,
+            process=1,
+        )
+        feed = asyncio.create_task(node.service.serve_feed(hello, Mute()))
+        await group.until(lambda: lead.feeders[replica] is not old, "it is replaced")
+        if late:
+            lead.acknowledged(old, Ack(lead.term, old.acked, old.acked))
+        group.kill(replica)
+        group.machine(replica)
+        assert not append.done()
+        status, answer = await append
+        assert holders(group, b"precious") == {master}
+        assert (status, answer.get("type")) == (504, "outcome-unknown"), answer
+        feed.cancel()
         await group.stop()
         assert not group.fatal
 
