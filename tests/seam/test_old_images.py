@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from repl.images import NOTHING, Told
+from repl.images import NOTHING, Told, both
 from repl.members import TELL_S
-from tests.fakes.loop import run
+from repl.peers import answer_of, heard_in
+from tests.fakes.loop import VirtualLoop, run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import changed, electable, fed, has_all, incarnation, listed, told
@@ -332,6 +333,75 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         await group.start(master)
         await group.serving()
         await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_who_has_heard_most_may_answer_last() -> None:
+    """Two of the others answer at once; the one that remembers is slower by a tenth of a second."""
+
+    async def main() -> None:
+        group, entries = await started(73)
+        remembers = group.master
+        forgets, restarted = (name for name in group.names if name != remembers)
+        image = group.machines[forgets].image()
+        entries |= await told(group, 20, "later ")
+        await has_all(group, entries)
+        group.kill(forgets, restarted)
+        await group.start(restarted)
+        await group.serving()
+        group.machines[forgets].put_back(image)
+        group.net.delays_s[remembers, forgets] = (0.1, 0.1)
+        await group.start(forgets)
+        await group.until(lambda: group.nodes[forgets].recognised, "it has asked")
+        assert group.nodes[forgets].old_images == 1
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("ends", ["transfer", "no majority"])
+def test_what_a_lead_has_heard_is_known_at_every_moment_of_its_end(ends: str) -> None:
+    """Between any two callbacks of the loop: whoever asks just then may be what comes back as an old image."""
+
+    async def main() -> None:
+        group, _ = await started(75)
+        await asyncio.sleep(TELL_S)
+        await told(group, 20, "acknowledged to the master alone ")
+        master = group.master
+        node = group.nodes[master]
+        others = [name for name in group.names if name != master]
+        highest = dict.fromkeys(others, NOTHING)
+        looks = 0
+        assert isinstance(group.loop, VirtualLoop)
+        loop = group.loop
+
+        def look() -> None:
+            nonlocal looks
+            looks += 1
+            for name in others:
+                heard = heard_in(answer_of(node, group.nodes[name].incarnation))
+                assert both(heard, highest[name]) == heard, f"of {name}: {highest[name]}, then {heard}"
+                highest[name] = heard
+            loop.after_steps(1, look)
+
+        look()
+        assert all(highest[name].vlsn == node.opened().range.last for name in others)
+        if ends == "transfer":
+            answer = await group.client.request("POST", f"{group.url(master)}/v1/admin/transfer", timeout_s=5.0)
+            assert answer.status == 200
+        else:
+            group.net.split([master], others)
+        await group.until(lambda: any(group.nodes[name].is_master() for name in others), "another one leads")
+        await group.until(lambda: not node.is_master(), "it leads no more")
+        await asyncio.sleep(0.5)
+        assert looks > 100
+        loop.after_steps(0, look)
+        group.net.heal()
+        await group.serving()
         await group.stop()
         assert not group.fatal
 
