@@ -1,0 +1,48 @@
+"""A block that a member asks for: by its name whoever has it gives it, by its VLSN alone only what is durable."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import msgspec
+
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+from tests.seam.test_membership import fed, told
+from vlsn.block import decode_header
+from vlsn.ids import Vlsn
+
+
+async def block(group: Group, of: str, *, term: int, first: int) -> tuple[int, bytes]:
+    sender = next(name for name in group.names if name != of)
+    asked = urlencode({"group": "sim", "sender": sender, "to": of, "term": term, "first": first})
+    response = await group.client.request("GET", f"{group.url(of)}/v1/peer/block?{asked}", timeout_s=5.0)
+    return response.status, bytes(response.body)
+
+
+def test_by_its_vlsn_alone_no_block_is_given_that_may_be_rolled_back() -> None:
+    """Who asks so knows no term: a block of a master that is cut off would be put where the group has another one."""
+
+    async def main() -> None:
+        group = Group(941)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        durable = max(await told(group, 3))
+        master = group.master
+        group.net.split([master, "client"], [name for name in group.names if name != master])
+        status, answer = await group.append(b"nobody else has it", to=master, acks="none")
+        assert status == 200 and not answer["durable"]
+        first, term = answer["first"], answer["term"]
+        status, data = await block(group, master, term=0, first=first)
+        assert (status, msgspec.json.decode(data)["type"]) == (404, "not-found")
+        status, data = await block(group, master, term=term, first=first)
+        assert (status, decode_header(data).first_vlsn) == (200, first)
+        status, data = await block(group, master, term=0, first=durable)
+        assert (status, decode_header(data).first_vlsn) == (200, durable)
+        group.net.heal()
+        await group.until(lambda: group.nodes[group.master].dtvlsn() >= Vlsn(first), "whoever leads goes on")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
