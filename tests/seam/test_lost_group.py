@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from repl.founding import DISCOVERY, Question, read_answer
 from tests.fakes.loop import run
-from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
-from tests.seam.test_membership import fed, told
+from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
+from tests.seam.test_membership import fed, ordered, told
 from vlsn.segment import segment_name
+from vlsn.stream import FEED_BYTES
 
 
 async def cleaned(seed: int) -> Group:
@@ -81,6 +84,51 @@ def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(seed: i
         group.kill(whole)
         await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
         await told(group, 3)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_who_is_behind_tells_of_the_group_as_far_as_its_own_log_goes() -> None:
+    """It has heard how far the log is durable; whether another GROUP entry lies on the way there it does not know."""
+
+    async def main() -> None:
+        group = Group(6)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        behind, lost = (name for name in group.names if name != group.master)
+        group.kill(behind)
+        for _ in range(2 * FEED_BYTES // len(12 * BIG)):
+            await group.appended(12 * BIG)  # more than one message of the feed
+        assert (await ordered(group, change="priority", name=behind, priority=3))[0] == 200
+        durable = group.nodes[group.master].opened().history.group_vlsn
+        group.net.bytes_per_s[group.master, behind] = 200_000.0
+        await group.start(behind)
+        node = group.nodes[behind]
+        await group.until(lambda: node.state == "REPLICA", "it is fed")
+        position = node.following.feed.position if node.following is not None and node.following.feed else None
+        assert position is not None and position.dtvlsn >= durable > node.opened().allocated
+        question = Question(
+            group="sim",
+            sender=lost,
+            to=behind,
+            incarnation=f"{group.nodes[lost].incarnation:016x}",
+            process=f"{group.nodes[lost].process:016x}",
+            purpose=DISCOVERY,
+            wants_group=True,
+        )
+        response = await group.client.request(
+            "POST",
+            f"{group.url(behind)}/v1/peer/hello",
+            headers=JSON,
+            body=msgspec.json.encode(question),
+            timeout_s=5.0,
+        )
+        answer = read_answer(bytes(response.body))
+        assert answer.known_group is not None
+        assert answer.known_group.vlsn <= answer.known_group.upto < durable
         await group.stop()
         assert not group.fatal
 
