@@ -85,7 +85,7 @@ lock: $(STAMP) ## resolve the dependencies anew
 # uv is installed into the environment it then fills, so nothing but Python is asked of the machine.
 $(STAMP): uv.lock pyproject.toml | needs-python
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
-	@$(BIN)/uv sync --frozen --inexact --compile-bytecode --quiet
+	@$(BIN)/uv sync --frozen --all-extras --inexact --compile-bytecode --quiet
 	@touch $@
 
 needs-python:

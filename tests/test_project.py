@@ -56,12 +56,21 @@ def test_the_lock_file_holds_what_pyproject_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     (ours,) = [package for package in lock["package"] if package["name"] == project["name"]]
-    asked = {re.split(r"[<>=!~ ]", each, maxsplit=1)[0] for each in project["dependencies"]}
-    assert {each["name"] for each in ours["dependencies"]} == asked
-    specifiers = {each["name"]: each.get("specifier", "") for each in ours["metadata"]["requires-dist"]}
-    assert specifiers == {
-        re.split(r"[<>=!~ ]", each, maxsplit=1)[0]: re.sub(r"^[\w-]+", "", each) for each in project["dependencies"]
+    extras = project["optional-dependencies"]
+    asked = {("", each) for each in project["dependencies"]}
+    asked |= {(f"extra == '{extra}'", each) for extra, wanted in extras.items() for each in wanted}
+    assert {each["name"] for each in ours["dependencies"]} == {_name(each) for each in project["dependencies"]}
+    assert {extra: {each["name"] for each in held} for extra, held in ours["optional-dependencies"].items()} == {
+        extra: {_name(each) for each in wanted} for extra, wanted in extras.items()
     }
+    held = {
+        (each.get("marker", ""), each["name"] + each.get("specifier", "")) for each in ours["metadata"]["requires-dist"]
+    }
+    assert held == asked
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[<>=!~ ]", requirement, maxsplit=1)[0]
 
 
 def test_code_notes_the_listed_events_and_no_others() -> None:

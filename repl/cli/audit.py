@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,7 @@ FINDINGS_SHOWN = 20
 @json_option
 def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], history: str | None, as_json: bool) -> int:
     """Compare copies of one log: each SOURCE is a node's directory or its URL."""
+    check_spark()
     from repl.audit.job import run_audit
 
     keep_py4j_quiet()
@@ -39,6 +41,15 @@ def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], his
     else:
         print_report(report)
     return report.exit_code
+
+
+def check_spark() -> None:
+    """Refuses where the extra is not installed, before anything is begun: a node and a client need none of it."""
+    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise click.ClickException(
+            f"the audit runs on Spark, and {' and '.join(missing)} cannot be imported: pip install 'vlsnlog[spark]'"
+        )
 
 
 def keep_py4j_quiet() -> None:

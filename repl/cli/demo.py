@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from repl.cli.audit import check_spark
 from repl.cli.options import Command
 from repl.cli.report import console, count, size
 from repl.cli.signals import unwound_by_signals
@@ -30,6 +31,7 @@ def demo(source: Path | None, entries: int | None, directory: Path | None) -> in
     """Three nodes, real records, a node killed on the way, everything read back, and an audit."""
     from repl.demo import records_of
 
+    check_spark()
     unwound_by_signals()
     records = records_of(source, entries)
     if directory is not None:
