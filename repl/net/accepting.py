@@ -43,21 +43,26 @@ class Accepting:
                 port = port or bound.getsockname()[1]
                 bound.listen(BACKLOG)
         except OSError:
-            self.close()
+            self._end()
             raise
         for each in self._sockets:
             self._loop.add_reader(each.fileno(), self._accept, each)
         return port
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Who was accepted has a protocol when it returns, a turn or two of the loop later.  None is given up: a
+        request may have come, and uvloop would close its connection without telling the protocol."""
+        self._end()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _end(self) -> None:
         for each in self._sockets:
             self._loop.remove_reader(each.fileno())
             each.close()
         self._sockets.clear()
         for timer in self._timers:
             timer.cancel()
-        for task in self._tasks:
-            task.cancel()
 
     def _accept(self, bound: socket.socket) -> None:
         for _ in range(ACCEPTS_A_TURN):

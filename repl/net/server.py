@@ -57,7 +57,7 @@ class HttpListener:
         return listener
 
     async def close(self) -> None:
-        self._accepting.close()
+        await self._accepting.close()
         self._server.places.close()
         for task in self._streams.tasks:
             task.cancel()

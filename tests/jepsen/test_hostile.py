@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,8 @@ def test_every_kind_is_known_by_its_name() -> None:
     assert all(name == kind.name and kind.says for name, kind in KINDS.items())
 
 
+BROKEN_FILES = ("truncated", "replaced", "swapped")
+ANYTHING = Limits(p99_s=inf, longest_s=inf, append_p99_s=inf, same_lead=False, errors=1 << 62, nodes_up=False)
 SLICE = ("pings", "tails", "idle")
 SLACK = 5.0
 
@@ -78,5 +82,15 @@ SLACK = 5.0
 @pytest.mark.parametrize("name", SLICE)
 def test_a_short_attack_silences_nobody_and_loses_nothing(name: str, tmp_path: Path) -> None:
     row = asyncio.run(run_kind(KINDS[name], tmp_path, seconds=4.0, slack=SLACK))
+    assert row.holds, "\n".join(table([row]))
+    assert row.acknowledged > 0
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", BROKEN_FILES)
+def test_a_replica_whose_files_were_tampered_with_says_so_or_heals_and_nothing_is_lost(
+    name: str, tmp_path: Path
+) -> None:
+    row = asyncio.run(run_kind(replace(KINDS[name], limits=ANYTHING), tmp_path, seconds=0.0))
     assert row.holds, "\n".join(table([row]))
     assert row.acknowledged > 0

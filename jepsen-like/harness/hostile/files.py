@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 from harness.hostile.kind import Scene
-from repl.cluster import Node
+from repl.cluster import LOG_FILE, Node
 from repl.net.network import AiohttpNetwork
 from vlsn.directory import survey
 from vlsn.disk import PosixDisk
 from vlsn.errors import VlsnLogError
 
 POLL_S = 0.1
-END_S = 15.0
+END_S = 60.0
 """In which a node that is told to stop, or that cannot start, has ended."""
 HEAL_S = 60.0
 """In which a node that was started follows, whole."""
@@ -34,6 +34,8 @@ class Victim:
     scene: Scene
     node: Node
     network: AiohttpNetwork
+    started_at: int = 0
+    """Where in the node's log its last start begins."""
 
     @property
     def directory(self) -> Path:
@@ -60,6 +62,19 @@ class Victim:
                 response = await self.network.request("POST", url, headers=json, timeout_s=END_S)
                 assert response.status == 200, bytes(response.body)
                 await asyncio.sleep(POLL_S)
+
+    def start(self) -> None:
+        self.started_at = self.log.stat().st_size
+        self.node.start()
+
+    @property
+    def log(self) -> Path:
+        return self.directory / LOG_FILE
+
+    def said(self) -> str:
+        """All that it has logged since its last start: a line of another request may stand behind the one that tells
+        why it ends."""
+        return self.log.read_bytes()[self.started_at :].decode(errors="replace")
 
     async def stop(self) -> bool:
         """By SIGTERM; whether it ended in time.  Killed where it did not."""

@@ -42,15 +42,15 @@ async def _replaced(victim: Victim, name: str, make: Callable[[Path], None]) -> 
     aside = path.with_name(path.name + ".was")
     path.rename(aside)
     make(path)
-    node.start()
+    victim.start()
     if not await victim.until(lambda: not node.running, END_S):
         found.append(f"{what}: {node.name} did not end within {END_S:g} s")
         node.kill()
-    elif node.ended != 2 or str(path) not in node.last_words():
-        found.append(f"{what}: {node.name} {node.how_it_ended()}")
+    elif node.ended != 2 or str(path) not in victim.said():
+        found.append(f"{what}: {node.name} {node.how_it_ended()}: {victim.said()}")
     path.rmdir() if path.is_dir() else path.unlink()
     aside.rename(path)
-    node.start()
+    victim.start()
     if not await victim.follows():
         found.append(f"{what}: {node.name} does not follow when the file is back: {await victim.status()}")
 

@@ -39,7 +39,7 @@ async def _swapped(victim: Victim) -> str:
         found.append(f"{node.name} did not end when it was told to")
     path.unlink()
     aside.rename(path)
-    node.start()
+    victim.start()
     if not await victim.follows():
         found.append(f"{node.name} does not follow when the file is back: {await victim.status()}")
     return f"a FIFO in the place of {path.name} under {node.name}"

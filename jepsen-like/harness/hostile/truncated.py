@@ -26,7 +26,7 @@ async def _truncated(victim: Victim) -> str:
     path, end = victim.sealed()[0]
     size, left = path.stat().st_size, FIRST_FRAME + (end - FIRST_FRAME) // 2
     os.truncate(path, left)
-    victim.node.start()
+    victim.start()
     if not await victim.until(lambda: path.stat().st_size == size, HEAL_S):
         found.append(f"{path.name} of {name} has {path.stat().st_size} bytes still, not {size}")
     if not await victim.follows():
