@@ -7,11 +7,14 @@ import asyncio
 import random
 import shutil
 import traceback
+from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 
 import uvloop
 
 from harness.checks import check
+from harness.group.partitions import Shape
 from harness.nemesis.plan import KINDS, WAYS
 from harness.ops import read_history
 from harness.report.progress import Progress
@@ -23,6 +26,8 @@ from repl.cluster import NodeEnded
 from vlsn.errors import BadArgument
 
 TIME_S_MIN = 2.0
+RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+TIMES = {"ms": 1e-3, "s": 1.0}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +47,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "namespaces", "proxies"),
         default="auto",
         help="what partitions the nodes: network namespaces of their own (root), or proxies",
+    )
+    parser.add_argument(
+        "--link-rate",
+        type=bytes_per_s,
+        default=0.0,
+        metavar="1mbit",
+        help="what each direction between two nodes carries: bit, kbit, mbit or gbit a second",
+    )
+    parser.add_argument(
+        "--link-delay", type=seconds, default=0.0, metavar="100ms", help="how long each byte is on its way: ms or s"
     )
     parser.add_argument("--no-audit", dest="audit", action="store_false", help="leave out the Spark audit")
     parser.add_argument("--store", type=Path, help="where runs are kept; default: jepsen-like/store")
@@ -115,7 +130,29 @@ def _asked(options: argparse.Namespace) -> Options:
         disk_ways=ways,
         audit=options.audit,
         between=options.between,
+        shape=Shape(options.link_rate, options.link_delay),
     )
+
+
+def bytes_per_s(text: str) -> float:
+    """``1mbit`` as bytes a second.  Raises ``ValueError``."""
+    return _measured(text, RATES) / 8
+
+
+def seconds(text: str) -> float:
+    """``100ms`` as seconds.  Raises ``ValueError``."""
+    return _measured(text, TIMES)
+
+
+def _measured(text: str, units: Mapping[str, float]) -> float:
+    """The longest unit that fits counts.  argparse names a ``ValueError`` after the function that is its type."""
+    for unit in sorted(units, key=len, reverse=True):
+        if text.endswith(unit):
+            number = float(text.removesuffix(unit))
+            if 0 < number < inf:
+                return number * units[unit]
+            break
+    raise ValueError(f"{text}: a number above 0, and one of {', '.join(units)}")
 
 
 def _forget_data(nodes: Path) -> None:

@@ -16,6 +16,7 @@
 | look | a reader | reads what is new, linearizable; ok: ``to`` is the last VLSN that it saw |
 | final | ``final`` | the same of ``node`` from the first VLSN to ``to``, all being healed; info: it served no more |
 | status | ``watch`` | info: what a node said of itself, when it changed |
+| members | ``nemesis``, ``group`` | info: a change begins or ends, ``members`` and ``electable`` as they are then |
 | kill, pause … | ``nemesis`` | info: a fault begins or ends; ``struck`` when it met what it was to meet |
 """
 

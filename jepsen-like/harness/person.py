@@ -48,10 +48,11 @@ class Person:
                     since[name] = loop.time()
 
     async def scrubbed(self) -> None:
-        """Returns once each of them has been looked at whole, and no damage is known."""
-        for name in self._names:
+        """Returns once each of them that is a member has been looked at whole, and no damage is known."""
+        members = [name for name in self._names if name in self._group.listed]
+        for name in members:
             await self._tell(name, "rotate")
-        due = {name: self._passes(name) + PASSES for name in self._names}
+        due = {name: self._passes(name) + PASSES for name in members}
         await self._until(
             lambda: all(self._passes(name) >= passes and self._whole(name) for name, passes in due.items())
         )

@@ -21,8 +21,10 @@ from typing import Final
 from harness import judge
 from harness.checks import Found, check
 from harness.group.nodes import SETTINGS, Group, Refused, make_group
+from harness.group.partitions import UNSHAPED, Shape
 from harness.group.watch import Watch
 from harness.nemesis import clock, disk
+from harness.nemesis.changing import SPARES
 from harness.nemesis.nemesis import Nemesis
 from harness.nemesis.plan import WAYS, plan
 from harness.ops import Op, Recorder, read_history
@@ -59,6 +61,8 @@ class Options:
     between: str = "auto"
     """The nodes: ``namespaces``, ``proxies``, or the first that the machine lets us have."""
     settings: Mapping[str, str | int | float] = field(default_factory=lambda: SETTINGS)
+    shape: Shape = UNSHAPED
+    """What each directed pair of nodes carries."""
 
 
 @dataclass(slots=True)
@@ -80,6 +84,8 @@ class Outcome:
     """Read and judged in the final reads."""
     audited: int = 0
     """Acknowledged entries that the Spark audit found in every node's directory."""
+    members: list[str] = field(default_factory=list)
+    """In the end."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -116,14 +122,14 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
         if "clock" in options.kinds:
             _give_clocks(group)
         watch = Watch(group.urls, network, recorder)
-        fragile = disk.minority(group.names, Random(f"{options.seed} disk"))
+        fragile = disk.minority(group.founders, Random(f"{options.seed} disk"))
         nemesis = Nemesis(group, watch, network, recorder, fragile=fragile)
         progress.of(recorder, watch, nemesis)
         try:
             await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress))
         finally:
             await group.close()
-        outcome.masters = list(watch.masters)
+        outcome.masters, outcome.members = list(watch.masters), list(group.listed)
     finally:
         await network.close()
         recorder.close()
@@ -135,9 +141,10 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     outcome.polls = sum(op.f == "poll" and op.type == "ok" for op in history)
     outcome.entries = sum(len(op.value["vlsns"]) for op in history if op.f == "final")
     outcome.found = await asyncio.to_thread(check, history)
-    directories = {name: group.directory(name) for name in group.names}
+    directories = {name: group.directory(name) for name in group.names if group.used(name)}
     progress.stage("verifies the directories")
     await _verify(outcome, directories)
+    directories = {name: directories[name] for name in group.listed}
     if options.audit:
         progress.stage("audits them by Spark")
         await _audit(outcome, history, directories, directory / "acknowledged.jsonl")
@@ -147,7 +154,16 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
 
 async def _group(outcome: Outcome, directory: Path, network: AiohttpNetwork, progress: Progress) -> Group:
     options = outcome.options
-    making = partial(make_group, directory, network, nodes=options.nodes, settings=options.settings)
+    spares = SPARES if "members" in options.kinds else 0
+    making = partial(
+        make_group,
+        directory,
+        network,
+        nodes=options.nodes,
+        settings=options.settings,
+        spares=spares,
+        shape=options.shape,
+    )
     outcome.between = "namespaces" if options.between == "auto" else options.between
     try:
         group = await making(between=outcome.between)
@@ -176,6 +192,7 @@ class _Run:
 async def _stages(run: _Run) -> None:
     run.progress.stage("starts")
     await run.group.start()
+    run.nemesis.changing.begin()
     async with _background(run):
         work = work_of(run.options.workload)
         positions, settled = Positions(), asyncio.Event()
@@ -273,6 +290,8 @@ async def _healed(run: _Run, work: Work) -> int:
     looking = asyncio.create_task(person.look_after())
     try:
         async with asyncio.timeout(HEAL_S):
+            if await run.nemesis.changing.at_rest(HEAL_S) is None:
+                raise TimeoutError
             while True:
                 async with work.appender(run.group.urls) as appender:
                     if await append_once("last", appender, run.recorder, 1):
@@ -280,7 +299,7 @@ async def _healed(run: _Run, work: Work) -> int:
                         if last:
                             break
                 await asyncio.sleep(POLL_S)
-            await _until(lambda: all(_serves(run, name, last) for name in run.group.names))
+            await _until(lambda: all(_serves(run, name, last) for name in run.group.listed))
             await person.scrubbed()
     except TimeoutError:
         return _not_healed(run)
@@ -298,7 +317,7 @@ def _not_healed(run: _Run) -> int:
     """Notes how each node stands; how far any of them knows the log to be durable."""
     statuses = run.watch.statuses
     words = []
-    for name in run.group.names:
+    for name in run.group.listed:
         status = statuses.get(name, {"state": "UNREACHABLE"})
         reason = f" ({status['reason']})" if status.get("reason") else ""
         words.append(f"{name} {status['state']} up to {status.get('dtvlsn', 0)}{reason}")
@@ -309,7 +328,7 @@ def _not_healed(run: _Run) -> int:
 async def _readers_done(run: _Run, positions: Positions, last: int) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(HEAL_S / 2):
-            await _until(lambda: not positions.behind(last))
+            await _until(lambda: not positions.behind(last, run.group.listed))
 
 
 async def _until(holds: Callable[[], bool]) -> None:
@@ -318,9 +337,14 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 async def _read_everything(run: _Run, last: int) -> None:
-    for name, url in run.group.urls.items():
-        if not await read_all(name, url, last, run.network, run.recorder):
+    """Members to the end; what nodes that were members serve, as far as they go."""
+    group = run.group
+    for name in group.listed:
+        if not await read_all(name, group.urls[name], last, run.network, run.recorder):
             run.outcome.lacks.append(f"{name} could not be read to the end")
+    for name in group.names:
+        if name not in group.listed and group.running(name):
+            await read_all(name, group.urls[name], last, run.network, run.recorder, member=False)
 
 
 async def _verify(outcome: Outcome, directories: dict[str, Path]) -> None:

@@ -35,8 +35,8 @@ def begun(process: str, *numbers: int) -> list[Line]:
     return append(process, "info", *numbers)[:1]
 
 
-def seek(process: str, start: int) -> Line:
-    return (process, "ok", "seek", {"from": start, "nodes": ["n1"]})
+def seek(process: str, start: int, *nodes: str) -> Line:
+    return (process, "ok", "seek", {"from": start, "nodes": list(nodes or ["n1"])})
 
 
 def entries(*rows: tuple[int, int, int]) -> dict[str, Any]:

@@ -8,17 +8,19 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvloop
-from harness.group.namespaces import Namespaces, Refused
+from harness.group.namespaces import Namespaces, Refused, shaping
 from harness.group.nodes import make_group
-from harness.group.partitions import Pair
+from harness.group.partitions import UNSHAPED, Pair, Shape
 from harness.report.progress import Progress
 from harness.run import Options, Outcome, _group
 
 from repl.net.network import AiohttpNetwork
+from vlsn.errors import BadArgument
 
 NAMES = ["n1", "n2", "n3"]
 PORT = 7000
@@ -79,10 +81,10 @@ def output(*command: str) -> str:
 
 
 @asynccontextmanager
-async def spaces() -> AsyncIterator[tuple[Namespaces, Caller]]:
+async def spaces(shape: Shape = UNSHAPED) -> AsyncIterator[tuple[Namespaces, Caller]]:
     """An echo on n2 and on n3, and a caller on n1."""
     try:
-        made = await Namespaces.open(NAMES)
+        made = await Namespaces.open(NAMES, shape=shape)
     except Refused as refused:
         pytest.skip(str(refused))
     started: list[subprocess.Popen[str]] = []
@@ -176,6 +178,69 @@ async def test_nothing_of_a_network_is_left_and_what_a_dead_process_left_is_take
     finally:
         await other.close()
     assert f"vl{os.getpid()}" not in output("ip", "netns", "list") + output("ip", "link", "show")
+
+
+@pytest.mark.real
+async def test_what_leaves_a_narrow_node_for_another_one_is_slow_and_for_the_harness_is_not() -> None:
+    """A loaded machine is later than this, never sooner."""
+    async with spaces(Shape(bytes_per_s=2_000)) as (made, caller):
+        loop = asyncio.get_running_loop()
+        assert await caller.say("call", "n2", "one") == "one"
+        began = loop.time()
+        for _ in range(40):  # packets of more than 60 bytes, less what HTB lets pass at once
+            assert await caller.say("go-on", "n2", "x" * 80) == "x" * 80
+        assert loop.time() - began >= 40 * 140 / 2_000 - 1.0
+        shaped = output("tc", "-n", made._space("n1"), "filter", "show", "dev", "eth0")
+        addresses = [bytes(map(int, made.address(name).split("."))).hex() for name in NAMES[1:]]
+        assert all(f"match {address}/ffffffff" in shaped for address in addresses)
+        assert bytes((198, 18, made._subnet, 254)).hex() not in shaped, "the harness is nobody's class"
+
+
+def test_each_other_node_gets_a_class_of_its_own_whose_queue_is_short() -> None:
+    lines = shaping(Shape(bytes_per_s=125_000, delay_s=0.1), {2: "198.18.0.2", 31: "198.18.0.31"})
+    assert lines == [
+        "qdisc add dev eth0 root handle 1: htb",
+        "class add dev eth0 parent 1: classid 1:2 htb rate 1000000bit",
+        "qdisc add dev eth0 parent 1:2 handle 12: netem delay 100ms limit 41",
+        "filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst 198.18.0.2/32 flowid 1:2",
+        "class add dev eth0 parent 1: classid 1:1f htb rate 1000000bit",
+        "qdisc add dev eth0 parent 1:1f handle 2f: netem delay 100ms limit 41",
+        "filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst 198.18.0.31/32 flowid 1:1f",
+    ]
+    (_, _, queue, _) = shaping(Shape(bytes_per_s=125_000), {2: "198.18.0.2"})
+    assert queue == "qdisc add dev eth0 parent 1:2 handle 12: bfifo limit 50000"
+
+
+@pytest.mark.real
+async def test_a_delay_is_made_in_namespaces_or_by_proxies_and_it_is_said_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = Options(
+        workload="append",
+        kinds=(),
+        nodes=3,
+        seconds=2.0,
+        seed=1,
+        rate=1.0,
+        writers=1,
+        shape=Shape(125_000, 0.1),
+    )
+    network = AiohttpNetwork()
+    try:
+        outcome = Outcome(options)
+        group = await _group(outcome, tmp_path / "a", network, Progress())
+        await group.close()
+        said = capsys.readouterr().out
+        assert f"between the nodes: {outcome.between}" in said
+        if outcome.between == "proxies":
+            assert "namespaces need" in said or "a delay needs a kernel with netem" in said
+            with pytest.raises(BadArgument, match="--between namespaces"):
+                await _group(
+                    Outcome(replace(options, between="namespaces")), tmp_path / "b", network, Progress(quiet=True)
+                )
+        assert f"vl{os.getpid()}" not in output("ip", "netns", "list")
+    finally:
+        await network.close()
 
 
 async def test_a_machine_that_refuses_namespaces_is_named_and_proxies_are_taken(

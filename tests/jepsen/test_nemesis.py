@@ -10,9 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from harness.command import bytes_per_s, seconds
 from harness.group.callers import owner_of
-from harness.group.links import Links
-from harness.group.partitions import How
+from harness.group.links import PIECE_BYTES_MIN, READ_BYTES, Links, piece_bytes
+from harness.group.partitions import UNSHAPED, How, Shape
 from harness.nemesis.disk import flip_bit, minority, wipe
 from harness.nemesis.plan import KINDS, LASTS_S_MIN, WAYS, plan
 from harness.nemesis.targets import nodes_hit, pairs_hit
@@ -101,8 +102,8 @@ def test_one_flipped_bit_is_one_flipped_bit_and_a_wiped_node_keeps_its_settings(
 
 
 @asynccontextmanager
-async def linked() -> AsyncIterator[tuple[Links, int]]:
-    """An echo on "b", called through its link by "a"; the public port."""
+async def linked(shape: Shape = UNSHAPED, *, caller: str = "a") -> AsyncIterator[tuple[Links, int]]:
+    """An echo on "b", called through its link by "a", or by the harness; the public port."""
     public, port = (base := free_base_port(2)), base + 1
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +112,8 @@ async def linked() -> AsyncIterator[tuple[Links, int]]:
         writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", port)
-    links = Links(lambda: {"a": os.getpid()}, harness_pid=0)
+    pids = {caller: os.getpid()} if caller else {}
+    links = Links(lambda: pids, harness_pid=0 if caller else os.getpid(), shape=shape)
     await links.open("b", public, port)
     try:
         yield links, public
@@ -185,3 +187,78 @@ async def test_another_pairs_partition_lets_a_link_pass() -> None:
         assert await answered(reader, 2) == b"on"
         assert await links.met([("a", "c"), ("c", "b")]) == 0
         writer.close()
+
+
+# Shaped links.  A loaded machine is later than this, never sooner.
+
+
+async def test_a_narrow_link_carries_so_many_bytes_a_second_over_all_of_its_connections() -> None:
+    async with linked(Shape(bytes_per_s=20_000)) as (_, public):
+        began = asyncio.get_running_loop().time()
+        ends = [await asyncio.open_connection("127.0.0.1", public) for _ in range(2)]
+        for _, writer in ends:
+            writer.write(bytes(4_000))
+        for reader, _ in ends:
+            assert await answered(reader, 4_000) == bytes(4_000)
+        took = asyncio.get_running_loop().time() - began
+        assert took >= 2 * 4_000 / 20_000, "there; the second one's way back is not counted"
+        for _, writer in ends:
+            writer.close()
+
+
+async def test_a_long_link_delays_each_byte_and_keeps_their_order() -> None:
+    async with linked(Shape(delay_s=0.15)) as (_, public):
+        reader, writer = await asyncio.open_connection("127.0.0.1", public)
+        began = asyncio.get_running_loop().time()
+        for piece in (b"one ", b"two ", b"three"):
+            writer.write(piece)
+            await asyncio.sleep(0)
+        writer.write_eof()
+        assert await answered(reader, 13) == b"one two three"
+        assert asyncio.get_running_loop().time() - began >= 2 * 0.15, "there and back"
+        assert await reader.read() == b"", "the end comes behind it"
+        writer.close()
+
+
+async def test_what_is_on_a_long_link_is_held_when_the_link_is_blocked() -> None:
+    async with linked(Shape(delay_s=0.05)) as (links, public):
+        reader, writer = await asyncio.open_connection("127.0.0.1", public)
+        writer.write(b"one")
+        assert await answered(reader, 3) == b"one"
+        await links.block([("b", "a")], "hold")
+        writer.write(b"two")
+        async with asyncio.timeout(5):
+            while not await links.met([("b", "a")]):  # noqa: ASYNC110  the echo is another task's
+                await asyncio.sleep(0.01)
+        await links.heal([("b", "a")])
+        assert await answered(reader, 3) == b"two"
+        writer.close()
+
+
+async def test_the_harness_itself_is_not_slowed_down() -> None:
+    async with linked(Shape(bytes_per_s=1_000, delay_s=60.0), caller="") as (_, public):
+        reader, writer = await asyncio.open_connection("127.0.0.1", public)
+        writer.write(bytes(10_000))
+        assert await answered(reader, 10_000) == bytes(10_000)
+        writer.close()
+
+
+def test_a_piece_is_a_tenth_of_a_second_of_its_link() -> None:
+    assert piece_bytes(0) == READ_BYTES
+    assert piece_bytes(125_000) == 12_500
+    assert piece_bytes(1_000) == PIECE_BYTES_MIN
+    assert piece_bytes(1e9) == READ_BYTES
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1mbit", 125_000), ("8bit", 1), ("2.5kbit", 312.5), ("1gbit", 125e6)])
+def test_a_rate_is_read_as_tc_writes_it(text: str, expected: float) -> None:
+    assert bytes_per_s(text) == expected
+
+
+def test_what_is_no_rate_and_no_time_is_refused() -> None:
+    assert (seconds("100ms"), seconds("2s")) == (0.1, 2.0)
+    for wrong in ("", "5", "mbit", "-1mbit", "0mbit", "nanmbit", "1mb", "infmbit"):
+        with pytest.raises(ValueError, match=r"a number above 0|could not convert"):
+            bytes_per_s(wrong)
+    with pytest.raises(ValueError, match="one of ms, s"):
+        seconds("5min")

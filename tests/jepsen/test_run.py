@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from harness.checks import Anomaly
+from harness.command import bytes_per_s
+from harness.group.partitions import Shape
 from harness.nemesis.targets import apart
 from harness.ops import Op, numbered, read_history
 from harness.report.progress import Progress
@@ -79,6 +81,9 @@ def test_the_command_of_a_run_has_all_that_it_was_asked() -> None:
     words = command(asked).split()
     assert words[:3] == ["python", "jepsen-like", "run"]
     assert {"--seed", "14", "--disk", "flip", "--interval", "6", "--nodes", "3", "--workload", "append"} <= set(words)
+    assert "--link-rate" not in words
+    shaped = command(replace(OPTIONS, shape=Shape(bytes_per_s("1mbit"), 0.1)))
+    assert shaped.endswith("--link-rate 1000000bit --link-delay 100ms")
 
 
 def test_the_timeline_places_appends_states_and_faults_in_time() -> None:

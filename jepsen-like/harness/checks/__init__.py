@@ -23,6 +23,8 @@ are equal entry by entry, order holds in real time.
 | two-masters | two nodes lead in one term |
 | status-falls | a node's term falls, or its durable end within one life of its process |
 | node-ended | a process ended by itself, no fault of its disk being about; node-halted: a node that needs a person |
+| lost-change | a change of the members that was durable is gone, or the list changed by itself |
+| stranger-leads | a node leads in a term later than that in which it was removed |
 
 An append whose end is unknown may be there or not, whole.
 """

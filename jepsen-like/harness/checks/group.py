@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.checks.view import Anomaly, View
+from harness.checks.view import NEVER, Anomaly, View
 
 
 def one_master_a_term(view: View) -> Iterator[Anomaly]:
@@ -54,4 +54,45 @@ def nobody_gives_up(view: View) -> Iterator[Anomaly]:
         stuck[node] = state
 
 
-CHECKS = (one_master_a_term, nothing_falls, nobody_gives_up)
+def members_as_ordered(view: View) -> Iterator[Anomaly]:
+    """A change that was told durable stays, and the list changes by what was ordered only.  What nobody answered may
+    come at any time later."""
+    known: set[str] | None = None
+    may_change: set[str] = set()
+    for op in [each for each in view.others if each.f == "members"]:
+        value = op.value
+        name, ended = value.get("name", ""), value["phase"] == "end"
+        if "members" in value:
+            told = set(value["members"])
+            ordered = {name} if ended and value.get("change") in ("add", "remove") else set[str]()
+            if known is not None and (odd := (known ^ told) - may_change - ordered):
+                detail = f"the members were {_words(known)}, nobody changed {_words(odd)}, and they are {_words(told)}"
+                yield Anomaly("lost-change", "group", detail, 0, 0, op.seconds)
+            if ended and value.get("struck") and ordered - may_change and (name in told) != (value["change"] == "add"):
+                detail = f"{value['change']} {name} was durable, and the members are {_words(told)}"
+                yield Anomaly("lost-change", name, detail, 0, 0, op.seconds)
+            known = told
+        if ended and value.get("unknown"):
+            may_change.add(name)
+
+
+def nobody_else_leads(view: View) -> Iterator[Anomaly]:
+    """Whose removal is durable in a term leads in no later one, until it is to be added again."""
+    removed: dict[str, int] = {}
+    for op in sorted((*view.others, *view.statuses), key=lambda op: op.index):
+        value = op.value
+        if op.f == "members" and value.get("change") == "remove" and value.get("struck") and "term" in value:
+            removed[value["name"]] = value["term"]
+        elif op.f == "members" and value.get("change") == "add":
+            removed.pop(value["name"], None)
+        elif op.f == "status" and value["state"] == "MASTER" and value["term"] > removed.get(value["node"], NEVER):
+            term = removed.pop(value["node"])
+            detail = f"leads in term {value['term']}, removed in term {term}"
+            yield Anomaly("stranger-leads", value["node"], detail, 0, 0, op.seconds)
+
+
+def _words(names: set[str]) -> str:
+    return " ".join(sorted(names)) or "nobody"
+
+
+CHECKS = (one_master_a_term, nothing_falls, nobody_gives_up, members_as_ordered, nobody_else_leads)

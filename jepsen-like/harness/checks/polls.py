@@ -50,10 +50,13 @@ def stale_reads(view: View) -> Iterator[Anomaly]:
 
 
 def readers_at_the_end(view: View) -> Iterator[Anomaly]:
-    """Every reader gets to the end of what is read in the end, where the group has healed."""
-    end = min(final.to for final in view.finals) if view.healed else 0
+    """Every reader that may ask a member gets to the end of what is read in the end, where the group has healed."""
+    end = min(final.to for final in view.finals if final.member) if view.healed else 0
+    members = view.members
     reached: dict[str, int] = {}
     for stream in view.streams:
+        if members is not None and members.isdisjoint(stream.nodes):
+            continue
         last = max((max(page.vlsns) for page in stream.pages if page.vlsns), default=0)
         reached[stream.process] = max(reached.get(stream.process, 0), last)
     for process, last in reached.items():

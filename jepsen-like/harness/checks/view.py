@@ -94,6 +94,8 @@ class Stream:
 
     process: str
     start: int
+    nodes: list[str] = field(default_factory=list)
+    """That it may ask."""
     pages: list[Page] = field(default_factory=list)
 
 
@@ -115,6 +117,8 @@ class FinalRead:
     to: int
     whole: bool
     page: Page
+    member: bool = True
+    """In the end.  What is no member any more serves what it knows, and is to be read no further."""
 
 
 @dataclass
@@ -143,7 +147,7 @@ class View:
                 case "append", _:
                     view.sends.append(_send(open_sends.pop(op.process), op))
                 case "seek", "ok":
-                    streams[op.process] = Stream(op.process, op.value["from"])
+                    streams[op.process] = Stream(op.process, op.value["from"], op.value.get("nodes", []))
                     view.streams.append(streams[op.process])
                 case "poll", "ok":
                     streams[op.process].pages.append(_page(op))
@@ -152,7 +156,8 @@ class View:
                 case "look", "ok":
                     view.looks.append(Look(op.process, open_looks[op.process].time, op.time, op.value["to"]))
                 case "final", "ok" | "info":
-                    view.finals.append(FinalRead(op.value["node"], op.value["to"], op.type == "ok", _page(op)))
+                    whole, member = op.type == "ok", op.value.get("member", True)
+                    view.finals.append(FinalRead(op.value["node"], op.value["to"], whole, _page(op), member))
                 case "status", _:
                     view.statuses.append(op)
                 case _:
@@ -192,8 +197,14 @@ class View:
 
     @property
     def healed(self) -> bool:
-        """Whether every node was read to the end."""
-        return bool(self.finals) and all(final.whole for final in self.finals)
+        """Whether every member was read to the end."""
+        return bool(self.finals) and all(final.whole for final in self.finals if final.member)
+
+    @property
+    def members(self) -> set[str] | None:
+        """In the end, as far as told."""
+        told = [op.value["members"] for op in self.others if op.f == "members" and "members" in op.value]
+        return set(told[-1]) if told else None
 
     @cached_property
     def highest_read(self) -> int:

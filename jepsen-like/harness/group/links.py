@@ -8,7 +8,11 @@ and yet each of the n·(n-1) directed pairs can be cut by itself:
 
 A directed pair that is blocked either *holds*: what is sent on it, ends of connections too, goes on when it is
 healed, as TCP does after lost packets; or *cuts*: connections of the pair are reset, and new ones too.
-A directed pair may be *narrow*: all of its connections together get so many bytes a second.
+A directed pair may be *narrow*: all of its connections together get so many bytes a second; and *long*: what was
+sent on it arrives so much later.
+
+    read ─► a place among the pair's bytes a second ─► the line, ``delay_s`` long ─► not blocked ─► written
+
 The harness's own connections always pass.  Needs no root; ``namespaces`` does the same to packets.
 """
 
@@ -22,10 +26,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from harness.group.callers import owner_of
-from harness.group.partitions import How, Pair
+from harness.group.partitions import UNSHAPED, How, Pair, Shape
 
 READ_BYTES = 1 << 16
+PIECE_S = 0.1
+"""A narrow pair's connections take turns by pieces of this."""
+PIECE_BYTES_MIN = 1_500
+LINE_PIECES_MAX = 64
+"""So many pieces of one connection are on a long line at once."""
 _RESET = struct.pack("ii", 1, 0)
+
+
+_Line = asyncio.Queue[tuple[float, bytes]]
+"""When each piece arrives; an empty one is the end."""
+
+
+def piece_bytes(bytes_per_s: float) -> int:
+    """How much of one connection goes over a pair at once."""
+    return min(READ_BYTES, max(PIECE_BYTES_MIN, int(bytes_per_s * PIECE_S))) if bytes_per_s else READ_BYTES
 
 
 @dataclass(eq=False, slots=True)
@@ -48,8 +66,9 @@ class _Link:
 class Links:
     """All of one group, on one event loop.  ``pids`` gives the running nodes' process ids by name."""
 
-    def __init__(self, pids: Callable[[], dict[str, int]], *, harness_pid: int) -> None:
-        self._pids = pids
+    def __init__(self, pids: Callable[[], dict[str, int]], *, harness_pid: int, shape: Shape = UNSHAPED) -> None:
+        self.pids = pids
+        self._shape = shape
         self._harness_pid = harness_pid
         self._servers: list[asyncio.Server] = []
         self._links: set[_Link] = set()
@@ -72,7 +91,24 @@ class Links:
             except OSError:
                 writer.transport.abort()
 
-        self._servers.append(await asyncio.start_server(called, "127.0.0.1", public_port))
+        listening = socket.socket()
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._hold_little(listening)  # before it listens: a window that was offered is not taken back
+            listening.bind(("127.0.0.1", public_port))
+            self._servers.append(await asyncio.start_server(called, sock=listening, limit=self._held_bytes))
+        except OSError:
+            listening.close()
+            raise
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._shape.queue_bytes if self._shape.bytes_per_s else READ_BYTES
+
+    def _hold_little(self, end: socket.socket) -> None:
+        """Where pairs are narrow: what a sender may have on its way is what a queue before a real link would hold."""
+        if self._shape.bytes_per_s:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._held_bytes)
 
     async def close(self) -> None:
         for server in self._servers:
@@ -123,11 +159,17 @@ class Links:
         self._links.add(link)
         try:
             await self._pass((source, target))
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port, limit=self._held_bytes)
+            self._hold_little(far_writer.get_extra_info("socket"))
             link.writers.append(far_writer)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._pump((source, target), reader, far_writer))
-                tasks.create_task(self._pump((target, source), far_reader, writer))
+                for pair, from_, to in (
+                    ((source, target), reader, far_writer),
+                    ((target, source), far_reader, writer),
+                ):
+                    line: _Line = asyncio.Queue(LINE_PIECES_MAX if self._shaped(source) else 1)
+                    tasks.create_task(self._send(pair, from_, line))
+                    tasks.create_task(self._arrive(pair, line, to))
         except* OSError:
             link.reset()
         finally:
@@ -137,26 +179,49 @@ class Links:
 
     def _source(self, peer_port: int, own_port: int) -> str | None:
         """The calling node; "" for the harness itself; None for nobody we know, such as one that was just killed."""
-        names = {pid: name for name, pid in self._pids().items()}
+        names = {pid: name for name, pid in self.pids().items()}
         names.setdefault(self._harness_pid, "")
         owner = owner_of(peer_port, own_port, names)
         return None if owner is None else names[owner]
 
-    async def _pump(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(READ_BYTES):
-            await self._pass(pair)
-            if rate := self._bytes_per_s.get(pair):
+    def _shaped(self, source: str) -> bool:
+        """The harness's own connections are not."""
+        return bool(source and self._shape)
+
+    async def _send(self, pair: Pair, reader: asyncio.StreamReader, line: _Line) -> None:
+        shaped = self._shaped(pair[0]) and self._shaped(pair[1])
+        delay = self._shape.delay_s if shaped else 0.0
+        while True:
+            rate = self._bytes_per_s.get(pair, self._shape.bytes_per_s if shaped else 0.0)
+            data = await reader.read(piece_bytes(rate))
+            if rate and data:
                 await self._carry(pair, len(data) / rate)
+            await line.put((self._now() + delay, data))
+            if not data:
+                return
+
+    async def _arrive(self, pair: Pair, line: _Line, writer: asyncio.StreamWriter) -> None:
+        while True:
+            due, data = await line.get()
+            if (left := due - self._now()) > 0:
+                await asyncio.sleep(left)
+            await self._pass(pair)
             if writer.is_closing():
+                if not data:
+                    return
                 raise ConnectionResetError("the other half was reset")
+            if not data:
+                writer.write_eof()
+                return
             writer.write(data)
             await writer.drain()
-        await self._pass(pair)
-        if not writer.is_closing():
-            writer.write_eof()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def _carry(self, pair: Pair, seconds: float) -> None:
-        now = asyncio.get_running_loop().time()
+        """Returns when so much more of the pair's time has passed: one byte after the other, of all connections."""
+        now = self._now()
         self._free_s[pair] = done = max(now, self._free_s.get(pair, 0.0)) + seconds
         await asyncio.sleep(done - now)
 

@@ -11,8 +11,10 @@ Nodes' URLs are these addresses, the same for members and clients.  A directed p
             both sides
 
 Rules for addresses need no packet filter, so ``ip``, ``ss`` and ``nsenter`` are all that this takes.  A node's rules
-come before its local addresses; what they kept back is counted by its kernel (``Ip: InAddrErrors OutNoRoutes``).  Delay
-and loss of a share of the packets (netem) are not used.
+come before its local addresses; what they kept back is counted by its kernel (``Ip: InAddrErrors OutNoRoutes``).
+
+A narrow group needs ``tc`` as well: at each node's end a class of HTB for each other node, with a queue of ``QUEUE_S``;
+what goes to the harness has none.  A long one needs a kernel with netem.  Loss of a share of the packets is not used.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Final
 
-from harness.group.partitions import How, Pair
+from harness.group.partitions import UNSHAPED, How, Pair, Shape
 
 SUBNETS: Final = range(256)
 """Of 198.18.0.0/16, which RFC 2544 keeps for tests of networks."""
 PROGRAMS: Final = ("ip", "ss", "nsenter")
 _OURS: Final = re.compile(r"vl(\d+)(-n\d+|v\d+|b)(@.*)?$")
+PACKET_BYTES: Final = 1_514
 _BEFORE_LOCAL: Final = 100
 _LOCAL: Final = 1000
 
@@ -44,7 +47,8 @@ class Refused(Exception):
 class Namespaces:
     """Of one group.  ``open`` makes one."""
 
-    def __init__(self, names: Sequence[str], subnet: int) -> None:
+    def __init__(self, names: Sequence[str], subnet: int, shape: Shape = UNSHAPED) -> None:
+        self._shape = shape
         self._mark = f"vl{os.getpid()}"
         self._names = list(names)
         self._subnet = subnet
@@ -55,16 +59,17 @@ class Namespaces:
         """What is blocked and the kernels' rules change together."""
 
     @classmethod
-    async def open(cls, names: Sequence[str]) -> Namespaces:
+    async def open(cls, names: Sequence[str], *, shape: Shape = UNSHAPED) -> Namespaces:
         """Raises ``Refused``; nothing is left then."""
         if os.geteuid() != 0:
             raise Refused("network namespaces need root")
-        if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
+        needed = (*PROGRAMS, "tc") if shape else PROGRAMS
+        if missing := [program for program in needed if shutil.which(program) is None]:
             raise Refused(
                 f"network namespaces need {' and '.join(missing)} (Debian, Ubuntu: apt-get install iproute2 util-linux)"
             )
         await _sweep()
-        made = cls(names, await _free_subnet())
+        made = cls(names, await _free_subnet(), shape)
         try:
             await made._make()
         except Refused:
@@ -132,6 +137,18 @@ class Namespaces:
                 await _run(*inside, "link", "set", device, "up")
             await _run(*inside, "rule", "add", "pref", str(_LOCAL), "lookup", "local")
             await _run(*inside, "rule", "del", "pref", "0")
+            if self._shape:
+                await self._shape_links(name)
+
+    async def _shape_links(self, name: str) -> None:
+        """What leaves ``name``, for each other node by itself."""
+        others = {number: self.address(other) for number, other in enumerate(self._names, 1) if other != name}
+        lines = shaping(self._shape, others)
+        try:
+            await _run("tc", "-n", self._space(name), "-batch", "-", said="".join(f"{line}\n" for line in lines))
+        except Refused as refused:
+            what = "tc could not shape links (a delay needs a kernel with netem, a rate one with HTB)"
+            raise Refused(f"{what}: {refused}") from None
 
     async def _rules(self, verb: str, pairs: Mapping[Pair, How]) -> None:
         """One call for each node whose rules change."""
@@ -178,6 +195,24 @@ class Namespaces:
         return f"{self._mark}b"
 
 
+def shaping(shape: Shape, addresses: Mapping[int, str]) -> list[str]:
+    """Lines for ``tc -batch``: a class of its own, by number, for what goes to each of ``addresses``."""
+    rate = f"{int(shape.bytes_per_s * 8)}bit" if shape.bytes_per_s else "10gbit"
+    lines = ["qdisc add dev eth0 root handle 1: htb"]
+    for number, address in addresses.items():
+        queue = f"bfifo limit {shape.queue_bytes}"
+        if shape.delay_s:
+            waiting = shape.queue_bytes + shape.bytes_per_s * shape.delay_s
+            packets = int(waiting / PACKET_BYTES) if shape.bytes_per_s else 10_000
+            queue = f"netem delay {shape.delay_s * 1000:g}ms limit {packets}"
+        lines += [
+            f"class add dev eth0 parent 1: classid 1:{number:x} htb rate {rate}",
+            f"qdisc add dev eth0 parent 1:{number:x} handle {number + 16:x}: {queue}",
+            f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {address}/32 flowid 1:{number:x}",
+        ]
+    return lines
+
+
 async def _run(*command: str, said: str = "") -> str:
     """Its output; ``said`` is its input.  Raises ``Refused``."""
     with TemporaryFile() as given:  # a pipe may be closed before it is written to
@@ -191,7 +226,7 @@ async def _run(*command: str, said: str = "") -> str:
             raise Refused(f"{command[0]}: {error.strerror}") from None
         out, errors = await process.communicate()
     if process.returncode != 0:
-        raise Refused(f"{' '.join(command)}: {errors.decode(errors='replace').strip()}")
+        raise Refused(f"{' '.join(command)}: {' '.join(errors.decode(errors='replace').split())}")
     return out.decode(errors="replace")
 
 

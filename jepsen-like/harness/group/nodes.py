@@ -7,14 +7,15 @@ that ends by itself is noted, and started again after ``AGAIN_S``, as whatever r
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from harness.group.links import Links
 from harness.group.namespaces import Namespaces, Refused
-from harness.group.partitions import Partitions
+from harness.group.partitions import UNSHAPED, Partitions, Shape
 from repl.cluster import Cluster, Node, NodeEnded, free_base_port, prepare
 from repl.http.types import Network
 
@@ -24,6 +25,8 @@ GONE_POLL_S = 0.01
 START_S = 60.0
 PORT = 7701
 """Of every node, where each has an address of its own."""
+SPARE = "spare"
+"""Why a node that is no member yet is down."""
 
 SETTINGS: Mapping[str, str | int | float] = {
     "segment_bytes": 1 << 20,
@@ -36,23 +39,32 @@ SETTINGS: Mapping[str, str | int | float] = {
 
 
 class Group:
-    """n1 … nN under ``directory``.  Everything on one event loop, started from its main thread."""
+    """n1 … nN under ``directory``, and spares behind them.  Everything on one event loop, started from its main thread.
 
-    def __init__(self, cluster: Cluster, links: Partitions) -> None:
+    ``member_urls``: where the members know each other; the last ``spares`` of all found nothing.
+    """
+
+    def __init__(
+        self, cluster: Cluster, links: Partitions, member_urls: Mapping[str, str] | None = None, *, spares: int = 0
+    ) -> None:
         self.cluster = cluster
         self.links = links
         self.names = [node.name for node in cluster.nodes]
         self.urls = {node.name: node.url for node in cluster.nodes}
+        self.member_urls = dict(member_urls or self.urls)
+        self.founders = self.names[: len(self.names) - spares]
+        self.listed = list(self.founders)
+        """The members, as far as known."""
+        self.electable = list(self.founders)
+        """Those of them that have a vote."""
         self.may_end: set[str] = set()
         """Nodes whose disk fails, which therefore may end by themselves."""
         self._closed = False
         self._stopped: dict[str, set[str]] = {name: set() for name in self.names}
+        for name in self.names[len(self.founders) :]:
+            self._stopped[name].add(SPARE)
         self._paused: dict[str, set[str]] = {name: set() for name in self.names}
         self._started: set[str] = set()
-
-    @property
-    def majority(self) -> int:
-        return len(self.names) // 2 + 1
 
     def node(self, name: str) -> Node:
         return self.cluster.node(name)
@@ -63,15 +75,42 @@ class Group:
     def directory(self, name: str) -> Path:
         return self.node(name).directory
 
+    def used(self, name: str) -> bool:
+        """Whether it has ever been started."""
+        return SPARE not in self._stopped[name]
+
+    # Members.
+
+    def are_members(self, listed: Iterable[str], electable: Iterable[str]) -> None:
+        """Faults meet these from now on; every node's settings name them, and itself, when it starts next."""
+        self.listed, self.electable = list(listed), list(electable)
+        for name in self.names:
+            self._name_members(name, self.listed)
+
+    def found(self) -> None:
+        """Nobody has a log yet: the settings say who founds the group."""
+        self.are_members(self.founders, self.founders)
+
+    def _name_members(self, name: str, members: Iterable[str]) -> None:
+        path = self.node(name).config_path
+        named = sorted({*members, name}, key=self.names.index)
+        lines = [f"{each} = {json.dumps(self.member_urls[each])}" for each in named]
+        before = path.read_text()
+        text = "\n".join([before.partition("[members]")[0] + "[members]", *lines, ""])
+        if text != before:
+            new = path.with_suffix(".new")
+            new.write_text(text)
+            new.rename(path)  # the node may just be starting
+
     # Life and death.
 
     async def start(self, *, seconds: float = START_S) -> str:
-        """Starts all of them; the master's name once it takes appends on a majority.  Raises ``NodeEnded``,
+        """Starts the founders; the master's name once it takes appends on a majority.  Raises ``NodeEnded``,
         ``TimeoutError``."""
-        for name in self.names:
+        for name in self.founders:
             self._start(name)
         async with asyncio.timeout(seconds):
-            await asyncio.gather(*(self.cluster.answering(node) for node in self.cluster.nodes))
+            await asyncio.gather(*(self.cluster.answering(self.node(name)) for name in self.founders))
             return await self.cluster.serving()
 
     async def stop(self, names: list[str], reason: str) -> list[str]:
@@ -108,8 +147,8 @@ class Group:
                 self.node(name).send(signal.SIGCONT)
 
     def release(self) -> None:
-        """No reason holds any node down or still any more."""
-        for name in self.names:
+        """No reason holds any node down or still any more, but spares that were never used."""
+        for name in filter(self.used, self.names):
             self._paused[name].clear()
             self._stopped[name].clear()
             if self.running(name):
@@ -153,49 +192,43 @@ async def make_group(
     nodes: int,
     settings: Mapping[str, str | int | float],
     between: str = "proxies",
+    spares: int = 0,
+    shape: Shape = UNSHAPED,
 ) -> Group:
-    """A group that is not started yet.  ``between`` its nodes: ``proxies``, or ``namespaces``, networks of their own.
-    Raises ``BadArgument``, ``Refused``."""
-    if between == "proxies":
-        return await _by_proxies(directory, network, nodes, settings)
-    return await _in_namespaces(directory, network, nodes, settings)
+    """A group that is not started yet.  ``between`` its nodes: ``proxies``, or ``namespaces``, networks of their own;
+    ``spares`` more are there to become members.  Raises ``BadArgument``, ``Refused``."""
+    making = _by_proxies if between == "proxies" else _in_namespaces
+    base = free_base_port(2 * (nodes + spares))
+    cluster = prepare(directory, network, nodes=nodes + spares, base_port=base, settings=settings)
+    made, member_urls, links = await making(cluster, base, shape)
+    group = Group(Cluster(cluster.directory, made, network), links, member_urls, spares=spares)
+    if isinstance(links, Links):
+        links.pids = group.pids
+    group.found()
+    return group
 
 
-async def _by_proxies(
-    directory: Path, network: Network, nodes: int, settings: Mapping[str, str | int | float]
-) -> Group:
-    base = free_base_port(2 * nodes)
-    cluster = prepare(directory, network, nodes=nodes, base_port=base, settings=settings)
-    links = Links(lambda: group.pids(), harness_pid=os.getpid())
+async def _by_proxies(cluster: Cluster, base: int, shape: Shape) -> tuple[list[Node], dict[str, str], Partitions]:
+    links = Links(dict, harness_pid=os.getpid(), shape=shape)
     direct = []
     for at, node in enumerate(cluster.nodes):
-        public, port = base + at, base + nodes + at
+        public, port = base + at, base + len(cluster.nodes) + at
         text = node.config_path.read_text()
         node.config_path.write_text(text.replace(f'listen = "127.0.0.1:{public}"', f'listen = "127.0.0.1:{port}"'))
         direct.append(Node(node.name, node.directory, f"http://127.0.0.1:{port}"))
         await links.open(node.name, public, port)
-    group = Group(Cluster(cluster.directory, direct, network), links)
-    return group
+    return direct, {node.name: node.url for node in cluster.nodes}, links
 
 
-async def _in_namespaces(
-    directory: Path, network: Network, nodes: int, settings: Mapping[str, str | int | float]
-) -> Group:
-    base = free_base_port(nodes)
-    cluster = prepare(directory, network, nodes=nodes, base_port=base, settings=settings)
-    spaces = await Namespaces.open([node.name for node in cluster.nodes])
-    addresses = {
-        f"127.0.0.1:{base + at}": f"{spaces.address(node.name)}:{PORT}" for at, node in enumerate(cluster.nodes)
-    }
+async def _in_namespaces(cluster: Cluster, base: int, shape: Shape) -> tuple[list[Node], dict[str, str], Partitions]:
+    spaces = await Namespaces.open([node.name for node in cluster.nodes], shape=shape)
     moved = []
-    for node in cluster.nodes:
+    for at, node in enumerate(cluster.nodes):
+        listen = f"{spaces.address(node.name)}:{PORT}"
         text = node.config_path.read_text()
-        for old, new in addresses.items():
-            text = text.replace(old, new)
-        node.config_path.write_text(text)
-        url = f"http://{spaces.address(node.name)}:{PORT}"
-        moved.append(Node(node.name, node.directory, url, launcher=spaces.launcher(node.name)))
-    return Group(Cluster(cluster.directory, moved, network), spaces)
+        node.config_path.write_text(text.replace(f'listen = "127.0.0.1:{base + at}"', f'listen = "{listen}"'))
+        moved.append(Node(node.name, node.directory, f"http://{listen}", launcher=spaces.launcher(node.name)))
+    return moved, {node.name: node.url for node in moved}, spaces
 
 
 __all__ = ["SETTINGS", "Group", "NodeEnded", "Refused", "make_group"]

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Pair = tuple[str, str]
 """A directed pair of nodes: from, to."""
 How = Literal["hold", "cut"]
+QUEUE_S = 0.4
+"""How much waits before a narrow link; what comes then is dropped, or its sender is held back."""
+QUEUE_BYTES_MIN = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What every directed pair of nodes carries: all of its connections together so many bytes a second, each byte so
+    much later.  0: as fast as it goes."""
+
+    bytes_per_s: float = 0.0
+    delay_s: float = 0.0
+
+    @property
+    def queue_bytes(self) -> int:
+        return max(QUEUE_BYTES_MIN, int(self.bytes_per_s * QUEUE_S))
+
+    def __bool__(self) -> bool:
+        return bool(self.bytes_per_s or self.delay_s)
+
+
+UNSHAPED = Shape()
 
 
 class Partitions(Protocol):

@@ -1,8 +1,8 @@
 """Strikes faults as planned, notes each beginning and end in the history, and counts those that struck.
 
 A fault *struck* when it met what it is about: a kill or pause a running process, a partition something that it kept
-back or cut, a clock a process that reads it, a disk data or a call, a transfer a master that handed over.  Only those
-count.
+back or cut, a clock a process that reads it, a disk data or a call, a transfer a master that handed over, a change of
+the members a list that shows it.  Only those count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from harness.group.nodes import Group
 from harness.group.watch import Watch
 from harness.nemesis import clock, disk
+from harness.nemesis.changing import Changing
 from harness.nemesis.plan import Strike
 from harness.nemesis.targets import nodes_hit, pairs_hit
 from harness.ops import Recorder
@@ -42,6 +43,7 @@ class Nemesis:
         self._recorder = recorder
         self._fragile = list(fragile)
         self._number = 0
+        self.changing = Changing(group, network, recorder, stay=self._fragile)
 
     async def run(self, strikes: Sequence[Strike]) -> None:
         """Returns when the last of them has ended.  A cancel leaves what is under way to ``Group.release``."""
@@ -57,19 +59,19 @@ class Nemesis:
         chance = Random(strike.draw)
         match strike.kind:
             case "kill" | "pause" | "clock":
-                running = [name for name in self._group.names if self._group.running(name)]
-                nodes = nodes_hit(strike.way, self._group.names, running, self._watch.master, chance)
+                running = [name for name in self._group.listed if self._group.running(name)]
+                nodes = nodes_hit(strike.way, self._group.electable, running, self._watch.master, chance)
             case "disk":
                 nodes = [chance.choice(self._fragile)]
             case _:
                 nodes = []
         strikes = {"kill": self._kill, "pause": self._pause, "partition": self._partition}
-        strikes |= {"clock": self._clock, "disk": self._disk, "transfer": self._transfer}
+        strikes |= {"clock": self._clock, "disk": self._disk, "transfer": self._transfer, "members": self._members}
         struck = await strikes[strike.kind](strike, number, nodes, chance)
         self.now.pop(number, None)
         if struck:
             self.struck[strike.kind] += 1
-            self.ways[f"{strike.kind} {strike.way}"] += 1
+            self.ways[f"{strike.kind} {self.changing.went.get(number, strike.way)}"] += 1
 
     def _begins(self, strike: Strike, number: int, nodes: Sequence[str], **more: Any) -> None:
         self.now[number] = f"{strike.kind} {' '.join(nodes)}"
@@ -97,7 +99,7 @@ class Nemesis:
 
     async def _partition(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
         links = self._group.links
-        pairs = pairs_hit(strike.way, self._group.names, self._watch.master, chance)
+        pairs = pairs_hit(strike.way, self._group.electable, self._watch.master, chance)
         how = chance.choice(("hold", "hold", "cut"))
         cut_after = chance.random() < 0.5
         await links.block(pairs, "cut" if how == "cut" else "hold")
@@ -146,7 +148,7 @@ class Nemesis:
         self._begins(strike, number, [master] if master is not None else [])
         if master is None:
             return self._ends(strike, number, False)
-        others = [name for name in self._group.names if name != master]
+        others = [name for name in self._group.electable if name != master]
         heir = f"?to={chance.choice(others)}" if strike.way == "named" else ""
         try:
             url = f"{self._group.urls[master]}/v1/admin/transfer{heir}"
@@ -154,6 +156,9 @@ class Nemesis:
         except VlsnLogError:
             status = 0
         return self._ends(strike, number, status == 200, status=status)
+
+    async def _members(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        return await self.changing.strike(strike, number, chance, self.now)
 
     async def _failing_calls(self, strike: Strike, number: int, name: str, chance: Random) -> bool:
         pid = self._group.pids().get(name)

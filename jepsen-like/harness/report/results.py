@@ -36,6 +36,10 @@ def command(options: Options) -> str:
         words.append(f"--interval {options.interval_s:g}")
     if options.between != "auto":
         words.append(f"--between {options.between}")
+    if options.shape.bytes_per_s:
+        words.append(f"--link-rate {options.shape.bytes_per_s * 8:.0f}bit")
+    if options.shape.delay_s:
+        words.append(f"--link-delay {options.shape.delay_s * 1000:g}ms")
     if "disk" in options.kinds:
         words.append(f"--disk {','.join(options.disk_ways)}")
     return " ".join(words)
@@ -54,6 +58,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "seed": outcome.options.seed,
         "command": command(outcome.options),
         "between": outcome.between,
+        "members": outcome.members,
         "polls": outcome.polls,
         "entries_read": outcome.entries,
         "entries_audited": outcome.audited,

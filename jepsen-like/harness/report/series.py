@@ -81,17 +81,30 @@ def series_of(history: Sequence[Op]) -> Series:
         stretches=stretches,
         faults=faults,
         ended=[op for op in history if op.f == "ended"],
-        without_majority=without_majority(stretches, faults, last),
+        without_majority=without_majority(stretches, faults, last, electorates(history)),
     )
 
 
-def without_majority(stretches: Sequence[Stretch], faults: Sequence[Fault], last: float) -> list[tuple[float, float]]:
-    """From what is seen: who answers nobody, is killed or paused, and which pairs are parted."""
-    names = sorted({stretch.node for stretch in stretches})
+def electorates(history: Iterable[Op]) -> list[tuple[float, list[str]]]:
+    """Who had a vote from when on, as told."""
+    return [(op.seconds, op.value["electable"]) for op in history if op.f == "members" and "electable" in op.value]
+
+
+def without_majority(
+    stretches: Sequence[Stretch],
+    faults: Sequence[Fault],
+    last: float,
+    voting: Sequence[tuple[float, list[str]]] = (),
+) -> list[tuple[float, float]]:
+    """From what is seen: who answers nobody, is killed or paused, and which pairs are parted; of those that have a vote
+    then, by default of all."""
+    names = voting[0][1] if voting else sorted({stretch.node for stretch in stretches})
     spans = [(each.start_s, each.end_s) for each in stretches] + [(each.start_s, each.end_s) for each in faults]
+    moments = {0.0, last, *(at for span in spans for at in span), *(at for at, _ in voting)}
     found: list[tuple[float, float]] = []
-    for start, end in pairwise(sorted({0.0, last, *(at for span in spans for at in span)})):
+    for start, end in pairwise(sorted(moments)):
         middle = (start + end) / 2
+        names = next((told for at, told in reversed(voting) if at <= middle), names)
         struck = [fault for fault in faults if fault.start_s <= middle < fault.end_s]
         down = {name for fault in struck if fault.kind in ("kill", "pause") for name in fault.nodes}
         down |= {each.node for each in stretches if each.start_s <= middle < each.end_s and each.state == GONE}
@@ -158,6 +171,8 @@ def _faults(history: Iterable[Op], last: float) -> list[Fault]:
                 detail = f"{op.value['how']}s " + ", ".join(
                     f"{source}→{target}" for source, target in op.value["pairs"]
                 )
+            elif op.f == "members":
+                detail = op.value["step"]
             elif op.f == "clock":
                 detail = ", ".join(f"{name} {offset:+g} s" for name, offset in op.value["offsets"].items())
             found[number] = Fault(number, op.f, op.value["way"], op.value["nodes"], op.seconds, last)

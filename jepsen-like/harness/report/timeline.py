@@ -13,13 +13,13 @@ from harness.checks import Anomaly
 from harness.ops import Op
 from harness.report.axes import HEIGHTS, LEFT, WIDE, WIDTH, Frame
 from harness.report.results import command, verdict
-from harness.report.series import END_STATES, Fault, Series, Stretch, series_of
+from harness.report.series import END_STATES, GONE, Fault, Series, Stretch, series_of
 from harness.run import Outcome
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 DIGIT = 6.5
 """Pixels that a digit of a term takes."""
-KINDS_SHOWN = ("kill", "pause", "disk", "clock", "transfer", "partition")
+KINDS_SHOWN = ("kill", "pause", "disk", "clock", "transfer", "members", "partition")
 
 
 def write_timeline(outcome: Outcome, history: Sequence[Op], path: Path) -> None:
@@ -38,7 +38,7 @@ def page(outcome: Outcome, history: Sequence[Op]) -> str:
         "command": escape(command(options)),
         "tiles": _tiles(outcome),
         "anomalies": _anomalies(outcome),
-        "chart": chart(series, options.nodes, list(outcome.found.all())),
+        "chart": chart(series, _names(series, options.nodes), list(outcome.found.all())),
         "legend": _legend(series),
         "faults": _fault_table(series.faults),
         "data": _data(series),
@@ -49,16 +49,21 @@ def page(outcome: Outcome, history: Sequence[Op]) -> str:
     return text
 
 
-def chart(series: Series, nodes: int, anomalies: Iterable[Anomaly]) -> str:
+def _names(series: Series, nodes: int) -> list[str]:
+    """The founders, and every other node that was ever seen up."""
+    seen = {stretch.node for stretch in series.stretches if stretch.state != GONE}
+    return sorted({f"n{number}" for number in range(1, nodes + 1)} | seen)
+
+
+def chart(series: Series, names: list[str], anomalies: Iterable[Anomaly]) -> str:
     """The SVG: appends, waits, a lane a node, a lane for partitions."""
-    names = [f"n{number}" for number in range(1, nodes + 1)]
     frame = Frame(series.seconds, names)
     parts = [
         *_no_majority(series, frame),
         *frame.axis(),
         *_appends(series, frame),
         *_waits(series, frame),
-        *(part for stretch in series.stretches for part in _state(stretch, frame)),
+        *(part for each in series.stretches if each.node in names for part in _state(each, frame)),
         *(part for fault in series.faults for part in _fault(fault, frame)),
     ]
     for anomaly in anomalies:

@@ -6,6 +6,7 @@ Entries of the log's own are shown too, so that a page must go on exactly where 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Iterable
 from random import Random
 
 import msgspec
@@ -34,14 +35,21 @@ class Row(msgspec.Struct):
 
 
 class Positions:
-    """How far each reader is."""
+    """How far each reader is, and which nodes it may ask."""
 
     def __init__(self) -> None:
         self.next: dict[str, int] = {}
+        self.nodes: dict[str, list[str]] = {}
 
-    def behind(self, vlsn: int) -> list[str]:
-        """Readers that have not read ``vlsn``."""
-        return sorted(name for name, position in self.next.items() if position <= vlsn)
+    def begins(self, process: str, nodes: Iterable[str]) -> int:
+        self.nodes[process] = list(nodes)
+        self.next[process] = 1
+        return 1
+
+    def behind(self, vlsn: int, members: Collection[str]) -> list[str]:
+        """Readers of ``members`` that have not read ``vlsn``."""
+        asking = [name for name, nodes in self.nodes.items() if not set(members).isdisjoint(nodes)]
+        return sorted(name for name in asking if self.next[name] <= vlsn)
 
 
 async def follow(
@@ -56,7 +64,7 @@ async def follow(
 ) -> None:
     """Follows from the first VLSN on, for ever.  ``restless``: how often a second it lets go, and begins again where it
     stood or, sometimes, somewhere before; not any more once ``settled``."""
-    at = positions.next[process] = 1
+    at = positions.begins(process, urls)
     while True:
         recorder.record(process, "ok", "seek", {"from": at, "nodes": list(urls)})
         lasts = chance.expovariate(restless) if restless and not settled.is_set() else None
@@ -77,7 +85,7 @@ async def look(
     process: str, urls: dict[str, str], recorder: Recorder, positions: Positions, *, chance: Random, rate: float
 ) -> None:
     """Reads what is new, linearizable, about ``rate`` times a second, for ever: ``look`` says up to which VLSN."""
-    at = positions.next[process] = 1
+    at = positions.begins(process, urls)
     recorder.record(process, "ok", "seek", {"from": at, "nodes": list(urls)})
     async with connect(",".join(urls.values()), timeout_s=LOOK_TIMEOUT_S) as client:
         while True:
@@ -103,7 +111,9 @@ def _note(process: str, page: Page, recorder: Recorder) -> None:
     recorder.record(process, "ok", "poll", value)
 
 
-async def read_all(node: str, url: str, to_vlsn: int, network: Network, recorder: Recorder) -> bool:
+async def read_all(
+    node: str, url: str, to_vlsn: int, network: Network, recorder: Recorder, *, member: bool = True
+) -> bool:
     """What ``node`` alone serves from its first VLSN to ``to_vlsn``, noted as ``final``; whether that is all of it.
     What it serves of a log that it does not serve to the end is ``info``, up to where it got."""
     vlsns: list[int] = []
@@ -125,6 +135,7 @@ async def read_all(node: str, url: str, to_vlsn: int, network: Network, recorder
         error = str(fault)[:200]
     whole = at > to_vlsn
     value = {"node": node, "to": min(to_vlsn, at - 1), "vlsns": vlsns, "terms": terms, "numbers": numbers}
+    value |= {} if member else {"member": False}
     recorder.record("final", "ok" if whole else "info", "final", value, error)
     return whole
 

@@ -1,0 +1,65 @@
+"""The members as a master lists them, and one change of them.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The members as a master lists them, known durable."""
+
+    term: int
+    vlsn: int
+    members: Mapping[str, str]
+    """Incarnations by name."""
+    electable: frozenset[str]
+    joining: frozenset[str]
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Listed:
+        """From ``GET /v1/group``."""
+        members = document["members"]
+        return cls(
+            document["term"],
+            document["vlsn"],
+            {each["name"]: each["incarnation"] for each in members},
+            frozenset(each["name"] for each in members if each["electable"]),
+            frozenset(each["name"] for each in members if each["joining"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change.  ``change`` is what a master is asked for; ``readmit`` asks nobody, the node comes back wiped."""
+
+    change: str
+    name: str
+    secondary: bool = False
+    fresh: bool = False
+    """What the node has is removed before."""
+
+    def body(self, url: str) -> dict[str, Any]:
+        """Of ``POST /v1/admin/group``."""
+        if self.change == "add":
+            return {"change": "add", "name": self.name, "url": url, "secondary": self.secondary}
+        return {"change": self.change, "name": self.name}
+
+    def done(self, before: Listed, now: Listed) -> bool:
+        match self.change:
+            case "add":
+                return self.name in now.members
+            case "remove":
+                return self.name not in now.members
+            case "promote":
+                return self.name in now.electable | now.joining
+            case _:
+                return now.members.get(self.name) not in (None, before.members.get(self.name))
+
+    def __str__(self) -> str:
+        words = "add" * (self.change == "add" and not self.secondary) or self.change
+        if self.change == "add" and self.secondary:
+            words = "add, secondary,"
+        return f"{words} {self.name}{', wiped' if self.fresh else ''}"

@@ -1,0 +1,118 @@
+"""The group's members, asked and changed as a person does it: by ``/v1/group`` and ``/v1/admin/group``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from harness.group.members import Listed, Step
+from harness.group.nodes import Group
+from repl.http import problem
+from repl.http.types import Network
+from vlsn.errors import NotMaster, Unreachable, VlsnLogError
+
+ASK_S = 3.0
+ORDER_S = 15.0
+"""A master waits 10 s for a change to be durable."""
+AGAIN_S = 0.3
+HOPS_MAX = 3
+_JSON = {"Content-Type": "application/json"}
+
+
+class Membership:
+    """Of one group.  What it learns it tells the group's settings."""
+
+    def __init__(self, group: Group, network: Network) -> None:
+        self._group = group
+        self._network = network
+
+    async def settled(self, until_s: float, holds: Callable[[Listed], bool] = lambda _: True) -> Listed | None:
+        """The members as they are now, no change being under way, once they are such that ``holds``; None where nobody
+        could say so by ``until_s`` of the loop's clock."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < until_s:
+            listed = await self._listed()
+            if listed is not None:
+                self._group.are_members(listed.members, listed.electable)
+                if holds(listed):
+                    return listed
+            await asyncio.sleep(AGAIN_S)
+        return None
+
+    async def _listed(self) -> Listed | None:
+        """As the master of the highest term lists them, if that is durable, and a majority still follows it then."""
+        documents = await asyncio.gather(*(self._asked(url) for url in self._group.urls.values()))
+        leading = [
+            (document["term"], url, document)
+            for url, document in zip(self._group.urls.values(), documents, strict=True)
+            if document.get("state") == "MASTER" and document["durable"]
+        ]
+        if not leading:
+            return None
+        _, url, document = max(leading, key=lambda each: each[:2])
+        confirming = f"{url}/v1/entries?from={document['vlsn']}&limit=1&kinds=all&consistency=linearizable"
+        try:
+            answer = await self._network.request("GET", confirming, timeout_s=ASK_S)
+        except VlsnLogError:
+            return None
+        return Listed.of(document) if answer.status == 200 else None
+
+    async def _asked(self, url: str) -> dict[str, Any]:
+        """Empty where the node does not say."""
+        try:
+            answer = await self._network.request("GET", f"{url}/v1/group", timeout_s=ASK_S)
+        except VlsnLogError:
+            return {}
+        if answer.status != 200:
+            return {}
+        return msgspec.json.decode(bytes(answer.body), type=dict[str, Any])
+
+    async def order(self, step: Step, before: Listed, until_s: float) -> Ordered:
+        """Asks for it again and again until it is done, or ``until_s``."""
+        loop = asyncio.get_running_loop()
+        ordered = Ordered(why="nobody led")
+        while loop.time() < until_s:
+            listed = await self.settled(until_s)
+            if listed is None:
+                break
+            if step.done(before, listed):
+                return Ordered(done=True)
+            await self._ask_for(step, ordered)
+            await asyncio.sleep(AGAIN_S)
+        return ordered
+
+    async def _ask_for(self, step: Step, ordered: Ordered) -> None:
+        """One member after the other, until it is taken, or refused by one that leads."""
+        body = msgspec.json.encode(step.body(self._group.member_urls[step.name]))
+        for name in self._group.listed:
+            url = f"{self._group.urls[name]}/v1/admin/group"
+            try:
+                for _ in range(HOPS_MAX):
+                    answer = await self._network.request("POST", url, headers=_JSON, body=body, timeout_s=ORDER_S)
+                    if answer.status != 307:
+                        break
+                    url = answer.headers["Location"]
+                refusal = None if answer.status == 200 else problem.error_of(bytes(answer.body))
+            except VlsnLogError as error:
+                refusal = error
+            if refusal is None:
+                return
+            ordered.why = f"{refusal.slug}: {refusal}"
+            lost = isinstance(refusal, Unreachable) and not refusal.refused
+            ordered.unknown |= lost or not refusal.retry_safe
+            if not isinstance(refusal, NotMaster | Unreachable):
+                return
+
+
+@dataclass(slots=True)
+class Ordered:
+    """What became of an order."""
+
+    done: bool = False
+    unknown: bool = False
+    """Not done, and may be done later: not everybody who was asked has refused."""
+    why: str = ""

@@ -1,0 +1,117 @@
+"""Members come, go and come back while other faults strike: one step at a time, each seen through to its end.
+
+who is a member now? ─► draw a step ─► the node is there ─► order it until it is done ─► who is a member now?
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final
+
+from harness.group.members import Listed, Step
+from harness.group.membership import Membership, Ordered
+from harness.group.nodes import SPARE, Group
+from harness.nemesis import disk
+from harness.nemesis.plan import Strike
+from harness.nemesis.steps import draw
+from harness.ops import Recorder
+from repl.http.types import Network
+
+SPARES: Final = 2
+PATIENCE_S: Final = 20.0
+"""How long beyond its strike a step may take: nodes start meanwhile, and other faults hold it up."""
+POLL_S: Final = 0.1
+
+
+class Changing:
+    """Of one run.  ``stay``: members that are never removed, and the only ones that are wiped."""
+
+    def __init__(self, group: Group, network: Network, recorder: Recorder, *, stay: Sequence[str]) -> None:
+        self._group = group
+        self._membership = Membership(group, network)
+        self._recorder = recorder
+        self._stay = stay
+        self._loose: set[str] = set()
+        """Of whom a change may still come that was asked for and not answered."""
+        self._busy = False
+        self.went: dict[int, str] = {}
+        """Which change each strike came to, by its number."""
+
+    def begin(self) -> None:
+        """Notes whom the group begins with."""
+        self._note("founded", {"members": self._group.listed, "electable": self._group.electable})
+
+    async def strike(self, strike: Strike, number: int, chance: Random, now: dict[int, str]) -> bool:
+        """Notes its beginning and its end; whether the members were changed.  Nothing happens while another step is not
+        through."""
+        if self._busy:
+            return False
+        self._busy = True
+        try:
+            return await self._strike(strike, number, chance, now)
+        finally:
+            self._busy = False
+
+    async def _strike(self, strike: Strike, number: int, chance: Random, now: dict[int, str]) -> bool:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + strike.lasts_s + PATIENCE_S
+        before = await self._membership.settled(until_s)
+        if before is None:
+            return False
+        step = draw(
+            strike.way,
+            before,
+            self._group.names,
+            votes_min=len(self._group.founders),
+            stay=self._stay,
+            keep=self._loose,
+            chance=chance,
+        )
+        if step is None:
+            return False
+        now[number] = f"members {step}"
+        self.went[number] = "secondary" if step.secondary else step.change
+        told = {"change": step.change, "name": step.name, "nodes": [step.name], "way": self.went[number]}
+        self._note("begin", {"id": number, **told, "step": str(step), **_members(before)}, kind="nemesis")
+        ordered = await self._do(step, before, strike, number, until_s)
+        after = await self._membership.settled(loop.time() + PATIENCE_S)
+        if ordered.unknown:
+            self._loose.add(step.name)
+        ending = {"id": number, "struck": ordered.done, **told, "unknown": ordered.unknown, "why": ordered.why}
+        self._note("end", {**ending, **(_members(after) if after is not None else {})}, kind="nemesis")
+        return ordered.done
+
+    async def _do(self, step: Step, before: Listed, strike: Strike, number: int, until_s: float) -> Ordered:
+        reason = f"members {number}"
+        group, loop = self._group, asyncio.get_running_loop()
+        if step.fresh and group.used(step.name):
+            await group.stop([step.name], reason)
+            disk.wipe(group.directory(step.name))
+            if step.change == "readmit":
+                await asyncio.sleep(strike.lasts_s)
+            group.start_again([step.name], reason)
+        if step.change == "readmit":
+            seen = await self._membership.settled(until_s, lambda listed: step.done(before, listed))
+            return Ordered(done=seen is not None, why="" if seen is not None else "not admitted again in time")
+        if not group.used(step.name):
+            group.start_again([step.name], SPARE)
+        while not group.running(step.name) and loop.time() < until_s:  # noqa: ASYNC110  another process's
+            await asyncio.sleep(POLL_S)
+        return await self._membership.order(step, before, until_s)
+
+    async def at_rest(self, seconds: float) -> Listed | None:
+        """The members in the end, nobody joining any more, noted; None where nobody says so in time."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        listed = await self._membership.settled(until_s, lambda listed: not listed.joining)
+        if listed is not None:
+            self._note("end", _members(listed))
+        return listed
+
+    def _note(self, phase: str, value: dict[str, Any], kind: str = "group") -> None:
+        self._recorder.record(kind, "info", "members", {"phase": phase, **value})
+
+
+def _members(listed: Listed) -> dict[str, Any]:
+    return {"members": list(listed.members), "electable": sorted(listed.electable), "term": listed.term}
