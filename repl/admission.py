@@ -36,7 +36,7 @@ class Admission:
         self._lead = lead
         self._log = lead.log
         self._once = Once(lead.log, self._repeat, self._lacks)
-        self._gate = Gate(self._put)
+        self._gate = Gate(self._put, self.open)
         self._settling = True
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -92,7 +92,7 @@ class Admission:
         lacking = self._lacking(acks)
         if lacking and not self._settling:
             raise InsufficientReplicas(lacking)
-        return lacking or ("appends before this one wait for replicas; try again" if self._gate else "")
+        return lacking or ("appends before this one wait; try again" if self._gate else "")
 
     def _lacking(self, acks: Acks) -> str:
         """What is missing for ``acks``, "" for nothing."""
@@ -109,7 +109,7 @@ class Admission:
         lead = self._lead
         if self._gate and not lead.handing_over.holds_back and lead.book is not None and not lead.has_ended:
             self._gate.release(lambda append: not self._lacking(append.acks))
-            if not self._settling:
+            if not self._settling and not self._gate.in_doubt:
                 self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
 
     # A producer's.
@@ -117,7 +117,7 @@ class Admission:
     def _repeat(self, append: ProducerAppend) -> None:
         """It is in the log already; answered never from within its submission."""
         if append.submission is not None:
-            self._spawn(self._compare(append))
+            append.doubt = self._spawn(self._compare(append))
             return
         lead = self._lead
         assert lead.book is not None
@@ -144,12 +144,13 @@ class Admission:
 
     def _lacks(self, append: Append, error: VlsnLogError) -> None:
         """What it follows on is not in this log."""
-        self._spawn(self._refuse(append, error))
+        append.doubt = self._spawn(self._refuse(append, error))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name="producer's append")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _refuse(self, append: Append, error: VlsnLogError) -> None:
         """For good, so only once a majority has confirmed that this node leads: one that was unseated and does not know

@@ -7,6 +7,7 @@ called on the event loop's thread, and nothing blocks it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,6 +65,12 @@ Done = Callable[[Appended | VlsnLogError], None]
 
 class Pending(Protocol):
     """One append under way."""
+
+    @property
+    def doubt(self) -> asyncio.Future[None] | None:
+        """Done once it is decided whether this one is refused, where that takes a while: what comes behind it in its
+        sender's order waits, for after a refusal nothing of that is logged."""
+        ...
 
     def expire(self) -> None:
         """Its time is over: ``done`` is called now with ``OutcomeUnknown``, unless it was called before.

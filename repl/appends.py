@@ -9,6 +9,7 @@ again: it waits for the same, in no order.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
@@ -24,7 +25,7 @@ from vlsn.seconds import Seconds
 class Append(Pending):
     """One append of a client; ``done`` is called exactly once."""
 
-    __slots__ = ("acks", "done", "held", "settled", "since")
+    __slots__ = ("acks", "done", "doubt", "held", "settled", "since")
 
     def __init__(self, submission: Submission, acks: Acks, done: Done, since: float) -> None:
         super().__init__(submission)
@@ -32,6 +33,7 @@ class Append(Pending):
         self.done = done
         self.since = since
         self.settled = False
+        self.doubt: asyncio.Future[None] | None = None
         self.held = ""
         """Why it is not in the log's queue yet (``repl.gate``)."""
 

@@ -19,7 +19,8 @@ then ``problem_bytes`` of a problem document, padded with zeros to 8.
 
 1. Ids rise by one from any start.  2. Answers come in the order of the ids.  3. After one refusal every
 later request of the connection is refused with the same type, so a pipelined run never has a hole inside; one that
-was held back when that happened, too (``repl.gate``).
+was held back when that happened, too (``repl.gate``).  Behind one of which the node has yet to find out whether it is
+refused, a producer's that may be unknown say, nothing is taken.
 4. Anything else in a message is a ``BadBody`` and ends the connection.
 """
 

@@ -6,6 +6,7 @@
 1. Answers leave in the order of the requests, whatever order the node gives them in.  2. After the first refusal
 every request behind it is refused, with the same type and ``after``, the id refused first: unsubmitted what comes
 later, taken back what is held and not logged; what may be logged already keeps its own true answer.
+While nobody knows yet whether one is refused (``Pending.doubt``), nothing more is read.
 3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet;
 then nothing more is read.  4. When the producer leaves, what it submitted stays submitted; its answers are dropped.
 5. Where others have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
@@ -111,6 +112,7 @@ class _Producer:
         self._slots: deque[_Slot] = deque()
         self._bytes = 0
         self._next_id: int | None = None
+        self._doubt: asyncio.Future[None] | None = None
         self._refused: tuple[int, VlsnLogError] | None = None
         self._answers: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -142,6 +144,7 @@ class _Producer:
             len(self._slots) >= REQUESTS_IN_FLIGHT_MAX
             or self._bytes >= PRODUCER_BYTES_IN_FLIGHT_MAX
             or self._waiting is not None
+            or (self._doubt is not None and not self._doubt.done() and self._refused is None)
         )
 
     def _take(self, message: bytes) -> bool:
@@ -187,6 +190,9 @@ class _Producer:
         except QueueFull:
             self._release(slot)
             return False
+        self._doubt = slot.pending.doubt
+        if self._doubt is not None:
+            self._doubt.add_done_callback(lambda _: self._wake_receiver())
         return True
 
     def _again(self) -> bool:

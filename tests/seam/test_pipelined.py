@@ -58,3 +58,92 @@ def test_what_is_held_behind_an_append_that_expires_is_refused_with_it(expires: 
         assert not group.fatal
 
     run(main())
+
+
+PRODUCER = 0xFEDC_BA98_7654_3210
+REFUSED_LATER = {
+    "unknown-producer": ((PRODUCER + 1, 5), b"x"),
+    "out-of-sequence, for what comes before it is not there": ((PRODUCER, 7), b"x"),
+    "out-of-sequence, for it was another one": ((PRODUCER, 0), b"x"),
+}
+"""Submissions that a master refuses only once a majority has confirmed that it leads, or the original was read."""
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("which", REFUSED_LATER)
+def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused_with_it(which: str, held: bool) -> None:
+    """It is sent while nobody knows yet what becomes of the one before it; ``held``: and by a master that holds both
+    back, for it hands over.  Another connection's appends go on."""
+
+    async def main() -> None:
+        group = Group(72)
+        await group.start()
+        await group.serving()
+        master = group.master
+        url = f"{group.url(master)}/v1/produce"
+        channel = await group.client.connect(url, message_bytes_max=1 << 20, timeout_s=5.0)
+        producer, value = REFUSED_LATER[which]
+        named = batch.encode([b"first"], producer=(PRODUCER, 0))
+        await channel.send(request_header(0, Acks.MAJORITY, 10_000, 0) + named)
+        assert decode_answers(await channel.receive())[0].done
+        group.nodes[master].opened().ring.restart(group.nodes[master].opened().range.last)  # what it was is on disk
+        lead = group.nodes[master].lead
+        assert lead is not None
+        transfer = None
+        if held:
+            heir = next(name for name in group.names if name != master)
+            group.net.block(heir, master)
+            group.net.block(master, heir)
+            transfer = asyncio.create_task(
+                group.client.request("POST", f"{group.url(master)}/v1/admin/transfer?to={heir}", timeout_s=5.0)
+            )
+            await group.until(lambda: lead.handing_over.holds_back, "appends are held back")
+        other = asyncio.create_task(group.append(b"of another connection"))
+        await channel.send(request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"before"]))
+        await channel.send(request_header(2, Acks.MAJORITY, 10_000, 0) + batch.encode([value], producer=producer))
+        for number in (3, 4):
+            await channel.send(request_header(number, Acks.MAJORITY, 10_000) + batch.encode([b"behind"]))
+        answers: list[Answer] = []
+        while len(answers) < 4:
+            answers += decode_answers(await channel.receive())
+        assert [answer.done for answer in answers] == [True, False, False, False]
+        assert {problem.error_of(answer.problem).slug for answer in answers[1:]} == {which.partition(",")[0]}
+        assert [b'"after":2' in answer.problem for answer in answers[1:]] == [False, True, True]
+        assert (await other)[0] == 200
+        if transfer is not None:
+            await transfer
+        assert sorted((await group.read(master)).values()) == [b"before", b"first", b"of another connection"]
+        await channel.close()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_submission_that_was_here_before_keeps_nobody_behind_it_from_being_logged() -> None:
+    """Sent again with what came behind it, as a client does that has lost its connection: in order, all of it once."""
+
+    async def main() -> None:
+        group = Group(73)
+        await group.start()
+        await group.serving()
+        master = group.master
+        for turn in range(2):
+            channel = await group.client.connect(
+                f"{group.url(master)}/v1/produce", message_bytes_max=1 << 20, timeout_s=5.0
+            )
+            log = group.nodes[master].opened()
+            log.ring.restart(log.range.last)  # the originals are read from the segment
+            for number in range(10 + 10 * turn):
+                data = batch.encode([b"%02d" % number], producer=(PRODUCER, number))
+                await channel.send(request_header(number, Acks.MAJORITY, 10_000, 0) + data)
+            answers: list[Answer] = []
+            while len(answers) < 10 + 10 * turn:
+                answers += decode_answers(await channel.receive())
+            assert [answer.duplicate for answer in answers] == [True] * 10 * turn + [False] * 10
+            await channel.close()
+        assert list((await group.read(master)).values()) == [b"%02d" % number for number in range(20)]
+        await group.stop()
+        assert not group.fatal
+
+    run(main())

@@ -44,6 +44,7 @@ class MemoryPending:
     appended: Appended
     done: Done
     answered: bool = False
+    doubt: asyncio.Future[None] | None = None
 
     def finish(self, result: Appended | VlsnLogError) -> None:
         if not self.answered:
