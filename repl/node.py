@@ -176,7 +176,7 @@ class Node:
         end, durable = (log.history.last_term, log.range.last), (log.history.term_of(log.dtvlsn), log.dtvlsn)
         self.restoration.members = self.members.urls
         await self._close_log(why)
-        await self.restoration.run(why, end=end, durable=durable)
+        await self.restoration.run(why, end=end, durable=durable, whole=True)
 
     async def _work(self) -> None:
         """All that a node does while its log is open.  Raises a group with ``RestoreWanted`` in it, or with what ends

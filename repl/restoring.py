@@ -5,7 +5,9 @@
         ─► clean stop ─► marker removed ─► the log is opened as at any start, and the node follows
 
 1. A marker found at a start goes on with what was begun; it opens as a log for nothing else.
-2. The marker is written only when there is a provider: a node that can ask nobody keeps what it has.
+2. The marker is written only when there is a provider: a node that can ask nobody keeps what it has.  After
+   ``TRIES_MAX`` looks it opens a whole log again: the others may need its word, or its vote, before one of them can be
+   a provider.
 3. A provider that fails, aborts, or gives wrong bytes is passed over for the next one, with back-off, for ever; what
    was restored stays.  It begins again only where no provider's log goes on from it.
 4. While it lasts the node does not vote, stand, acknowledge or serve: it has no log.
@@ -48,7 +50,7 @@ AGAIN_S = 1.0
 LOOK_REST_S = 0.5
 """How long the other members are waited for behind the first that can be restored from."""
 TRIES_MAX = 10
-"""So many looks before a log that could not be held against every member's is opened again."""
+"""So many looks before a log that is whole, or could not be held against every member's, is opened again."""
 TICK_S = 0.1
 AGAIN_VLSNS = 10_000
 """A restore that ends further behind its provider goes on with another session …"""
@@ -135,9 +137,9 @@ class Restoration:
 
     # How.
 
-    async def run(self, why: str, *, end: End | None = None, durable: End = NULL_END) -> None:
+    async def run(self, why: str, *, end: End | None = None, durable: End = NULL_END, whole: bool = False) -> None:
         """The whole restore; on return the directory holds a log.  ``end`` and ``durable``: of the log that was here
-        (``Restart.begin``)."""
+        (``Restart.begin``); ``whole``: it was open until now."""
         node = self._node
         self.progress = Progress(began_s=node.seams.clock.monotonic_s())
         node.set_state("RESTORING", why)
@@ -147,13 +149,14 @@ class Restoration:
         marker = await self._on_keeper(restart.begun)
         while True:
             if marker is None:
-                marker = await self._begin(restart, why, end, durable)
+                marker = await self._begin(restart, why, end, durable, impatient=whole or bool(self._silent))
                 if marker is None:
                     self._failed("", NotFound("nobody to restore from; the log is as it was, and is opened again"))
                     self.progress = None
                     node.set_state("UNKNOWN", "opening")
                     return
-                self._silent = frozenset()  # it is given up: from whom it comes back does not matter any more
+                # It is given up: from whom it comes back does not matter any more.
+                self._silent, whole = frozenset(), False
             try:
                 record = await self._fetch(durable)
                 break
@@ -167,14 +170,15 @@ class Restoration:
         await self._on_keeper(lambda: restart.finish(record))
         self._over(marker, record, why)
 
-    async def _begin(self, restart: Restart, why: str, end: End | None, durable: End) -> Marker | None:
-        """Nothing is given up before there is somebody to restore from; None where only those who were silent may be
-        left for that."""
+    async def _begin(
+        self, restart: Restart, why: str, end: End | None, durable: End, *, impatient: bool
+    ) -> Marker | None:
+        """Nothing is given up before there is somebody to restore from; None where that takes too long."""
         for tries in count(1):
             offers = await self._look(NULL_VLSN, durable)
             if offers:
                 break
-            if self._silent and tries >= TRIES_MAX:
+            if impatient and tries >= TRIES_MAX:
                 return None
             await asyncio.sleep(AGAIN_S)
         after = Vlsn(offers[0].first - 1)

@@ -564,3 +564,29 @@ def test_both_replicas_are_restored_when_a_person_asks_for_both(apart_s: float) 
         assert not group.fatal
 
     run(main())
+
+
+def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_again() -> None:
+    """n3 is gone for good.  A person has n2 restored, just as the master ends: n1 knows less durable than n2 when it is
+    back, and waits for somebody who has heard of it; n2 waits for somebody who knows as much durable as itself."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(1, **SETTINGS)
+        await group.start()
+        await group.serving("n1")
+        await append(group, 5, told)
+        group.kill("n3")
+        await append(group, 5, told)
+        await group.until(lambda: group.nodes["n2"].dtvlsn() >= max(told), "n2 knows it durable")
+        url = f"{group.url('n2')}/v1/admin/restore"
+        assert (await group.client.request("POST", url, headers=JSON, timeout_s=5.0)).status == 200
+        group.kill("n1")
+        await group.start("n1")
+        await group.until(lambda: group.state("n2") == "RESTORING", "n2 looks for a provider")
+        await group.until(lambda: "MASTER" in (group.state("n1"), group.state("n2")), "one of them leads", limit_s=40)
+        for name in ("n1", "n2"):
+            await caught_up(group, name, told)
+        await group.stop()
+
+    run(main())
