@@ -1,7 +1,8 @@
 """Faults that are aimed at one promise each, at the moment when least stands behind it.
 
 what is on the fewest disks      rots there, or is given up for a restore, and the others who have it end
-a change of the group            is asked for while another one waits for the master's disk
+what clients know durable        the next master does not know yet, and learns late
+a change of the group            is asked for while another one waits for the master's disk, or is rolled back
 an append that is held back      outlives its time while an heir stands still
 """
 
@@ -11,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.logs import places
+from tests.sim.ways import between
 
 if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
@@ -22,6 +24,10 @@ AWAY_S = (2.0, 5.0)
 AS_MUCH_RATE, LESS_RATE = 0.5, 0.02
 """Of the moments in which a restore may be asked for while somebody has less and knows as much durable, or less of
 that too."""
+LAST_WORD_RATE, LAST_WORD_S = 0.006, (0.002, 0.015)
+"""How often a master ends behind what it has just called durable: clients know it, the replicas do not yet."""
+LONE_LIST_RATE, ALONE_S = 0.2, (2.0, 4.0)
+"""How often a master is cut off just as it logs another list of members, which is rolled back later."""
 HEIR_RATE, HEIR_S = 0.4, (1.6, 4.0)
 BUSY_DISK_S = (0.4, 1.5)
 
@@ -30,6 +36,8 @@ class Aimed:
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
+        self._next_is_slow = False
+        """The replicas of the next master, so that nothing of its term is durable for a while."""
 
     def table(self) -> Table:
         return {
@@ -43,6 +51,15 @@ class Aimed:
     def heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
         if event in ("durable", "first durable"):
             self._looks_for_less(name)
+            if self.rng.random() < LAST_WORD_RATE:
+                self.nemesis.later(self.rng.uniform(*LAST_WORD_S), lambda: self._last_word(name))
+        elif event == "group.change" and self.rng.random() < LONE_LIST_RATE:
+            self.nemesis.later(0.0, lambda: self.nemesis.strike("alone with a list", name, self._alone))
+        elif event == "leads" and self._next_is_slow:
+            self._next_is_slow = False
+            for each in self.group.names:
+                if each != name:
+                    self.nemesis.disks.slow(each, BUSY_DISK_S)
         elif event == "hands_over" and self.rng.random() < HEIR_RATE:
             heir, seconds = str(fields["to"]), self.rng.uniform(*HEIR_S)
             stands = lambda heir: self.nemesis.stand_still(heir, seconds)  # noqa: E731
@@ -115,6 +132,13 @@ class Aimed:
         others = [each for each in self.group.names if each != name]
         return self.group.listed(name) and not any(self.group.watch.copies[each].replaced for each in others)
 
+    def _last_word(self, master: str) -> None:
+        if self.nemesis.active and master in self.group.nodes:
+            self._next_is_slow = True
+            self.nemesis.strike(
+                "ends behind its last word", master, lambda name: self.nemesis.die(name, power=False, back_s=AWAY_S)
+            )
+
     # What is asked while another waits.
 
     def _two_changes(self, name: str) -> object:
@@ -128,6 +152,10 @@ class Aimed:
             change = {"change": "priority", "name": each, "priority": self.rng.choice((0, 1, 1, 2))}
             self.nemesis.later(0.5, lambda change=change: self._asks(master, change))  # type: ignore[misc]
         return True
+
+    def _alone(self, name: str) -> None:
+        others = [each for each in self.group.names if each != name]
+        self.nemesis.ways.block(between([name], others), ALONE_S)
 
     def _asks(self, master: str, change: dict[str, Any]) -> None:
         if self.nemesis.active:

@@ -33,6 +33,7 @@ TAIL_RATE, TAIL_S = 0.3, (0.05, 3.0)
 UNMATCHED_RATE, UNMATCHED_S = 0.7, 6.0
 """How often the image made before a rollback comes back as soon as somebody has heard of what it lacks: while it is
 still longer than what its node has acknowledged instead.  And how long that is waited for."""
+STEPPED_DOWN_RATE = 0.6
 ASKED_S = 0.01
 ALONE_S = (2.0, 4.0)
 IGNORANT_RATE = 0.4
@@ -104,6 +105,8 @@ class Images:
 
     def heard(self, name: str, event: str) -> None:
         """Of a disk whose log may end in what a new master does not have one is made just then, and comes back soon."""
+        if event == "steps_down":
+            self.nemesis.later(ASKED_S, lambda: self._known_to_alone(name))
         if event not in TAILS or name not in self._images:
             return
         if event == "rollback" and self.rng.random() < UNMATCHED_RATE:
@@ -124,6 +127,14 @@ class Images:
             self.nemesis.strike("old disk", name, lambda name: self._old_disk(name, kept, surely=True))
         else:
             self.nemesis.later(ASKED_S, lambda: self._once_heard_of(name, kept, found, left_s - ASKED_S))
+
+    def _known_to_alone(self, master: str) -> None:
+        """Who led until now has heard of what the newest image of some node has forgotten, and is asked alone."""
+        for name, images in self._images.items():
+            if images and name != master and master in self.group.nodes and self.rng.random() < STEPPED_DOWN_RATE:
+                kept = images[-1]
+                strike = lambda name, kept=kept: self._old_disk(name, kept, only=master)  # noqa: E731
+                self.nemesis.strike("old disk, of who led to tell", name, strike)
 
     def _alone(self, name: str) -> object:
         """A master that nobody but clients reaches logs what is rolled back when it meets the next one."""
@@ -160,10 +171,10 @@ class Images:
             return None
         return Found(record, {block for block, _ in visible(kept.image.disk, f"/{name}", kept.flips)})
 
-    def _old_disk(self, name: str, kept: Kept | None = None, *, surely: bool = False) -> object:
+    def _old_disk(self, name: str, kept: Kept | None = None, *, surely: bool = False, only: str = "") -> object:
         kept = kept or self._kept(name)
         found = self._in(name, kept) if kept is not None else None
-        if kept is None or found is None or not self._comes_back(name, *found, surely=surely):
+        if kept is None or found is None or not self._comes_back(name, *found, surely=surely, only=only):
             return False
         self.group.put_back(name, kept.image)
         self.group.watch.flips.update({path: dict(bytes_) for path, bytes_ in kept.flips.items()})
@@ -178,21 +189,28 @@ class Images:
         disk.write_content(f"/{name}/node.id", kept.image.disk.content(f"/{name}/node.id"))
         return True
 
-    def _comes_back(self, name: str, record: NodeRecord, blocks: Collection[Block], *, surely: bool = False) -> bool:
+    def _comes_back(
+        self, name: str, record: NodeRecord, blocks: Collection[Block], *, surely: bool = False, only: str = ""
+    ) -> bool:
         """Its process ends; as soon as it is back, with that, it is asked after.  False when nobody is up who could
-        know it better."""
+        know it better.  ``surely``: also where not all do; ``only``: nobody else is up then."""
         if self.returning or not self.group.listed(name) or record.incarnation != self.group.nodes[name].incarnation:
             return False
         others = [each for each in self.group.nodes if each != name and self.group.watch.copies[each].blocks]
         heard = {each: self.group.books.of(each, record.incarnation).forgotten(record, blocks) for each in others}
         know = [each for each in others if heard[each] and self.group.nodes[each].log is not None]
-        if not know or (not surely and len(know) < len(others) and self.rng.random() < 0.5):
+        if only:
+            know = [each for each in know if each == only]
+        elif not surely and len(know) < len(others) and self.rng.random() < 0.5:
+            return False
+        if not know:
             return False
         self.nemesis.say(f"    forgotten: {heard[know[0]]}; known to {', '.join(know)}")
         self._know = {(each, self.group.nodes[each].process) for each in know}
         self._told_s.clear()
         self._was_slow = False
-        self._others_answer = len(know) < len(others) and self.rng.random() < IGNORANT_RATE
+        may_answer = not only and len(know) < len(others) and not self._is_slow(name)
+        self._others_answer = may_answer and self.rng.random() < IGNORANT_RATE
         for each in others:
             if each not in know and not self._others_answer:
                 self.nemesis.die(each, power=False)
@@ -227,14 +245,17 @@ class Images:
 
     def _is_slow(self, name: str) -> bool:
         """Messages to or from it may overtake one another by far."""
-        return any(name in way for way in self.group.net.delays_s)
+        net = self.group.net
+        return any(name in way for links in (net.delays_s, net.bytes_per_s) for way in links)
 
     def _look_again(self, turn: int) -> None:
         name = self.returning
         if turn != self._turn or not name:
             return
         self._was_slow |= self._is_slow(name)
-        if not [each for each, other in self.group.nodes.items() if each != name and other.state != "RESTORING"]:
+        if name not in self.group.names:
+            self._is_back()  # its member was removed, and it is switched off
+        elif not [each for each, other in self.group.nodes.items() if each != name and other.state != "RESTORING"]:
             self._put_back_empty()
         else:
             self.nemesis.later(LOOK_S, lambda: self._look_again(turn))

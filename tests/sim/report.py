@@ -58,7 +58,8 @@ STRUCK = {
             *("wiped", "old disk", "node file lost", "node file slot flipped"),
             *("index lost", "index flipped", "index unreadable", "state lost", "state unreadable"),
             *("secondary added", "member removed", "provider cleans", "provider restarts"),
-            *("alone with clients", "last block rots", "heir stands still"),
+            *("alone with clients", "last block rots", "heir stands still", "ends behind its last word"),
+            "alone with a list",
         ),
         SELDOM,
     ),
@@ -66,7 +67,7 @@ STRUCK = {
         (
             *("node file older", "node file flipped", "index older", "state older", "state flipped"),
             *("secondary promoted", "provider rolls back"),
-            *("restored by a person", "restored from one with less"),
+            *("restored by a person", "restored from one with less", "old disk, of who led to tell"),
         ),
         RARE,
     ),
