@@ -4,6 +4,8 @@ Whole frames that follow one another from the start are the log; where they end,
 place is.  Later frames are looked for at every 8 bytes, whatever the bad frame's length says; zeros with such a
 frame behind them are a bad frame.  Before anything is read here it was synced and dropped from the page cache,
 so what reads back is what the medium has.
+
+One segment is in memory at a time, once, and of it the columns and what is cut.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from vlsn.errors import BadBody, Damaged
 from vlsn.floor import BlockName
 from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.ids import Lsn, lsn, lsn_file
+from vlsn.limits import MIB
 from vlsn.scan import Offsets
-from vlsn.seams import Disk
+from vlsn.seams import Buffer, Disk
 from vlsn.segment import FIRST_FRAME
 from vlsn.synced import Ending, ending, synced_end
 from vlsn.tail import PAGE_BYTES
+
+USED_BYTES = MIB
 
 
 @dataclass(slots=True)
@@ -96,7 +101,7 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
     found = _columns(buf, start, segment, walk)
     if not last and walk.end == limit:
         return found
-    rest = buf[walk.end - start :]
+    rest = memoryview(buf)[walk.end - start :]
     synced = synced_end(
         segment.number,
         walk.end,
@@ -117,11 +122,22 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
     return found
 
 
-def cut_of(number: int, offset: int, rest: bytes) -> Cut:
+def cut_of(number: int, offset: int, rest: memoryview) -> Cut:
     """The cut that leaves ``rest`` out."""
-    used = np.flatnonzero(np.frombuffer(rest, dtype=np.uint8))
-    data = rest[: int(used[-1]) + 1] if len(used) else b""
-    return Cut(number, offset, data, block_names(rest))
+    return Cut(number, offset, bytes(rest[: _used(rest)]), block_names(rest))
+
+
+def _used(rest: memoryview) -> int:
+    """The length of ``rest`` without the zeros at its end.  By pieces: places of bytes take eight times the bytes."""
+    view = np.frombuffer(rest, dtype=np.uint8)
+    end = len(view)
+    while end:
+        start = max(0, end - USED_BYTES)
+        used = np.flatnonzero(view[start:end])
+        if len(used):
+            return start + int(used[-1]) + 1
+        end = start
+    return 0
 
 
 def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut | None:
@@ -134,10 +150,10 @@ def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut |
     own = [at for at in stated if lsn_file(at) == segment.number or (salt is not None and at >= lsn(segment.number, 0))]
     if synced_end(segment.number, 0, frames_behind=frames, stated=own):
         raise Damaged(f"{segment.name}: its header is damaged ({segment.fault})", file=segment.name, offset=0)
-    return cut_of(segment.number, FIRST_FRAME, buf[FIRST_FRAME:]) if salt is not None else None
+    return cut_of(segment.number, FIRST_FRAME, memoryview(buf)[FIRST_FRAME:]) if salt is not None else None
 
 
-def block_names(data: bytes) -> list[BlockName]:
+def block_names(data: Buffer) -> list[BlockName]:
     """What the block headers in ``data`` say that are readable by their own crc, at any 8-aligned place."""
     found = []
     view = memoryview(data)
