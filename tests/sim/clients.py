@@ -16,11 +16,24 @@ from tests.sim.report import Report
 from vlsn.errors import VlsnLogError
 
 UNKNOWN = frozenset(("outcome-unknown", "internal"))
-NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten"))
+NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten", "too-large"))
 """What a producer that sends one submission after the other, each until it is acknowledged, never hears."""
 SIZES = (12, 200, 1500, 5000)
+LARGE_RATE = 0.02
+LARGEST_BYTES = 61_120
+"""The largest value that fits a segment of 64 KiB with its frame, its block and what a log keeps for their padding."""
+NAMED_BYTES = 24
+"""A producer's name takes so much of it …"""
+NAMED_LARGE = 32
+"""… and every so manieth submission of a producer is of that size."""
 TIMEOUT_S = 1.5
 PAUSE_S = 1.0
+
+
+def _size(rng: Random) -> int:
+    if rng.random() >= LARGE_RATE:
+        return rng.choice(SIZES)
+    return rng.choice((LARGEST_BYTES, LARGEST_BYTES, LARGEST_BYTES + 1, rng.randrange(SIZES[-1], LARGEST_BYTES)))
 
 
 class Clients:
@@ -53,13 +66,14 @@ class Clients:
         rng = self._rng("client", number)
         count = 0
         while not self.over:
-            value = f"{number}.{count}:".encode().ljust(rng.choice(SIZES), b"x")
+            value = f"{number}.{count}:".encode().ljust(_size(rng), b"x")
             acks = rng.choice(("majority", "majority", "all", "none"))
             count += 1
             listed = self.group.books.listed_so_far()
             status, answer = await self.append(self.target(rng), value, acks=acks)
             if status == 200 and acks == "all":
                 self.group.books.all_have(answer, listed)
+            self._limit_holds(len(value), status, answer)
             if status == 200 and answer["durable"]:
                 self.acknowledge(answer["first"], value)
             elif status == 200 or answer["type"] in UNKNOWN:
@@ -69,13 +83,22 @@ class Clients:
                 self.refused.add(value)
             await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
 
+    def _limit_holds(self, size: int, status: int, answer: dict[str, Any]) -> None:
+        """Refused as too large is what is, and nothing else."""
+        fits, refused = size <= LARGEST_BYTES, status != 200 and answer["type"] == "too-large"
+        said = f"an append of {size} bytes, of which {LARGEST_BYTES} fit, is answered with {status}, {answer}"
+        self.group.watch.hold(not refused if fits else status != 200, said)
+        self.report.met["an append of the largest size"] += size == LARGEST_BYTES and status == 200
+        self.report.met["an append one byte too large"] += refused
+
     async def _producer(self, number: int) -> None:
         """Exactly once: the same submission until it is acknowledged, at whichever node."""
         rng = self._rng("producer", number)
         watch = self.group.watch
         sequence = 0
         while not self.over:
-            value = f"p{number}.{sequence}:".encode().ljust(SIZES[sequence % len(SIZES)], b"y")
+            size = LARGEST_BYTES - NAMED_BYTES if sequence % NAMED_LARGE == number else SIZES[sequence % len(SIZES)]
+            value = f"p{number}.{sequence}:".encode().ljust(size, b"y")
             name = f"&producer={number + 1:016x}&sequence={sequence}"
             status, answer = await self.append(self.target(rng), value, acks="majority", more=name)
             if status != 200:

@@ -83,6 +83,8 @@ MET = {
     "a cleaning at the provider of a restore": RARE,
     "a message from a process that has ended, or to its next one": 1,
     "a message that a narrow link takes long for": COMMON,
+    "an append of the largest size": COMMON,
+    "an append one byte too large": COMMON,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,
     "a change of the group: promote": RARE,
