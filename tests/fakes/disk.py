@@ -110,6 +110,8 @@ class FakeDisk:
         """Called with a file's path after each sync of it that worked."""
         self.punches = True
         """Whether this file system can give blocks back."""
+        self.stalled_until_s = 0.0
+        """Of the loop's time: until then no job of ``FakeThreads`` that calls this disk comes to its end."""
         self.stopped = False
         self._rng = rng or Random(0)
         self._root = Directory()

@@ -2,7 +2,8 @@
 
 ``FakeThreads`` runs each job at one moment of virtual time; how long the job takes before and after that
 moment, and how long its completion is on its way home, is drawn.  So a kill finds a job not begun, done and
-not yet told, or told; and a second job may have run before the first one's completion.
+not yet told, or told; and a second job may have run before the first one's completion.  On a disk that stalls a job
+hangs until that is over, its effect there already or only then.
 
 ``InlineThreads`` runs a job in ``submit`` itself and its completion right after it: a log on it makes the
 same disk calls in the same order every time, which is what a crash at call number N needs.
@@ -65,11 +66,15 @@ class FakeWorker:
         """The next job has a time."""
         self._free_s = 0.0
         """When the job before it ends."""
+        self.since_s = threads.loop.time()
+        """When it began to be at the job that it is at, or to wait."""
         self._closed = False
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
         if self._closed:
             raise LogClosed(f"worker {self._name} is closed")
+        if not self._pending:
+            self.since_s = self._threads.loop.time()
         self._pending += 1
         self._jobs.append((job, done, failed))
         if not self._begun:
@@ -95,13 +100,20 @@ class FakeWorker:
         threads.loop.call_at(max(threads.loop.time(), self._free_s) + before_s, self._run, takes_s - before_s)
 
     def _run(self, after_s: float) -> None:
-        threads, random = self._threads, self._threads.rng.random
-        if threads.disk is not None:
-            threads.disk.take_latency()  # what others did on this disk since is not this job's time
+        threads, random, disk = self._threads, self._threads.rng.random, self._threads.disk
+        if disk is not None:
+            stall_s = disk.stalled_until_s - threads.loop.time()
+            if stall_s > 0.0 and random() < 0.5:
+                threads.loop.call_later(stall_s, self._run, after_s)
+                return
+            disk.take_latency()  # what others did on this disk since is not this job's time
+            calls = len(disk.calls)
         if self._jobs and not threads.killed:
             self._run_next()
-        if threads.disk is not None:
-            after_s += threads.disk.take_latency()
+        if disk is not None:
+            after_s += disk.take_latency()
+            if stall_s > 0.0 and len(disk.calls) > calls:
+                after_s = max(after_s, stall_s)
         low, high = threads.latency_s
         way_s = low + (high - low) * random() if random() < 0.5 else 0.0
         self._free_s = threads.loop.time() + after_s
@@ -127,6 +139,7 @@ class FakeWorker:
             return
         call, argument = self._finished.popleft()
         self._pending -= 1
+        self.since_s = self._threads.loop.time()
         try:
             call(argument)
         except StopHere:

@@ -15,6 +15,7 @@ import uvloop
 
 from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
 from tests.fakes.threads import FakeThreads, InlineThreads
 from vlsn.errors import LogClosed
 from vlsn.seams import Threads, Worker
@@ -381,3 +382,32 @@ def test_inline_threads_let_a_crash_come_out_of_submit() -> None:
     disk.stop_at(2)
     with pytest.raises(StopHere):
         InlineThreads().worker("w").submit(file.sync, never, never)
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_on_a_disk_that_stalls_a_job_hangs_until_it_is_over_and_others_do_not(seed: int) -> None:
+    effects: list[float] = []
+
+    async def main() -> None:
+        loop, disk = asyncio.get_running_loop(), FakeDisk()
+        began = loop.time()
+        threads = FakeThreads(loop, rng=Random(seed), disk=disk)
+        writer, other = threads.worker("w"), FakeThreads(loop, disk=FakeDisk()).worker("o")
+        disk.stalled_until_s = began + 30.0
+        told: dict[str, float] = {}
+        failed: list[BaseException] = []
+
+        def write() -> None:
+            effects.append(loop.time() - began)
+            disk.make_directory("/a")
+
+        writer.submit(write, lambda _: told.update(written=loop.time() - began), failed.append)
+        writer.submit(lambda: disk.list("/"), lambda _: told.update(after=loop.time() - began), failed.append)
+        other.submit(lambda: None, lambda _: told.update(other=loop.time() - began), failed.append)
+        await asyncio.sleep(29.0)
+        assert told == {"other": 0.0} and writer.pending() == 2 and writer.since_s == began
+        await asyncio.sleep(2.0)
+        assert told["written"] == told["after"] == 30.0 and not writer.pending() and not failed
+
+    run(main())
+    assert effects in ([0.0], [30.0])

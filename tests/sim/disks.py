@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tests.fakes.disk import Call
+from tests.fakes.threads import FakeWorker
 from tests.sim.logs import FIRST_FRAME, Block, places
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))
 QUICK_DISK_S = (0.0, 0.000_5)
+STALLS_S = ((0.3, 3.0), (3.0, 15.0), (12.0, 60.0))
+"""How long a disk hangs."""
+SHORT_STALL_S = 3.0
+"""A stall that is longer strikes a minority at a time."""
+LEADS_S = 11.0
+"""A master at whose write the disk has been for longer leads no more: 10 s, and one to find out."""
 NEAR_BYTES = 12_000
 """So near the end of a log, most of what lies there is read again by the next open."""
 Copies = Mapping[str, Mapping[Block, tuple[str, int, int]]]
@@ -38,6 +45,8 @@ class Disks:
             "failed sync": (0.7, lambda name: self._fail_once(name, "sync")),
             "full disk": (0.5, self._fill),
             "slow disk": (0.7, self.slow),
+            "stalled disk": (0.6, self._stall),
+            "master's disk stalled": (0.3, self._stall_master),
         }
 
     def rots(self) -> Table:
@@ -103,6 +112,48 @@ class Disks:
     def slow(self, name: str, latency_s: tuple[float, float] | None = None) -> None:
         self._takes(name, latency_s or self.rng.choice(SLOW_DISKS_S))
         self.nemesis.later(self.rng.uniform(1.0, 10.0), lambda: self._takes(name, QUICK_DISK_S))
+
+    def _stall_master(self, _: str) -> object:
+        """For so long that it has to give its lead up; half the time nothing else strikes before."""
+        node = self.group.nodes.get(self.group.master)
+        if node is None or not node.is_master() or self._stall(node.name, self.rng.uniform(*STALLS_S[-1])) is False:
+            return False
+        if self.rng.random() < 0.5:
+            self.nemesis.quiet_until_s = self.group.loop.time() + LEADS_S
+        return True
+
+    def _stall(self, name: str, seconds: float = 0.0) -> object:
+        """What it is asked for hangs, done already or only then; everything else of that machine goes on."""
+        seconds, now = seconds or self.rng.uniform(*self.rng.choice(STALLS_S)), self.group.loop.time()
+        others = [until_s > now for each, until_s in self.stalls().items() if each != name]
+        if name not in self.group.nodes or (seconds > SHORT_STALL_S and 2 * (sum(others) + 1) >= len(others) + 1):
+            return False
+        disk = self.group.machines[name].disk
+        disk.stalled_until_s = max(disk.stalled_until_s, now + seconds)
+        return True
+
+    def stalls(self) -> dict[str, float]:
+        """Until when the disk of each member that has a vote hangs, or hung."""
+        machines = self.group.machines
+        listed = [member.name for member in self.nemesis.people.members.members if member.electable]
+        return {name: machines[name].disk.stalled_until_s for name in listed if name in machines}
+
+    def whole_by(self, began_s: float) -> tuple[float, float]:
+        """When the disks of a majority, and all, hang no more; ``began_s`` at the earliest."""
+        stalls = sorted(self.stalls().values())
+        every = [machine.disk.stalled_until_s for machine in self.group.machines.values()]
+        return max(began_s, stalls[len(stalls) // 2]), max(began_s, *every)
+
+    def look(self) -> None:
+        """A master whose disk hangs does not lead on."""
+        for name, node in self.group.nodes.items():
+            writer = node.worker("writer")
+            if not node.is_master() or not writer.pending() or self.nemesis.stood_still(name):
+                continue
+            assert isinstance(writer, FakeWorker)
+            hangs_s = self.group.loop.time() - writer.since_s
+            said = f"{name} leads on, though its disk has been at one write for {hangs_s:.1f} s"
+            self.group.watch.hold(hangs_s <= LEADS_S, said)
 
     def _takes(self, name: str, latency_s: tuple[float, float]) -> None:
         machine = self.group.machines.get(name)

@@ -85,6 +85,8 @@ class Nemesis:
         """A disk, a node file or what it knew was lost: a person may have to decide."""
         self.ambush = rng.choice(AMBUSH_RATES)
         self.provider_rate = rng.choice(PROVIDER_RATES)
+        self.quiet_until_s = 0.0
+        """Nothing is drawn before."""
         self.pace_s = rng.choice((0.7, 1.5, 3.0))
         self.aims = rng.choice((0.3, 0.6))
         """How likely a fault meets the master rather than anybody."""
@@ -97,6 +99,7 @@ class Nemesis:
         )
         self.faults = self._drawn()
         self._starting: set[str] = set()
+        self._stands_until_s: dict[str, float] = {}
         group.on_stop = lambda name: self.die(name, power=rng.random() < 0.5)
         group.on_end = self._ended
         group.on_event = self._heard
@@ -138,6 +141,9 @@ class Nemesis:
             if self.group.watch.violation is not None:
                 return
             self.images.look()
+            self.disks.look()
+            if self.group.loop.time() < min(self.quiet_until_s, end):
+                continue
             leader = self.group.nodes.get(self.group.master)
             late = self.group.loop.time() > end - seconds / 3
             if late and leader is not None and leader.is_master() and len(set(self.group.watch.leads)) < 2:
@@ -174,7 +180,7 @@ class Nemesis:
     # Ambushes.
 
     def _heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
-        self._note(name, event)
+        self._note(name, event, str(fields.get("why", "")))
         if event == "recognised":
             self.images.recognised(name)
         if not self.active:
@@ -233,8 +239,10 @@ class Nemesis:
 
         self.later(self.rng.uniform(0.1, 1.5), ends)
 
-    def _note(self, name: str, event: str) -> None:
-        """What else a rollback or a cleaning has met."""
+    def _note(self, name: str, event: str, why: str) -> None:
+        """What else a rollback, a cleaning, the end of a lead has met."""
+        if event == "steps_down" and why.startswith("the disk has not synced"):
+            self.report.met["a lead that a stalled disk ends"] += 1
         node = self.group.nodes.get(name)
         if node is not None and node.restores is not None and len(node.restores):
             if event == "rolled_back":
@@ -306,8 +314,13 @@ class Nemesis:
             return False
         assert isinstance(loop, VirtualLoop)
         loop.pause(process.owner)
+        self._stands_until_s[name] = max(self._stands_until_s.get(name, 0.0), loop.time() + seconds)
         self.later(seconds, lambda: loop.resume(process.owner))
         return True
+
+    def stood_still(self, name: str) -> bool:
+        """It does, or did a moment ago."""
+        return self.group.loop.time() < self._stands_until_s.get(name, 0.0) + 1.0
 
     def _resume(self, name: str) -> None:
         loop, process = self.group.loop, self.group.machines[name].process
