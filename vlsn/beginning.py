@@ -30,15 +30,22 @@ _FILES = re.compile(r"([0-9]{8})\.(vlog|vlog\.mend|vidx|vidx\.new|(cut|damaged)-
 
 
 def state_fits(
-    disk: Disk, directory: str, segments: Sequence[SegmentInfo], index: VlsnIndex, record: StateRecord | None
+    disk: Disk,
+    directory: str,
+    segments: Sequence[SegmentInfo],
+    index: VlsnIndex,
+    record: StateRecord | None,
+    *,
+    restoring: bool,
 ) -> bool:
     """Whether the ACTIVE ``segments`` begin where ``record`` says; False when the record is from before a cleaning,
-    as ``index``, the stored one, shows.  Raises ``Damaged`` when segments are missing."""
+    as ``index``, the stored one, shows.  Raises ``Damaged`` when segments are missing.  ``restoring``: the record is
+    that of this restore, whose log may begin later than it says: each open burns the number of a standby."""
     if record is None or not segments:
         return True
     head = segments[0]
     assert head.header is not None
-    if head.number <= record.first_segment or (not record.first_segment and not head.header.prev_number):
+    if head.number <= record.first_segment or (not head.header.prev_number and (restoring or not record.first_segment)):
         return True
     mapping = index.at_or_before(index.range.first)
     if mapping is not None and lsn_file(mapping[1]) == head.number and is_block_at(disk, directory, *mapping):

@@ -193,7 +193,8 @@ class _Opening:
         points at."""
         state = self._state
         active = [segment for segment in segments if segment.active]
-        if not state_fits(self._disk, self._directory, active, self._index.index, state.record):
+        index = self._index.index
+        if not state_fits(self._disk, self._directory, active, index, state.record, restoring=self._restoring):
             self._drop_state("is from before a cleaning of this log")
             return
         kept = {segment.number for segment in kept_segments(active, state.record)}

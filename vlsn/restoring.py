@@ -139,8 +139,10 @@ class Restart:
             return None
         state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
         state.store.close()
-        record = state.record
-        if record is None or record.first_segment != marker.first_segment or record.vlsn < marker.after:
+        record = (
+            state.record
+        )  # a checkpoint since says which segment the log begins in, or has it as ``begin`` wrote it
+        if record is None or record.first_segment < marker.first_segment or record.vlsn < marker.after:
             self.notes.append("the restore had not begun, or its state record is lost: it begins again")
             return None
         return marker

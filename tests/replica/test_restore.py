@@ -172,6 +172,35 @@ def test_a_restore_that_was_cut_goes_on_behind_its_last_block_also_from_another_
     assert (log.range.first, log.range.last) == (source.log.range.first, source.log.range.last)
 
 
+@pytest.mark.parametrize("ranges", [2, 3])
+def test_a_restore_that_was_cut_before_its_first_block_goes_on_wherever_it_is_cut_next(ranges: int) -> None:
+    """Each open makes a standby, and the next one burns its number: the log begins past the number in its record."""
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    provider = Provider(source)
+    machine = Machine(5)
+    old_log(machine)
+    restart_of(machine).begin(Vlsn(source.log.range.first - 1), "a test", end=None)
+    open_restoring(machine)
+    machine.kill()
+
+    def stop() -> None:
+        if provider.ranges == ranges:
+            raise BadBody("gone")
+
+    provider.before = stop
+    with pytest.raises(BadBody, match="gone"):
+        run_restore(machine, provider)
+    machine.kill()
+    assert restart_of(machine).begun() is not None
+    log = open_restoring(machine)
+    assert log.range.last > log.trimmed_to == source.log.range.first - 1
+    machine.kill()
+    run_restore(machine, Provider(source))
+    assert not [path for path in machine.stores.contents if "aside" in path]
+    assert Opened(machine, take_term=False).entries() == held
+
+
 def test_what_was_restored_from_another_history_is_told_apart() -> None:
     held: dict[int, bytes] = {}
     source = provider_log(held)
