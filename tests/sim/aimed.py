@@ -8,7 +8,6 @@ an append that is held back      outlives its time while an heir stands still
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.logs import places
@@ -36,6 +35,8 @@ class Aimed:
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
+        self._given_up = ""
+        """Whose log is being restored as a person has asked for it."""
         self._next_is_slow = False
         """The replicas of the next master, so that nothing of its term is durable for a while."""
 
@@ -49,7 +50,9 @@ class Aimed:
         return {"last block rots": (1.5, self._last_block_rots)}
 
     def heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
-        if event in ("durable", "first durable"):
+        if event == "opened" and name == self._given_up:
+            self._given_up = ""
+        elif event in ("durable", "first durable"):
             self._looks_for_less(name)
             if self.rng.random() < LAST_WORD_RATE:
                 self.nemesis.later(self.rng.uniform(*LAST_WORD_S), lambda: self._last_word(name))
@@ -121,16 +124,26 @@ class Aimed:
         node = self.group.nodes.get(name)
         if node is None or node.state != "REPLICA" or not self._may_be_restored(name):
             return False
-        asyncio.ensure_future(self.nemesis.ask_for_restore(name))
+        node.restoration.want("a person asked for it")  # a request may be on its way for long, and meet another
+        self._given_up = name
         return True
 
     def _may_be_restored(self, name: str) -> bool:
-        """Nobody else's log is being replaced, nor may rot: what both had may be nowhere else."""
+        """One at a time, and of those only whose disks may rot, where any may: what two of them had may be nowhere
+        else, and then nobody's vote floor speaks for it."""
         nemesis = self.nemesis
-        if nemesis.rot != "none" and name not in nemesis.victims:
+        if self._given_up or (nemesis.rot != "none" and name not in nemesis.victims):
             return False
-        others = [each for each in self.group.names if each != name]
-        return self.group.listed(name) and not any(self.group.watch.copies[each].replaced for each in others)
+        return self.group.listed(name) and all(self._has_all(each) for each in self.group.names if each != name)
+
+    def _has_all(self, name: str) -> bool:
+        """That it has ever acknowledged."""
+        node = self.group.nodes.get(name)
+        if node is None or node.log is None or self.group.watch.copies[name].replaced:
+            return False
+        log, record = node.log, node.log.node_file.record
+        last = log.range.last_sync
+        return (log.history.term_of(last), last) >= (record.floor_term, record.floor_vlsn)
 
     def _last_word(self, master: str) -> None:
         if self.nemesis.active and master in self.group.nodes:
