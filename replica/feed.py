@@ -171,7 +171,6 @@ class ReplicaFeed:
             if theirs.vlsn < log.range.last:
                 self.rolled_back = log.range.last - theirs.vlsn
                 await self._roll_back(Vlsn(theirs.vlsn))
-                self._check_term()
         except VlsnLogError as error:
             await self._channel.send(encode(refusal(error)))
             raise
