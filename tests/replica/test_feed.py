@@ -16,7 +16,17 @@ from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnL
 from vlsn.ids import Term, Vlsn
 from vlsn.reader import LogReader, ReadRun
 from vlsn.seams import Buffer, Channel
-from vlsn.stream import Ack, Matchpoint, Start, ack_message, encode, message_type
+from vlsn.stream import (
+    Ack,
+    Matchpoint,
+    Position,
+    Start,
+    ack_message,
+    encode,
+    heartbeat_message,
+    message_type,
+    round_message,
+)
 
 
 class Master(Channel):
@@ -62,10 +72,21 @@ def follower() -> tuple[Opened, Matchpoint]:
     return opened, matchpoint_of(block, feed_term=5)
 
 
-async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 0) -> tuple[list[object], object]:
-    """What the replica did with that matchpoint, and what ended the feed; ``somebody_stores`` that term while the
-    feed's own is on its way to the node file."""
-    events: list[object] = []
+class Streaming(Master):
+    """After its MATCHPOINT the other end says what the test puts into ``take``."""
+
+    def __init__(self, events: list[object], matchpoint: Matchpoint) -> None:
+        super().__init__(events, matchpoint)
+        self.begun = asyncio.Event()
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        self.take = take
+        self.begun.set()
+        await asyncio.Event().wait()
+
+
+def feed_of(opened: Opened, events: list[object], channel: Channel, *, somebody_stores: int = 0) -> ReplicaFeed:
+    """``somebody_stores`` that term while the feed's own is on its way to the node file."""
     node_file = opened.log.node_file
 
     async def store_term(term: Term) -> None:
@@ -83,9 +104,9 @@ async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 
         future.set_result(job())
         return future
 
-    feed = ReplicaFeed(
+    return ReplicaFeed(
         log=opened.log,
-        channel=Master(events, matchpoint),
+        channel=channel,
         store_term=store_term,
         roll_back=roll_back,
         drained=drained,
@@ -93,6 +114,13 @@ async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 
         on_progress=lambda: None,
         on_position=lambda _: None,
     )
+
+
+async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 0) -> tuple[list[object], object]:
+    """What the replica did with that matchpoint, and what ended the feed; ``somebody_stores`` that term while the
+    feed's own is on its way to the node file."""
+    events: list[object] = []
+    feed = feed_of(opened, events, Master(events, matchpoint), somebody_stores=somebody_stores)
     ended: list[BaseException] = []
     try:
         await feed.run()
@@ -148,3 +176,32 @@ async def test_a_feed_below_the_stored_term_is_left_alone() -> None:
     events, ended = await fed(opened, matchpoint)
     assert isinstance(ended, StaleTerm)
     assert [message_type(event).name for event in events if isinstance(event, bytes)] == ["SYNCUP"]
+
+
+@pytest.mark.parametrize("what", ["synced", "heartbeat", "round"])
+async def test_a_feed_says_nothing_more_once_a_later_term_is_stored(what: str) -> None:
+    """Whatever asks for an answer: a group that was synced, the master, a read round."""
+    opened, matchpoint = follower()
+    events: list[object] = []
+    channel = Streaming(events, matchpoint)
+    feed = feed_of(opened, events, channel)
+    task = asyncio.create_task(feed.run())
+    await channel.begun.wait()
+    del events[:]
+    feed.synced()
+    assert events == [ack_message(Ack(5, 3, 3))]
+    del events[:]
+    opened.log.node_file.replace(replace(opened.log.node_file.record, term=6))
+    match what:
+        case "synced":
+            feed.synced()
+        case "heartbeat":
+            channel.take(heartbeat_message(Position(3, 3, 0, 5)))
+        case "round":
+            with pytest.raises(StaleTerm):
+                channel.take(round_message(5, 1))
+            feed.synced()
+    with pytest.raises(ExceptionGroup) as ended:
+        await task
+    assert ended.group_contains(StaleTerm)
+    assert events == []
