@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,6 +219,46 @@ def test_what_was_restored_from_another_history_is_told_apart() -> None:
         asyncio.run(transfer(log, provider).run())
 
 
+class Mistaken(Provider):
+    """What it offers is not what its segments hold."""
+
+    def __init__(self, opened: Opened, offered: Callable[[Offer], Offer]) -> None:
+        super().__init__(opened)
+        self.offered = offered
+
+    async def open(self, from_vlsn: Vlsn) -> Offer:
+        return self.offered(await super().open(from_vlsn))
+
+
+def without_last_segment(offer: Offer) -> Offer:
+    return msgspec.structs.replace(offer, segments=offer.segments[:-1])
+
+
+def of_a_later_term(offer: Offer) -> Offer:
+    assert offer.record is not None
+    *runs, (term, first, last) = offer.record.term_runs
+    record = msgspec.structs.replace(offer.record, term_runs=[*runs, (term + 1, first, last)])
+    return msgspec.structs.replace(offer, record=record)
+
+
+@pytest.mark.parametrize(
+    ("offered", "error", "said"),
+    [(without_last_segment, BadBody, "end at VLSN"), (of_a_later_term, Disagrees, "than its state record")],
+)
+def test_what_is_not_as_it_was_offered_does_not_become_a_log(
+    offered: Callable[[Offer], Offer], error: type[VlsnLogError], said: str
+) -> None:
+    held: dict[int, bytes] = {}
+    source = provider_log(held)
+    machine = Machine(5)
+    end = old_log(machine)
+    with pytest.raises(error, match=said):
+        run_restore(machine, Mistaken(source, offered), end=end)
+    machine.kill()
+    with pytest.raises(Restoring):
+        Opened(machine)
+
+
 @pytest.mark.parametrize("byte", [100, 5000, 9000])
 def test_rot_at_the_provider_is_never_restored(byte: int) -> None:
     held: dict[int, bytes] = {}
@@ -372,6 +414,20 @@ def offer(
         feeders=feeders,
         full=full,
     )
+
+
+def test_no_bytes_are_given_past_what_is_synced() -> None:
+    source = provider_log({})
+    provider = Provider(source)
+
+    async def main() -> None:
+        offer = await provider.open(Vlsn(source.log.range.first))
+        number, end = offer.segments[-1].number, offer.segments[-1].end
+        assert len(await provider.read(offer.session, number, end - 64, end, have=Vlsn(0))) == 64
+        with pytest.raises(NotYet):
+            await provider.read(offer.session, number, end - 64, end + 64, have=Vlsn(0))
+
+    asyncio.run(main())
 
 
 def test_the_least_loaded_of_those_fresh_enough_is_chosen() -> None:

@@ -588,5 +588,38 @@ def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_ag
         for name in ("n1", "n2"):
             await caught_up(group, name, told)
         await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_log_is_not_given_up_for_one_that_knows_less_durable() -> None:
+    """Of the two others one is down, and one was cut off before the last entries were acknowledged: what the restoring
+    node holds of them is the only copy that is up."""
+
+    async def main() -> None:
+        group = Group(28)
+        await group.start()
+        await group.serving()
+        master = group.master
+        name, lacks = (each for each in group.names if each != master)
+        await group.appended(b"everywhere")
+        group.net.split([lacks], [master, name])
+        vlsn = await group.appended(b"precious", to=master)
+        await group.until(lambda: group.nodes[name].dtvlsn() >= vlsn, "it knows that durable")
+        group.kill(master)
+        node = group.nodes[name]
+        node.restoration.want("a person asked for it")
+        await group.until(lambda: group.state(name) == "RESTORING", "it looks for a provider")
+        group.net.heal()
+        await asyncio.sleep(5.0)
+        assert group.state(name) == "RESTORING" and group.nodes[lacks].opened().range.last < vlsn
+        disk = group.machines[name].disk
+        assert any(b"precious" in disk.content(path) for path in disk.files(f"/{name}") if path.endswith(".vlog"))
+        await group.start(master)
+        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored", 60.0)
+        assert (await group.read(name))[vlsn] == b"precious"
+        await group.stop()
+        assert not group.fatal
 
     run(main())
