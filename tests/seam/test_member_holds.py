@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
-from repl.founding import HoldPosition, read_answer
+from repl import peers
+from repl.founding import DISCOVERY, HoldPosition, read_answer
 from repl.member_holds import MemberHolds
 from tests.fakes.loop import run
 from tests.seam.nodes import CLEANS, SEGMENT, Group
 from tests.seam.test_cleaning import append, first, status
 from tests.seam.test_copies import moved
-from tests.seam.test_membership import fed, told
-from tests.vlsn.logs import Machine, Opened
+from tests.seam.test_membership import electable, fed, joined, told
+from tests.seam.test_stalls import pause, resume
+from tests.vlsn.logs import Machine, Opened, Undurable
 from vlsn.errors import BadBody
 from vlsn.holds import Owner
-from vlsn.ids import Vlsn
+from vlsn.ids import NodeName, Vlsn
+from vlsn.records import GroupEntry, Member
 
 
 async def master_changed(group: Group) -> None:
@@ -119,6 +124,74 @@ def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
     opened.log.holds.floor = Vlsn(5)
     holds.hear({"n3": HoldPosition("5" * 16, 4)})  # gone already
     assert positions(opened) == {}
+
+
+def test_a_master_whose_term_is_over_takes_no_hold_away() -> None:
+    """It stood still while another one was elected, and a member was added that is away now: it says what it knows
+    before it hears of all that."""
+
+    async def main() -> None:
+        group = Group(6, 5)
+        await group.start()
+        await group.serving()
+        await fed(group, 4)
+        await told(group, 3)
+        old = group.master
+        others = [name for name in group.names if name != old]
+        pause(group, old)
+        await group.until(lambda: group.master != old, "another one leads")
+        await group.serving()
+        await joined(group, "n6")
+        await electable(group, "n6")
+        await told(group, 3, "of six ")
+        group.kill("n6")
+        replica = next(name for name in others if name != group.master)
+
+        def held() -> bool:
+            return "n6" in {hold["name"] for hold in status(group, replica)["holds"]}
+
+        await group.until(held, "the replica knows what n6 needs")
+        asked = asyncio.create_task(peers.ask_all(group.nodes[replica], DISCOVERY, [NodeName(old)]))
+        await asyncio.sleep(0.1)
+        resume(group, old)
+        assert (await asked)[NodeName(old)].state == "MASTER"
+        assert held()
+        await group.until(lambda: group.state(old) == "REPLICA", "it follows")
+        assert held()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def listing(**incarnations: str) -> GroupEntry:
+    members = [Member(name=name, url=f"http://{name}:1", incarnation=each * 16) for name, each in incarnations.items()]
+    return GroupEntry(group="g", members=members)
+
+
+def test_what_another_store_had_says_nothing_to_a_new_master() -> None:
+    """The store that is listed under the name now may have less: all there is stays for it."""
+    opened = Opened(Machine())
+    opened.append(b"a")
+    holds = MemberHolds(opened.log, "n2", lambda name, at: None)
+    holds.hear({"n1": HoldPosition("1" * 16, 9), "n3": HoldPosition("3" * 16, 4), "n4": HoldPosition("0" * 16, 0)})
+    holds.lead(listing(n1="1", n2="2", n3="5", n4="4"))
+    assert positions(opened) == {"n1": 9, "n3": 1, "n4": 1}
+
+
+def test_what_may_be_rolled_back_at_a_member_is_not_told_of_it() -> None:
+    """Rolled back, and away while the log goes on, it would need what the others no longer keep for it."""
+    opened = Undurable(Machine(), durable=2)
+    holds = MemberHolds(opened.log, "n2", lambda name, at: None)
+    holds.follow(listing(n1="1", n2="2"))
+    opened.append(b"a")
+    opened.append(b"b")
+    opened.append(b"c")
+    assert opened.log.range.last == 4 and opened.log.dtvlsn == 2
+    holds.matched("n1", 0x1111111111111111, Vlsn(1))
+    assert holds.told()["n1"].vlsn == 1
+    holds.acknowledged("n1", Vlsn(4))
+    assert holds.told()["n1"].vlsn == holds.told()["n2"].vlsn == 2
 
 
 def test_an_answer_names_no_more_members_than_a_group_has() -> None:
