@@ -142,6 +142,46 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
     run(main())
 
 
+def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
+    """What it would say of its end is being given up; and elected it would seal behind that."""
+    asked: list[bool] = []
+    """Of each vote that n1 has asked for, whether a rollback was under way."""
+
+    async def main() -> None:
+        group = Group(35)
+        await group.start()
+        await group.serving()
+        assert (await group.append(b"everywhere", acks="all"))[0] == 200
+        group.net.split(["n1", "client"], ["n2", "n3"])
+        assert (await group.append(b"who knows", to="n1"))[0] == 504
+        await group.until(lambda: group.master != "n1", "another one leads")
+        process, log = group.machines["n1"].process, group.nodes["n1"].opened()
+        assert process is not None
+        process.threads.latency_s = (2.0, 2.0)
+        group.net.heal()
+        await group.until(lambda: log.rollbacks % 2 == 1, "n1 rolls back")
+        group.net.on_said = lambda source, target, path, body: (
+            asked.append(log.rollbacks % 2 == 1) if target == "n1" and path == "/v1/peer/vote" else None
+        )
+        died = group.master
+        group.kill(died)
+        began = group.loop.time()
+        await group.until(lambda: log.rollbacks % 2 == 0, "it is rolled back", 60.0)
+        assert group.loop.time() - began > 4.0  # longer than any election timeout
+        process.threads.latency_s = (0.0, 0.000_5)
+        await group.serving()
+        await asyncio.sleep(5.0)
+        group.kill(next(name for name in ("n2", "n3") if name != died))
+        await group.start(died)
+        await group.until(lambda: bool(asked), "n1 asks, of the other's silence")
+        await group.serving()
+        assert asked == [False] * len(asked)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_whoever_has_stored_a_higher_term_than_a_master_with_a_majority_finds_back(size: int) -> None:
     """It gave its vote, or stood, as that master was elected: the others hear a master and refuse every vote, and what

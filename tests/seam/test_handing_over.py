@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
+from tests.seam.test_membership import fed
 
 STALL_S = 0.2
 
@@ -41,6 +42,36 @@ def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first
         told = [reply["first"] for status, reply in await asyncio.gather(first, *others) if status == 200]
         await group.serving()
         assert told and set(told) <= set(await group.read(heir.name))
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_what_is_on_its_way_when_a_master_hands_over_is_waited_for() -> None:
+    """A large append on narrow links: no replica has all of it when the hand-over is asked for."""
+
+    async def main() -> None:
+        group = Group(45)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        old = group.master
+        others = [name for name in group.names if name != old]
+        for name in others:
+            group.net.bytes_per_s[old, name] = 100_000.0
+        append = asyncio.create_task(group.append(50_000 * b".", to=old))
+        log = group.nodes[old].opened()
+        at = log.allocated + 1
+        await group.until(lambda: log.allocated >= at, "it is logged")
+        assert all(group.nodes[name].opened().allocated < at for name in others)
+        answer = await group.client.request("POST", f"{group.url(old)}/v1/admin/transfer", timeout_s=5.0)
+        assert answer.status == 200
+        status, answered = await append
+        assert (status, answered.get("durable")) == (200, True), answered
+        await group.serving()
+        assert group.master in others
+        assert (await group.read(group.master))[at] == 50_000 * b"."
         await group.stop()
         assert not group.fatal
 
