@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from feeder.source import Source
+from feeder.source import Mode, Source
 from tests.vlsn.crash_operations import Model, roll_back
-from tests.vlsn.logs import Machine, Opened, Undurable, put
+from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, put
 from vlsn import block as block_format
 from vlsn.ids import Vlsn
 from vlsn.reader import ReadRun
@@ -68,3 +69,27 @@ async def test_the_ring_forgets_what_was_rolled_back() -> None:
     assert position is not None
     held = [block_format.decode_header(block) for block in ring.take(ring.head, end=ring.end, bytes_max=1 << 30)]
     assert [(head.term, head.first_vlsn) for head in held] == terms[-len(held) :]
+
+
+async def test_a_source_that_the_ring_has_overtaken_goes_on_where_the_log_was_cleaned_before() -> None:
+    """It looks its place up anew: where it read the segments last may be gone."""
+    options = replace(SMALL, ring_bytes_max=64 << 10, retention_bytes=3 * SMALL.segment_bytes)
+    opened = Opened(Machine(), options)
+    held: dict[int, bytes] = {}
+    put(opened, held, 30, size=6000)
+    source = Source(opened.log, Vlsn(1), inline)
+    await everything(source, opened.log.range.last)
+    assert source.archive_reads == 1
+    for _ in range(60):
+        put(opened, held, 1, size=6000)
+        await everything(source, opened.log.range.last)
+    assert source.mode is Mode.BUFFER and source.switches == source.archive_reads == 1
+    wanted = source.next_vlsn
+    put(opened, held, 20, size=6000)
+    opened.log.checkpointer.run()
+    opened.log.cleaner.run(lambda report: None)
+    assert 45 < opened.log.range.first <= wanted < opened.log.ring.first_vlsn
+    given = await everything(source, opened.log.range.last)
+    assert given[0][1] == wanted and given[-1][2] == opened.log.range.last
+    assert sum(last - first + 1 for _, first, last in given) == opened.log.range.last - wanted + 1
+    source.close()
