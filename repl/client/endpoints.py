@@ -132,13 +132,14 @@ class Endpoints:
         """Every node asked at once; errors stand where the answer is missing."""
         return list(await asyncio.gather(*(self._status_or_error(url) for url in urls)))
 
-    async def master(self) -> str:
+    async def master(self, *, but: str = "") -> str:
         """The master's URL, asked of every node known: the first that leads, in no term below one seen before, is it.
         Others that name it are believed once it has had ``SILENT_S`` to answer for itself, if it cannot be asked.
+        ``but``: who is known to be silent is not asked.
 
         Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers.
         """
-        asked = {asyncio.create_task(self._status_or_error(url)): url for url in self.urls}
+        asked = {asyncio.create_task(self._status_or_error(url)): url for url in self.urls if url != but}
         deadline: float | None = None
         loop = asyncio.get_running_loop()
         waiting = set(asked)

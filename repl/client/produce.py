@@ -55,6 +55,10 @@ SILENCE_S: Final = 2.0
 """Nothing more is sent while the oldest group has waited longer than this: a hung node gets no more."""
 LOOK_AFTER_S: Final = 0.5
 """The oldest group has waited this long: all nodes are asked who leads, and again after as long."""
+LOOK_SOON_S: Final = 0.1
+LOOKS_SOON: Final = 15
+"""A master that does not answer that either is mostly followed within a second or two: so often the others are asked
+again sooner."""
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -364,16 +368,22 @@ class Producer:
         """A silent master may stand still or be cut off, and its connections live on, while another one leads."""
         while True:
             await self._silent.wait()
-            leads = await self._leader()
-            if leads and leads != url and self._endpoints.term > term:
-                raise Unreachable(f"{url} does not answer, and {leads} leads now")
+            leads, looks = await self._leader(), 0
+            while leads != url or looks:
+                if leads not in ("", url) and self._endpoints.term > term:
+                    raise Unreachable(f"{url} does not answer, and {leads} leads now")
+                if looks == LOOKS_SOON or not self._is_silent():
+                    break
+                await asyncio.sleep(LOOK_SOON_S)
+                async with self._endpoints.turns:
+                    leads, looks = await self._leader(but=url), looks + 1
             await asyncio.sleep(LOOK_AFTER_S)
             self._silent.clear()
 
-    async def _leader(self) -> str:
-        """Its URL; "" while nobody is known to lead."""
+    async def _leader(self, *, but: str = "") -> str:
+        """Its URL, nobody waiting for ``but``; "" while nobody is known to lead."""
         try:
-            return await self._endpoints.master()
+            return await self._endpoints.master(but=but)
         except VlsnLogError:
             return ""
 
@@ -386,11 +396,14 @@ class Producer:
             if self.queue.fail_late(now, self._last_fault):
                 self._settle()
             if self._in_flight:
-                if self._in_flight[0].sent_at + LOOK_AFTER_S < now:
+                if self._is_silent():
                     self._silent.set()
                 if self._is_hung(now):
                     self._hung.set()
                 self._may_send.set()
+
+    def _is_silent(self) -> bool:
+        return bool(self._in_flight) and self._in_flight[0].sent_at + LOOK_AFTER_S < self._loop.time()
 
     def _is_hung(self, now: float) -> bool:
         """An exactly-once client asks again soon, for it may; another one waits as long as an answer may come."""

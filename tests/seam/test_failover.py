@@ -145,9 +145,9 @@ def test_a_master_that_is_cut_off_costs_its_clients_no_error(seed: int, with_cli
     run(main())
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed: int) -> None:
-    """Its connections live, and nothing comes from it."""
+    """Its connections live, and nothing comes from it: the others are asked ten times a second meanwhile."""
 
     async def main() -> None:
         group = await started(seed)
@@ -167,7 +167,7 @@ def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed: int) 
             loop.resume(process.owner)
 
         await clients.during(stand_still)
-        assert clients.longest_s < elected_s[0] + 0.8
+        assert clients.longest_s < elected_s[0] + 0.15
         await group.stop()
         assert not group.fatal
 
