@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from harness.orders import order
 from harness.values import value_of
 from harness.workloads.writing import Appender, producing_appender
 from repl.client.endpoints import Endpoints, Status
@@ -149,7 +150,7 @@ async def _round(cluster: Cluster, network: AiohttpNetwork, load: Load, *, way: 
     node = cluster.node(master)
     match way:
         case "transfer":
-            answer = await network.request("POST", f"{node.url}/v1/admin/transfer", timeout_s=ROUND_S)
+            answer = await order(network, node.url, "transfer", timeout_s=ROUND_S)
             if answer.status != 200:
                 raise TimeoutError(f"{master} did not hand over: {bytes(answer.body)[:300]!r}")
         case "pause":

@@ -13,6 +13,7 @@ from typing import Any
 from harness.group.nodes import Group
 from harness.group.watch import Watch
 from harness.ops import Recorder
+from harness.orders import order
 from repl.http.types import Network
 from vlsn.errors import VlsnLogError
 
@@ -70,8 +71,8 @@ class Person:
     async def _tell(self, name: str, what: str) -> None:
         answer: dict[str, Any] = {"node": name}
         try:
-            url = f"{self._group.urls[name]}/v1/admin/{what}"
-            answer["status"] = (await self._network.request("POST", url, timeout_s=10.0)).status
+            told = await order(self._network, self._group.urls[name], what, timeout_s=10.0)
+            answer["status"] = told.status
         except VlsnLogError as error:
             answer["error"] = str(error)[:200]
         self._recorder.record("person", "info", what, answer)

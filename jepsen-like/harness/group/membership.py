@@ -11,6 +11,7 @@ import msgspec
 
 from harness.group.members import Listed, Step
 from harness.group.nodes import Group
+from harness.orders import order
 from repl.http import problem
 from repl.http.types import Network
 from vlsn.errors import NotMaster, Unreachable, VlsnLogError
@@ -20,7 +21,6 @@ ORDER_S = 15.0
 """A master waits 10 s for a change to be durable."""
 AGAIN_S = 0.3
 HOPS_MAX = 3
-_JSON = {"Content-Type": "application/json"}
 
 
 class Membership:
@@ -89,13 +89,13 @@ class Membership:
         """One member after the other, until it is taken, or refused by one that leads."""
         body = msgspec.json.encode(step.body(self._group.member_urls[step.name]))
         for name in self._group.listed:
-            url = f"{self._group.urls[name]}/v1/admin/group"
+            url = self._group.urls[name]
             try:
                 for _ in range(HOPS_MAX):
-                    answer = await self._network.request("POST", url, headers=_JSON, body=body, timeout_s=ORDER_S)
+                    answer = await order(self._network, url, "group", body=body, timeout_s=ORDER_S)
                     if answer.status != 307:
                         break
-                    url = answer.headers["Location"]
+                    url = answer.headers["Location"].removesuffix("/v1/admin/group")
                 refusal = None if answer.status == 200 else problem.error_of(bytes(answer.body))
             except VlsnLogError as error:
                 refusal = error

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from harness.hostile.kind import Scene
+from harness.orders import order
 from repl.cluster import LOG_FILE, Node
 from repl.net.network import AiohttpNetwork
 from vlsn.directory import survey
@@ -56,10 +57,9 @@ class Victim:
 
     async def roll(self) -> None:
         """Several segments, each with something in it: the watch's writers append all the time."""
-        url, json = f"{self.node.url}/v1/admin/rotate", {"Content-Type": "application/json"}
         async with asyncio.timeout(HEAL_S):
             while len(self.sealed()) < ROLLS:
-                response = await self.network.request("POST", url, headers=json, timeout_s=END_S)
+                response = await order(self.network, self.node.url, "rotate", timeout_s=END_S)
                 assert response.status == 200, bytes(response.body)
                 await asyncio.sleep(POLL_S)
 

@@ -20,6 +20,7 @@ from harness.nemesis.changing import Changing
 from harness.nemesis.plan import Strike
 from harness.nemesis.targets import nodes_hit, pairs_hit
 from harness.ops import Recorder
+from harness.orders import order
 from repl.http.types import Network
 from vlsn.errors import VlsnLogError
 
@@ -151,8 +152,8 @@ class Nemesis:
         others = [name for name in self._group.electable if name != master]
         heir = f"?to={chance.choice(others)}" if strike.way == "named" else ""
         try:
-            url = f"{self._group.urls[master]}/v1/admin/transfer{heir}"
-            status = (await self._network.request("POST", url, timeout_s=TRANSFER_S)).status
+            answer = await order(self._network, self._group.urls[master], f"transfer{heir}", timeout_s=TRANSFER_S)
+            status = answer.status
         except VlsnLogError:
             status = 0
         return self._ends(strike, number, status == 200, status=status)
