@@ -58,6 +58,8 @@ GROUP_NAME = "embedded"
 NODE_NAME = "log"
 TICK_S_MIN = 0.005
 TICK_S_MAX = 0.1
+TERM_RUNS_KEPT = 1_000
+"""Each open takes a term, and each checkpoint writes all runs that are kept."""
 
 
 class Log:
@@ -66,6 +68,7 @@ class Log:
     _listener: ClassVar[type[WaitingAppends]] = WaitingAppends
 
     def __init__(self, recovered: Recovered, options: LogOptions, seams: Seams, keeper: Worker) -> None:
+        recovered.history.forget_terms(TERM_RUNS_KEPT)
         self._waiting = self._listener(recovered.latch)
         self._latch = recovered.latch
         writer = seams.threads.worker("vlsnlog-writer")

@@ -155,6 +155,10 @@ class History:
             while settings and settings[-1][0] > last:
                 settings.pop()
 
+    def forget_terms(self, kept: int) -> None:
+        """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
+        del self.term_runs[:-kept]
+
     def truncate_head(self, first: Vlsn) -> None:
         """The log begins at ``first`` now.  The group stays, also where its entry is gone."""
         runs = [run for run in self.term_runs if run.last >= first]

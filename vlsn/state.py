@@ -50,7 +50,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     group: GroupEntry | None = None
     group_vlsn: Vlsn = NULL_VLSN
     term_runs: list[tuple[int, int, int]] = []
-    """(term, first, last), ascending, over visible blocks."""
+    """(term, first, last), ascending, over visible blocks; of an embedded log the newest alone."""
     trimmed_to: Vlsn = NULL_VLSN
     """The last VLSN that was cleaned away here."""
     producers: ProducersRecord = msgspec.field(default_factory=ProducersRecord)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from vlsn import Log
+from vlsn import Log, embedded
 from vlsn.disk import PosixDisk
 from vlsn.errors import (
     BadArgument,
@@ -28,9 +28,11 @@ from vlsn.errors import (
     VlsnLogError,
     WrongDirectory,
 )
+from vlsn.limits import STATE_MAP_BYTES
 from vlsn.lmdb_store import LmdbStores
 from vlsn.options import Durability, LogOptions
 from vlsn.segment import segment_name
+from vlsn.state import StateStore
 from vlsn.verify import verify
 
 SMALL = LogOptions(segment_bytes=64 << 10)
@@ -51,6 +53,43 @@ def test_append_read_and_reopen(tmp_path: Path) -> None:
         assert log.term == 2
         assert [entry.value for entry in log.read()] == [b"a", b"b", b"c"]
         assert log.append(b"d") == (6, 6)
+
+
+def opened_often(directory: Path, options: LogOptions) -> None:
+    for number in range(12):
+        with Log.open(directory, options) as log:
+            assert log.term == number + 1
+            log.append(b"%d" % number)
+
+
+def test_a_log_that_is_opened_often_keeps_its_newest_terms_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each open takes a term, and all that are kept are written with each checkpoint."""
+    monkeypatch.setattr(embedded, "TERM_RUNS_KEPT", 4)
+    opened_often(tmp_path, LogOptions(segment_bytes=64 << 10))
+    store = StateStore(LmdbStores().open(str(tmp_path / "state"), map_bytes=STATE_MAP_BYTES, read_only=True))
+    record = store.record()
+    store.close()
+    assert record is not None
+    assert [term for term, _, _ in record.term_runs] == [8, 9, 10, 11, 12]  # four, and the last open's
+    report = verify(PosixDisk(), LmdbStores(), str(tmp_path))
+    assert report.ok, report.findings
+    assert [run.term for run in report.term_runs] == list(range(1, 13))
+
+
+def test_a_rollback_past_all_terms_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "TERM_RUNS_KEPT", 4)
+    options = LogOptions(segment_bytes=64 << 10, durable_when_synced=False)
+    opened_often(tmp_path, options)
+    with Log.open(tmp_path, options) as log:
+        log.rollback(4)
+        assert log.term == 14
+        log.append(b"on")
+    with Log.open(tmp_path, options) as log:
+        assert log.term == 15
+        assert [entry.value for entry in log.read()] == [b"0", b"1", b"on"]
+    assert verify(PosixDisk(), LmdbStores(), str(tmp_path)).ok
 
 
 def test_many_threads_share_syncs_and_keep_their_own_order(tmp_path: Path) -> None:
