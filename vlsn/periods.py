@@ -7,6 +7,7 @@ A record knows nothing that lies behind it: one whose end lies past itself aband
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,8 +34,9 @@ def end_of(at: Lsn, record: RollbackStart) -> Lsn:
 
 
 def contradictions(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
-    """What is wrong with the records of one log among themselves, and which says so.  A later period begins behind an
-    earlier one, or holds it whole: what is abandoned already is abandoned by nobody else."""
+    """What is wrong with the records of one log among themselves, and which says so.  A later period lies apart from an
+    earlier one, behind it or, where nothing was logged between them, before it; or holds it whole: what is abandoned
+    already is abandoned by nobody else."""
     found = [
         (at, f"its period ends at {record.end_lsn:#x}, past the record itself")
         for at, record in started
@@ -43,10 +45,14 @@ def contradictions(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
     periods: list[Started] = []
     """Those that no later one holds, ascending, as far as they do not cross."""
     for at, record in sorted(started, key=lambda one: one[0]):
-        while periods and record.first_lsn <= periods[-1][1].first_lsn and end_of(at, record) >= end_of(*periods[-1]):
-            periods.pop()
-        if periods and record.first_lsn < end_of(*periods[-1]):
-            found.append((at, f"its period crosses the one of the rollback at {periods[-1][0]:#x}"))
+        begin, end = record.first_lsn, end_of(at, record)
+        first = bisect_right(periods, begin, key=lambda one: end_of(*one))
+        behind = first
+        while behind < len(periods) and periods[behind][1].first_lsn >= begin and end_of(*periods[behind]) <= end:
+            behind += 1
+        del periods[first:behind]
+        if first < len(periods) and periods[first][1].first_lsn < end:
+            found.append((at, f"its period crosses the one of the rollback at {periods[first][0]:#x}"))
         else:
-            periods.append((at, record))
+            periods.insert(first, (at, record))
     return found

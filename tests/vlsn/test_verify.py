@@ -369,6 +369,17 @@ def test_rollback_records_are_held_against_one_another_and_against_the_log() -> 
     assert named(hidden, hidden.frames[at], 5)
 
 
+@pytest.mark.parametrize("between", [0, 1])
+def test_a_rollback_further_back_than_the_one_before_is_normal(between: int) -> None:
+    """Its period ends behind the last frame that it abandons, as the log writes it: before the other one begins where
+    nothing was logged between them, else it holds the other one whole."""
+    built = log().blocks(4).roll().blocks(3)
+    for matchpoint in (5, 3):
+        gone = [each.lsn for each in built.visible() if each.first > matchpoint]
+        built.rollback(matchpoint, says={"end_lsn": gone[-1] + 1}).blocks(between)
+    assert rows(check(built.blocks(2).write())) == []
+
+
 def test_a_matchpoint_that_was_cleaned_away_is_not_missed() -> None:
     built = log().blocks(4).roll().blocks(3).rollback(4).blocks(2).write()
     built.disk.remove("/d/00000001.vlog")
