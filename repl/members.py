@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from feeder.acks import majority
 from repl import peers
 from repl.images import Heard, Told, both
-from vlsn.errors import Unreachable, VlsnLogError, WrongVersion
+from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName, WrongVersion
 from vlsn.ids import NodeName, Term
 from vlsn.levels import Levels
 
@@ -38,6 +38,8 @@ class Members:
         """Who says of itself that a newer list names it; of use while too few of this node's own list are there."""
         self.heard = Heard()
         """What other nodes have told of themselves in this process's life."""
+        self._left: dict[NodeName, str] = {}
+        """Where each was looked for last and not found."""
         self.silent: dict[NodeName, str] = {}
         """Who could not be reached when last asked, and why; each member is asked every ``TELL_S``."""
         self.levels: dict[NodeName, Levels] = {}
@@ -50,18 +52,32 @@ class Members:
     @property
     def listed(self) -> dict[NodeName, str]:
         """Who may ask this node: those that its group lists; while it knows none, those that its settings name."""
-        log, configured = self._node.log, self._node.config.members
+        configured, logged = self._node.config.members, self._logged
+        return {name: self._place(name) for name in (configured if logged is None else logged)}
+
+    @property
+    def _logged(self) -> dict[NodeName, str] | None:
+        """As the newest GROUP entry says; None without one."""
+        log = self._node.log
         group = log.history.group if log is not None else None
-        if group is None:
-            return dict(configured)
-        return {NodeName(each.name): configured.get(NodeName(each.name), each.url) for each in group.members}
+        return None if group is None else {NodeName(each.name): each.url for each in group.members}
+
+    def _place(self, name: NodeName) -> str:
+        """Where ``name`` is looked for: as configured here, else as the group, or a member with a newer list, says; the
+        next of these once it was not found there.  A name moves on, and settings are older than that."""
+        if name == self._node.config.name:
+            return self._node.config.url
+        said = (self._node.config.members, self._logged or {}, self._vouched, self._learned, self._by_own_word)
+        places = list(dict.fromkeys(each[name] for each in said if name in each))
+        left = self._left.get(name)
+        return places[(places.index(left) + 1) % len(places)] if left in places else places[0]
 
     @property
     def urls(self) -> dict[NodeName, str]:
-        """Whom this node asks, and where: every member, and who is one by its settings alone.  As configured here,
-        else as the group lists it."""
+        """Whom this node asks, and where: every member, and who is one by its settings alone."""
         hints = self._by_own_word if self._by_own_word and self.are_too_few() else {}
-        return {**hints, **self._vouched, **self._learned, **self.listed, **self._node.config.members}
+        names = {**hints, **self._vouched, **self._learned, **(self._logged or {}), **self._node.config.members}
+        return {name: self._place(name) for name in names}
 
     def are_too_few(self) -> bool:
         """Those of this node's own list that can be reached elect nobody."""
@@ -101,6 +117,11 @@ class Members:
     def are_none(self) -> bool:
         """No other member has a vote."""
         return not set(self.electable) - {self._node.config.name}
+
+    def not_at(self, name: NodeName, url: str, fault: VlsnLogError) -> None:
+        """``name`` was asked there in vain; with most faults it has answered."""
+        if isinstance(fault, Unreachable | WrongName | WrongGroup):
+            self._left[name] = url
 
     def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
         """``name`` was asked, or has asked; with a refusal it has answered, too."""

@@ -42,17 +42,19 @@ async def ask(node: Node, name: NodeName, url: str, purpose: Purpose) -> Answer:
         body = await post(node, f"{url}/v1/peer/hello", question_of(node, name, purpose))
     except VlsnLogError as fault:
         node.members.answered(name, fault)
+        node.members.not_at(name, url, fault)
         raise
     node.members.answered(name)
     answer = read_answer(body)
-    if answer.group != node.config.group:
-        raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
-    if answer.name != name:
-        raise WrongName(f"{url} is node {answer.name}, not {name}")
     try:
+        if answer.group != node.config.group:
+            raise WrongGroup(f"{url} is of group {answer.group}, not {node.config.group}")
+        if answer.name != name:
+            raise WrongName(f"{url} is node {answer.name}, not {name}")
         node.seams.levels.check_peer(answer.levels, own=node.name, peer=name)
     except VlsnLogError as fault:
         node.members.answered(name, fault)
+        node.members.not_at(name, url, fault)
         raise
     node.members.levels[name] = answer.levels
     node.members.heard.note(
@@ -96,7 +98,7 @@ async def tell_all(node: Node) -> None:
 
 async def ask_vote(node: Node, request: VoteRequest) -> VoteReply:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
-    reply = read_reply(await post(node, f"{node.members.urls[NodeName(request.to)]}/v1/peer/vote", request))
+    reply = read_reply(await post_to(node, NodeName(request.to), "/v1/peer/vote", request))
     if reply.sender != request.to or reply.pre != request.pre:
         raise WrongName(f"{reply.sender} has answered in the place of {request.to}")
     node.members.heard.note(parse_hex(reply.incarnation), Told(reply.sequence, reply.term))
@@ -115,7 +117,17 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
 async def ask_to_stand(node: Node, name: NodeName, term: Term) -> None:
     """Raises ``Unreachable``, a ``FeedRefused`` subclass, or what ``name`` refuses it with."""
     stand = Stand(group=node.config.group, sender=node.config.name, to=name, term=term)
-    await post(node, f"{node.members.urls[name]}/v1/peer/stand", stand)
+    await post_to(node, name, "/v1/peer/stand", stand)
+
+
+async def post_to(node: Node, name: NodeName, path: str, message: msgspec.Struct) -> bytes:
+    """The body of that member's answer.  Raises as ``post``; the next try looks elsewhere, if it may be there."""
+    url = node.members.urls[name]
+    try:
+        return await post(node, url + path, message)
+    except VlsnLogError as fault:
+        node.members.not_at(name, url, fault)
+        raise
 
 
 async def post(node: Node, url: str, message: msgspec.Struct) -> bytes:

@@ -17,7 +17,7 @@ import msgspec
 
 from feeder.feeder import Feeder
 from feeder.rounds import Rounds
-from repl.peers import Unreachable, post
+from repl.peers import Unreachable, post_to
 from repl.shared import Shared
 from vlsn.errors import Lagging, NotMaster, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import Incarnation, NodeName, Vlsn
@@ -164,7 +164,7 @@ class ReadIndex:
         question = Question(group=node.config.group, sender=node.config.name, to=master)
         try:
             async with asyncio.timeout(ROUND_TIMEOUT_S):
-                body = await post(node, f"{node.members.urls[master]}/v1/peer/read_index", question)
+                body = await post_to(node, master, "/v1/peer/read_index", question)
         except (Unreachable, OSError, TimeoutError) as error:
             raise NotMaster(f"{master} does not answer: {error or 'in time'}; ask again soon") from None
         answer = read_json(body, Answer, "no answer to a read_index")

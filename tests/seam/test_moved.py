@@ -1,0 +1,86 @@
+"""Names that moved on to another URL, and nodes whose settings still say where they were."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from repl.config import NodeConfig
+from tests.fakes.loop import run
+from tests.seam.nodes import PORT, Group
+from tests.seam.test_membership import changed, electable, fed, has_all, told
+from vlsn.ids import NodeName
+
+MOVED = "n3"
+
+
+class Moving(Group):
+    """``n3`` is at another port from some moment on; only its own settings say so."""
+
+    port = PORT
+
+    def config(self, name: str) -> NodeConfig:
+        told = super().config(name)
+        if name != MOVED:
+            return told
+        members = {**told.members, NodeName(MOVED): self.url(MOVED)}
+        return replace(told, members=members, listen=f"{MOVED}:{self.port}")
+
+    def url(self, name: str) -> str:
+        return f"http://{MOVED}:{self.port}" if name == MOVED else super().url(name)
+
+
+class Forgetful(Moving):
+    """Nobody else's settings ever change."""
+
+    def config(self, name: str) -> NodeConfig:
+        told = super().config(name)
+        if name == MOVED:
+            return told
+        return replace(told, members={**told.members, NodeName(MOVED): f"http://{MOVED}:{PORT}"})
+
+
+async def moves(group: Moving) -> None:
+    """It is removed, and added where it is now, with its log."""
+    group.machine("n4")
+    await group.start("n4")
+    await changed(group, change="add", name="n4", url=group.url("n4"))
+    await electable(group, "n4")
+    await changed(group, change="remove", name=MOVED)
+    group.kill(MOVED)
+    group.port = PORT + 1
+    await group.start(MOVED)
+    await changed(group, change="add", name=MOVED, url=group.url(MOVED))
+    await electable(group, MOVED)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["up all the time", "started again"])
+def test_a_master_at_another_url_than_the_settings_say_is_followed(again: bool) -> None:
+    async def main() -> None:
+        group = Forgetful(511)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        entries = await told(group, 3)
+        await moves(group)
+        if again:
+            others = [name for name in group.names if name not in (group.master, MOVED)]
+            group.kill(*others)
+            await asyncio.sleep(0.1)
+            await group.start(*others)
+            await fed(group, 3)
+        for _ in range(3):  # the first one may meet nobody where the settings say
+            path = f"{group.url(group.master)}/v1/admin/transfer?to={MOVED}"
+            response = await group.client.request("POST", path, timeout_s=10.0)
+            if response.status == 200:
+                break
+        await group.until(lambda: group.master == MOVED, "it leads", 30)
+        await fed(group, 3)
+        entries |= await told(group, 3, "moved ")
+        await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
