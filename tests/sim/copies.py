@@ -66,8 +66,9 @@ class Writing:
         self._media[name] = Medium(self._watch.group.machines[name].disk, f"/{name}")
 
     def handed_over(self, node: SimNode) -> None:
-        """Another group is with the writer."""
-        log, name, watch = node.opened(), node.name, self._watch
+        """Another group is with the writer, of a log that is closing, too."""
+        log, name, watch = node.log, node.name, self._watch
+        assert log is not None
         group = log.cycle.group
         if group is None or not group.firsts:
             return
@@ -134,8 +135,9 @@ class Writing:
 
     def rollback_refused(self, node: SimNode) -> None:
         """It holds all that it held, unless something of that has gone."""
-        copy = self._watch.copies[node.name]
-        if copy.given_up_after is not None and node.opened().allocated >= copy.last:
+        copy, log = self._watch.copies[node.name], node.log
+        assert log is not None
+        if copy.given_up_after is not None and log.allocated >= copy.last:
             copy.given_up_after = None
             self.has_synced(node)
 
