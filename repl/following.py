@@ -311,6 +311,16 @@ class Following(Role):
         if self.feed is not None and self.feed.position is not None:
             now = self.node.seams.clock.monotonic_s()
             self.catching_up.note(now, self.log.range.last_sync, self.feed.position.last_vlsn)
+            self._meet_floor(self.feed.position)
+
+    def _meet_floor(self, position: Position) -> None:
+        """Whatever a floor stands for was acknowledged before this feed began: it is in what the master, of the stored
+        term, had by then, or counts for nothing.  Else a floor of that term, set high, would stand until the next."""
+        log = self.log
+        record, last = log.node_file.record, log.range.last_sync
+        below = (log.history.term_of(last), last) < (record.floor_term, record.floor_vlsn)
+        if below and last >= position.last_vlsn and record.term == position.term:
+            log.meet_floor(Term(position.term))
 
 
 def _is_integrity(error: BaseException) -> bool:

@@ -166,7 +166,8 @@ def block_names(data: Buffer) -> list[BlockName]:
             header = decode_header(view, position)
         except BadBody:
             continue
-        found.append(BlockName(int(header.term), int(header.first_vlsn), int(header.last_vlsn)))
+        end = position + header.size
+        found.append(BlockName(int(header.term), int(header.first_vlsn), int(header.last_vlsn), end))
     return found
 
 

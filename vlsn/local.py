@@ -25,6 +25,7 @@ from vlsn.cleaning import Cleaner
 from vlsn.consumer import Consumer
 from vlsn.cycle import Cycle, LogListener
 from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError
+from vlsn.floor import with_floor_met
 from vlsn.frame import FrameKind
 from vlsn.history import History
 from vlsn.holds import Holds
@@ -378,6 +379,20 @@ class LocalLog:
             done(error)
 
         self.keeper.submit(store, lambda _: done(None), failed)
+
+    def meet_floor(self, term: Term) -> None:
+        """The vote floor is where the log ends now, synced, if it was further on: the log has all that the master of
+        ``term`` has, while that is the stored one.  A file that cannot be written ends the log."""
+        last = self.range.last_sync
+        end = (int(self.history.term_of(last)), int(last))
+
+        def store() -> None:
+            record = self.node_file.record
+            met = with_floor_met(record, end)
+            if record.term == term and met is not record:
+                self.node_file.replace(met)
+
+        self.keeper.submit(store, lambda _: None, lambda e: self.fail(f"the node file could not be written: {e}", e))
 
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
         """The durable end, as this node knows it, never falls."""

@@ -322,6 +322,7 @@ class _Opening:
                 stored_term=record.term,
                 last_term=log.blocks.highest_term,
                 last_vlsn=max(self._blocks.last, log.blocks.highest_vlsn),
+                state_lost=self._state.lost,
             )
             raised = with_floor(record, floor, last_visible=self._blocks.last)
             if raised is not record:

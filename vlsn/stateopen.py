@@ -26,6 +26,8 @@ class OpenState:
     checkpoint: Checkpoint | None
     record: StateRecord | None
     idle: IdleEnd | None
+    lost: bool = False
+    """It was not there, or could not be used, and was made anew: empty."""
 
     @property
     def stated(self) -> list[Lsn]:
@@ -60,13 +62,14 @@ class OpenState:
 def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -> OpenState:
     """Raises ``WrongVersion``."""
     path = f"{directory}/{STATE_NAME}"
+    lost = not seams.stores.exists(path)
     try:
         store = StateStore(seams.stores.open(path, map_bytes=map_bytes))
         try:
             record = store.record()
             if record is not None:
                 check_level(record.level, seams.levels)
-            return OpenState(store, store.checkpoint(), record, store.idle_end())
+            return OpenState(store, store.checkpoint(), record, store.idle_end(), lost)
         except WrongVersion as error:
             store.close()
             raise named(error, path) from None
@@ -88,4 +91,4 @@ def replace_state(
 def _fresh_state(seams: Seams, path: str, map_bytes: int, notes: list[str], why: str) -> OpenState:
     aside = seams.stores.set_aside(path)
     notes.append(f"state {why}; set aside as {aside}")
-    return OpenState(StateStore(seams.stores.open(path, map_bytes=map_bytes)), None, None, None)
+    return OpenState(StateStore(seams.stores.open(path, map_bytes=map_bytes)), None, None, None, lost=True)

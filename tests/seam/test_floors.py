@@ -1,8 +1,10 @@
-"""A vote floor, once written, stands until the log has reached it: whatever else is lost meanwhile."""
+"""A vote floor stands until the log has reached it, or has all that its master has: whatever else is lost meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+
+import pytest
 
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
@@ -11,52 +13,123 @@ from vlsn.dump import DumpFilter, dump_rows
 from vlsn.frame import FRAME_BYTES
 
 
-def rot(group: Group, name: str, *places: tuple[str, int]) -> None:
+async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
+    """n1 and n2 have four appends on their media, n2 the last three of them in one group; n3 has two, and is down.
+    VLSN of the first; where the blocks of those three lie on n2, which is down and has noted that they are synced."""
+    await group.start()
+    await group.serving("n1")
+    process = group.machines["n2"].process
+    assert process is not None
+    process.threads.latency_s = (0.5, 0.5)
+    first = (await group.append(b"0", acks="none"))[1]["first"]  # n2's disk is busy with this one
+    await asyncio.sleep(0.1)
+    assert (await group.append(b"1", acks="none"))[1]["first"] == first + 1
+    await group.until(lambda: group.nodes["n3"].opened().range.last_sync == first + 1, "n3 has it")
+    group.kill("n3")
+    for number in (2, 3):
+        assert (await group.append(b"%d" % number, acks="none"))[1]["first"] == first + number
+    await group.until(lambda: group.nodes["n1"].dtvlsn() == first + 3, "n2 has acknowledged all of it")
+    await asyncio.sleep(3.0)
+    group.kill("n2")
+    machine = group.machines["n2"]
+    blocks = DumpFilter(kinds=frozenset(("BLOCK",)), from_vlsn=first + 1)
+    places = [(f"/n2/{row.file}", row.offset) for row in dump_rows(machine.disk, machine.stores, "/n2", blocks)]
+    assert len(places) == 3
+    return first, places
+
+
+def rot(group: Group, places: list[tuple[str, int]]) -> None:
     """One bit of each of these blocks' headers."""
     for path, offset in places:
-        group.machines[name].disk.flip_bit(path, offset + FRAME_BYTES + BLOCK_BYTES - 1)
+        group.machines["n2"].disk.flip_bit(path, offset + FRAME_BYTES + BLOCK_BYTES - 1)
 
 
-def test_a_floor_outlives_a_lost_state_and_what_rots_after_it_was_written() -> None:
-    """n2 acknowledges VLSN ``last`` for a majority, and n3 has the log up to two before it.  On n2 the group of these
-    three rots, and what said that it was synced is lost: a torn tail, whose floor the block headers left in it tell.
-    Then they rot as well.  By these two alone nobody is elected, for it would be n3."""
+async def opened(group: Group, first: int) -> tuple[int, int]:
+    """n2's vote floor; its log has been cut behind ``first``."""
+    await group.start("n2")
+    await group.until(lambda: group.nodes["n2"].log is not None, "it is open")
+    log = group.nodes["n2"].opened()
+    assert log.allocated == first
+    return log.node_file.record.floor_term, log.node_file.record.floor_vlsn
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknowledged(at_once: bool) -> None:
+    """What said that its last group was synced is lost, so rot in it passes for a torn tail.  The block headers that
+    are left there tell its floor; then they rot as well; or all do at once.  By n2 and n3 alone nobody is elected, for
+    it would be n3, which lacks acknowledged entries."""
 
     async def main() -> None:
         group = Group(21, checkpoint_period_s=60.0)
-        await group.start()
-        await group.serving("n1")
-        process = group.machines["n2"].process
-        assert process is not None
-        process.threads.latency_s = (0.5, 0.5)
-        first = (await group.append(b"0", acks="none"))[1]["first"]  # n2's disk is busy with this one
-        await asyncio.sleep(0.1)
-        assert (await group.append(b"1", acks="none"))[1]["first"] == first + 1
-        await group.until(lambda: group.nodes["n3"].opened().range.last_sync == first + 1, "n3 has it")
-        group.kill("n3")
-        for number in (2, 3):
-            assert (await group.append(b"%d" % number, acks="none"))[1]["first"] == first + number
-        last = first + 3
-        await group.until(lambda: group.nodes["n1"].dtvlsn() == last, "n2 has acknowledged all of it")
-        await asyncio.sleep(3.0)  # and has written down that it is synced
-        group.kill("n1", "n2")
-        disk, stores = group.machines["n2"].disk, group.machines["n2"].stores
-        blocks = DumpFilter(kinds=frozenset(("BLOCK",)), from_vlsn=first + 1)
-        places = [(f"/n2/{row.file}", row.offset) for row in dump_rows(disk, stores, "/n2", blocks)]
-        assert len(places) == 3
-        for rotten in (places[:1], places[1:]):
-            rot(group, "n2", *rotten)
-            stores.contents.pop("/n2/state")
-            await group.start("n2")
-            await group.until(lambda: group.nodes["n2"].log is not None, "it is open")
-            log = group.nodes["n2"].opened()
-            assert log.allocated == first
-            assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == (1, last)
-            group.kill("n2")
-        await group.start("n2", "n3")
+        first, places = await acknowledged(group)
+        group.kill("n1")
+        group.machines["n2"].stores.contents.pop("/n2/state")
+        rot(group, places[: 3 if at_once else 1])
+        floor = await opened(group, first)
+        assert floor >= (1, first + 3) if at_once else floor == (1, first + 3)
+        group.kill("n2")
+        if not at_once:
+            rot(group, places[1:])
+        assert await opened(group, first) == floor
+        await group.start("n3")
         await group.until(lambda: "waits for n1" in group.nodes["n2"].reason, "n2 waits for n1")
         await asyncio.sleep(10.0)
         assert not any(node.is_master() for node in group.nodes.values())
+        await group.start("n1")
+        await group.serving()
+        assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
+    """Else two of three would wait for a master that is gone, however long ago they have got all of its log."""
+
+    async def main() -> None:
+        group = Group(22, checkpoint_period_s=60.0)
+        first, places = await acknowledged(group)
+        group.machines["n2"].stores.contents.pop("/n2/state")
+        rot(group, places)
+        assert await opened(group, first) > (1, first + 4)
+        log = group.nodes["n2"].opened()
+        assert log.node_file.record.term == 1
+        await group.until(lambda: log.range.last_sync == first + 3, "it is fed")
+        await group.until(lambda: log.node_file.record.floor_vlsn == first + 3, "its floor is met")
+        await group.start("n3")
+        await group.until(lambda: group.nodes["n3"].dtvlsn() == first + 3, "n3 has all")
+        group.kill("n1")
+        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
+        assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
+    """Its master goes while n2 is on the way to what it had: n2 and n3, which both lack acknowledged entries, wait."""
+
+    async def main() -> None:
+        group = Group(23, checkpoint_period_s=60.0)
+        first, places = await acknowledged(group)
+        group.machines["n2"].stores.contents.pop("/n2/state")
+        rot(group, places)
+        floor = await opened(group, first)
+        process = group.machines["n2"].process
+        assert process is not None
+        process.threads.latency_s = (3.0, 3.0)  # nothing that comes is written soon
+        log = group.nodes["n2"].opened()
+        await group.until(lambda: group.state("n2") == "REPLICA", "a feed is taken")
+        await asyncio.sleep(0.5)
+        assert log.range.last_sync == first
+        group.kill("n1")
+        await group.start("n3")
+        await group.until(lambda: "waits for n1" in group.nodes["n2"].reason, "n2 waits for n1")
+        await asyncio.sleep(10.0)
+        assert not any(node.is_master() for node in group.nodes.values())
+        assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == floor
         await group.start("n1")
         await group.serving()
         assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]

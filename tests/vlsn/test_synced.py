@@ -8,7 +8,7 @@ The model knows the frames as they were placed and compares bytes; it searches n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -20,8 +20,8 @@ from tests.vlsn.logs import Machine, Opened
 from vlsn.directory import survey
 from vlsn.errors import Damaged
 from vlsn.examine import Found, examine
-from vlsn.floor import BlockName, floor_of, with_floor
-from vlsn.ids import Lsn, lsn
+from vlsn.floor import BlockName, floor_of, with_floor, with_floor_met
+from vlsn.ids import Lsn, lsn, padded
 from vlsn.nodefile import NodeRecord
 from vlsn.segment import FIRST_FRAME, segment_name
 from vlsn.synced import Ending, ending, synced_end
@@ -111,7 +111,8 @@ def model(log: Written, image: bytes, stated: int) -> tuple[Ending, int, list[Bl
     synced = max([stated, *(log.starts[at] for at in whole if at > stop)])
     behind = [each for each in log.frames if each.offset >= stop and same(each.offset + 24, 64)]
     vlsns = {each.offset: number for number, each in enumerate(log.frames, 1)}
-    names = [BlockName(1, vlsns[each.offset], vlsns[each.offset]) for each in behind]
+    ends = {each.offset: each.offset + each.size - stop for each in log.frames}
+    names = [BlockName(1, vlsns[each.offset], vlsns[each.offset], ends[each.offset]) for each in behind]
     if synced > stop:
         return Ending.DAMAGE, stop, names
     return (Ending.TAIL if any(image[stop:]) else Ending.END), stop, names
@@ -146,7 +147,7 @@ def agree(log: Written, image: bytes, stated: int) -> Ending:
     assert found.offsets.tolist() == before
     if found.cut is not None:
         assert (found.cut.offset, found.cut.data) == (stop, image[stop:].rstrip(b"\0"))
-        assert found.cut.names == names
+        assert [replace(name, end=padded(name.end)) for name in found.cut.names] == names
     return wanted
 
 
@@ -230,6 +231,35 @@ def test_the_floor_is_the_last_block_that_can_be_this_logs(names: list[BlockName
 def test_without_a_node_file_the_floors_term_is_the_highest_that_is_left() -> None:
     assert floor_of([BlockName(7, 41, 41)], size=400, stored_term=0, last_term=3, last_vlsn=40) == (7, 41)
     assert floor_of([], size=400, stored_term=0, last_term=3, last_vlsn=40) == (3, 41)
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        ([], (5, 140)),
+        ([BlockName(3, 41, 44, 400)], (3, 44)),  # it reaches up to the last byte
+        ([BlockName(3, 41, 44, 408)], (3, 44)),  # it is torn
+        ([BlockName(3, 41, 44, 200)], (5, 94)),  # what lies behind it cannot be read
+        ([BlockName(3, 41, 44, 200), BlockName(6, 45, 45, 300)], (5, 94)),  # nor are a client's bytes a block
+        ([BlockName(9, 41, 44, 400)], (5, 140)),
+    ],
+)
+def test_without_state_the_floor_is_as_high_as_what_cannot_be_read_could_be(
+    names: list[BlockName], wanted: tuple[int, int]
+) -> None:
+    assert floor_of(names, size=400, stored_term=5, last_term=3, last_vlsn=40, state_lost=True) == wanted
+
+
+def test_without_state_any_unreadable_byte_may_have_been_a_block() -> None:
+    assert floor_of([], size=1, stored_term=5, last_term=3, last_vlsn=40, state_lost=True) == (5, 41)
+
+
+def test_a_floor_that_is_met_is_where_the_log_ends() -> None:
+    high = with_floor(RECORD, (5, 94), last_visible=40)
+    met = with_floor_met(high, (5, 50))
+    assert (met.floor_term, met.floor_vlsn) == (5, 50)
+    assert with_floor_met(met, (5, 60)) is met
+    assert with_floor_met(RECORD, (3, 40)) is RECORD
 
 
 def test_a_floor_not_yet_reached_is_never_lowered() -> None:
