@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from repl.founding import KnownGroup
-from repl.lost_group import counts
+from repl.lost_group import counts, known_group
+from tests.vlsn.logs import Machine, Undurable
+from vlsn.block import EntryKind
 from vlsn.history import History
 from vlsn.ids import Vlsn
 from vlsn.records import GroupEntry, Member
@@ -38,3 +40,13 @@ def test_a_log_lacks_its_group_where_that_lies_before_it_and_no_record_has_it() 
     history.found_group(Vlsn(2), GROUP)
     assert [vlsn for vlsn, _ in history.groups] == [2, 97]
     assert not history.lacks_group(Vlsn(60), Vlsn(95))
+
+
+def test_what_may_be_rolled_back_is_not_told_of_the_group() -> None:
+    opened = Undurable(Machine(), durable=2)
+    log = opened.log
+    for _ in range(2):
+        log.append_entries([EntryKind.GROUP], [GROUP.encode()], lambda _: None)
+    assert log.history.group_vlsn == 3 and log.dtvlsn == 2
+    told = known_group(log)
+    assert told is not None and (told.vlsn, told.upto) == (2, 2)

@@ -171,6 +171,24 @@ def test_where_a_producer_goes_on_is_told_of_what_is_durable_on_every_node() -> 
     played(story, election_timeout_s=20.0)
 
 
+def test_where_a_producer_goes_on_is_not_behind_what_may_be_rolled_back() -> None:
+    """The master leads, and its replicas say so at once, while their disks have yet to sync the last submission."""
+
+    async def story(group: Group) -> None:
+        assert (await append(group, 0))[0] == 200
+        master = group.master
+        for name in group.names:
+            if name != master:
+                group.machines[name].disk.latency = lambda call: 3.0 if call.name == "sync" else 0.0
+        status, logged = await append(group, 1, acks="none")
+        assert status == 200 and not logged["durable"]
+        response = await group.client.request("GET", f"{group.url(master)}/v1/producers/{PRODUCER:016x}", timeout_s=8)
+        said = msgspec.json.decode(bytes(response.body))
+        assert said["durable"] < logged["first"] and said["next"] == 1
+
+    played(story)
+
+
 def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -> None:
     async def story(group: Group) -> None:
         table = group.nodes["n1"].opened().history.producers
