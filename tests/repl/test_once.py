@@ -161,3 +161,22 @@ def test_an_acknowledgement_that_was_withdrawn_counts_for_nothing() -> None:
     book.note(Incarnation(3), Vlsn(9))
     assert durable == [4, 9]
     assert told == [Appended(Vlsn(9), Vlsn(9), Term(1), True, 2, Acks.MAJORITY)]
+
+
+@pytest.mark.parametrize("acks", [Acks.MAJORITY, Acks.ALL])
+def test_who_counts_from_now_on_counts_for_what_was_noted_before(acks: Acks) -> None:
+    """A member has acknowledged all there is before it is listed, and another one, which stands still, is left out."""
+    durable: list[int] = []
+    book = AppendBook(OWN, Term(1), on_durable=durable.append, clock=lambda: 0.0, seconds=Seconds())
+    book.set_group([OWN, Incarnation(3)], Vlsn(1))
+    answers: list[object] = []
+    append = Append(Values([b"a"]), acks, answers.append, 0.0)
+    append.first = append.last = Vlsn(5)
+    append.term = Term(1)
+    book.sealed([append])
+    book.note(OWN, Vlsn(5))
+    book.note(OTHER, Vlsn(5))
+    assert not answers and not durable
+    book.set_group([OWN, OTHER], Vlsn(1))
+    assert durable == [5]
+    assert [answer.synced for answer in answers if isinstance(answer, Appended)] == [2]
