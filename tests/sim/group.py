@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from repl.config import NodeConfig
 from repl.node import Node
 from repl.service import NodeService
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
 from tests.sim.books import Books
+from tests.sim.settings import Settings
 from tests.sim.verdict import Violation
 from tests.sim.watch import Watch
 from vlsn.errors import VlsnLogError
@@ -89,6 +91,7 @@ class SimGroup(Group):
 
     def __init__(self, seed: int, size: int, say: Callable[[str], None], **settings: Any) -> None:
         super().__init__(seed, size, **settings)
+        self.told = Settings(self, seed)
         self.watch = Watch(self, say)
         self.books = Books(self)
         self.net.on_said, self.net.on_taken = self.books.said, self.books.taken
@@ -104,6 +107,12 @@ class SimGroup(Group):
         self.on_stop: Callable[[str], None] = lambda name: self.kill(name)
         for name in self.names:
             self.wire(name)
+
+    def url(self, name: str) -> str:
+        return self.told.url(name)
+
+    def config(self, name: str) -> NodeConfig:
+        return self.told.config(super().config(name))
 
     def wire(self, name: str) -> None:
         """There is a machine of that name, or another disk in it: it is looked at."""

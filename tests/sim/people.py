@@ -21,9 +21,17 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
 
 NODES_MAX = 5
+ELECTABLE_LOOKS = 20
+"""How often a person looks for a newcomer to be electable before another member goes."""
 ELECTABLE_MIN = 3
 TRIES = 6
 AGAIN_S = 0.7
+CALM_RATE, CALM_S = 0.6, 10.0
+"""How often, and how long, nothing is struck by chance, so that a list can change twice."""
+BACK_RATE = 0.6
+"""How likely whoever was removed is added again soon."""
+MOVES_RATE = 0.7
+"""How likely who comes back is at another URL."""
 AGAIN = frozenset(("no-master", "group-busy", "insufficient-replicas", "no-space", "bad-argument"))
 """A person asks again after these; a node that is added may not be up yet."""
 
@@ -48,6 +56,7 @@ class People:
             "member removed": (0.8, self._remove),
             "secondary promoted": (1.2, lambda _: self._promote()),
             "priority changed": (0.4, self._prefer),
+            "absent while the list changes": (1.2, self._absent),
         }
 
     @property
@@ -57,13 +66,23 @@ class People:
 
     # Changes.
 
-    def _add(self, *, secondary: bool) -> object:
+    def _add(self, *, secondary: bool, back: bool = False) -> object:
+        change = self._newcomer(secondary=secondary, back=back)
+        if change is not None:
+            self._ask(change)
+        return change is not None
+
+    def _newcomer(self, *, secondary: bool, back: bool = False) -> dict[str, Any] | None:
+        """A machine that waits to be listed, and what is to be asked for it."""
         if len(self.group.names) >= NODES_MAX:
-            return False
-        if self._away and self.rng.random() < 0.6:
+            return None
+        if self._away and (back or self.rng.random() < 0.6):
             name = self.rng.choice(sorted(self._away))
             machine = self._away.pop(name) if self.rng.random() < 0.7 else None
             self._away.pop(name, None)
+            if self.rng.random() < MOVES_RATE:
+                self.group.told.moves(name)
+                self.nemesis.report.met["a name at another URL"] += 1
         else:
             self._newcomers += 1
             name, machine = f"m{self._newcomers}", None
@@ -74,20 +93,55 @@ class People:
         if self.nemesis.rot == "everywhere":
             self.group.watch.rotten.add(name)
         self.nemesis.start(name)
-        self._ask({"change": "add", "name": name, "url": self.group.url(name), "secondary": secondary})
-        return True
+        return {"change": "add", "name": name, "url": self.group.url(name), "secondary": secondary}
 
     def _remove(self, name: str) -> object:
+        if not self._may_leave(name):
+            return False
+        self._leaving.add(name)
+        self._ask({"change": "remove", "name": name})
+        return True
+
+    def _may_leave(self, name: str) -> bool:
         electable = {member.name for member in self.members.members if member.electable}
         if name not in [member.name for member in self.members.members] or name in self._leaving:
             return False
         left = electable - self._leaving - {name}
         rotten = (electable - {name}) & set(self.nemesis.victims)  # who was asked to leave may stay
-        if name in electable and (len(left) < ELECTABLE_MIN or 2 * len(rotten) >= len(left)):
+        return name not in electable or (len(left) >= ELECTABLE_MIN and 2 * len(rotten) < len(left))
+
+    def _absent(self, name: str) -> object:
+        """A member is away while another one comes and another one goes; often the master ends as it is back."""
+        if name not in self.group.nodes or name not in self._electable() or self._tasks:
             return False
-        self._leaving.add(name)
-        self._ask({"change": "remove", "name": name})
+        self.nemesis.die(name, power=self.rng.random() < 0.3, back=False)
+        if self.rng.random() < CALM_RATE:
+            self.nemesis.quiet_until_s = self.group.loop.time() + CALM_S
+        self._start(self._changes_without(name))
         return True
+
+    async def _changes_without(self, absent: str) -> None:
+        coming = self._newcomer(secondary=False)
+        if coming is not None:
+            await self._changed(coming)
+            for _ in range(ELECTABLE_LOOKS):
+                if coming["name"] in self._electable():
+                    break
+                await asyncio.sleep(0.3)
+        going = [name for name in self._electable() if name != absent and self._may_leave(name)]
+        if going and self.nemesis.active:
+            name = self.rng.choice(going)
+            self._leaving.add(name)
+            await self._changed({"change": "remove", "name": name})
+            self.nemesis.report.met["a member absent while the list changed twice"] += coming is not None
+        self.nemesis.quiet_until_s = 0.0
+        await asyncio.sleep(self.rng.uniform(0.0, 1.0))
+        if self.nemesis.active and self.rng.random() < 0.5:
+            self.nemesis.die(self.group.master, power=False, back_s=(3.0, 8.0))
+        self.nemesis.start(absent)
+
+    def _electable(self) -> list[str]:
+        return sorted(member.name for member in self.members.members if member.electable)
 
     def _promote(self) -> object:
         secondaries = [member.name for member in self.members.members if not (member.electable or member.joining)]
@@ -164,6 +218,12 @@ class People:
         for name in sorted(self._leaving - listed):
             self._leaving.discard(name)
             self._switch_off(name)
+            if self.rng.random() < BACK_RATE:
+                self.nemesis.later(self.rng.uniform(0.5, 6.0), self._comes_again)
+
+    def _comes_again(self) -> None:
+        if self.nemesis.active and self._away:
+            self.nemesis.strike("member added", self.group.master, lambda _: self._add(secondary=False, back=True))
 
     def settle(self) -> None:
         """Everybody's changes have ended: who is no member is switched off, and who turns out to be one is on."""
@@ -192,6 +252,25 @@ class People:
                 for name, member in members.items()
             )
         )
+
+    def minority(self) -> list[str]:
+        """Members that a group must be able to do without: whatever list any of the others has, those are a majority of
+        it.  Whoever has been there of late rather than who has been away."""
+        names = self._electable()
+        copies = {name: self.group.watch.copies[name] for name in self.group.names}
+        lists = [
+            [each.name for each in group.members if each.electable]
+            for copy in copies.values()
+            for _, group in copy.groups[-2:]
+        ]
+        self.rng.shuffle(names)
+        names.sort(key=lambda name: name not in self.group.nodes)
+        off: list[str] = []
+        for name in names:
+            left = set(self.group.names) - {*off, name}
+            if all(2 * len(left & set(each)) > len(each) for each in [*lists, names]):
+                off.append(name)
+        return off
 
     def _switch_off(self, name: str) -> None:
         if name not in self.group.names:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from repl.node import Node
 from tests.fakes.machine import Machine
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
@@ -45,6 +46,8 @@ class Simulation:
         self.rng = rng = Random(f"sim/{seed}")
         self.report = Report(seed, size=_size(rng.random()))
         self.faults_s = faults_s
+        self._waited_for_all = False
+        """Once everything was mended, somebody needed what one member alone may have."""
         settings: dict[str, Any] = {
             "segment_bytes": SEGMENT_BYTES,
             "ring_bytes_max": rng.choice((8, 48, 200)) << 10,
@@ -126,11 +129,15 @@ class Simulation:
                 raise self.watch.violation
             nodes = group.nodes
             majority_s, last_s = self.nemesis.disks.whole_by(began_s)
-            if self.nemesis.rotten:
-                majority_s = last_s  # what a damaged log is mended with may lie on a disk that hangs
+            self._waited_for_all |= any(map(_waits_for_all, nodes.values()))
+            if self.nemesis.rotten or self._waited_for_all:
+                majority_s = last_s  # what a damaged log is mended with, or is told, may lie on a disk that hangs
             master_by_s = majority_s + MASTER_S + (LEADS_S if last_s > began_s else 0.0)
             if not self.report.to_master_s and self._serves(group.master):
                 self.report.to_master_s = max(SOON_S, group.loop.time() - majority_s)
+                self.nemesis.all_come()
+            if self.nemesis.absent and any(map(_waits_for_all, nodes.values())):
+                self.nemesis.all_come()
             self.watch.hold(
                 bool(self.report.to_master_s) or self.nemesis.lost or group.loop.time() < master_by_s,
                 f"no master serves {master_by_s - began_s:.1f} s after everything was mended: {_states(group)}",
@@ -271,6 +278,12 @@ class Simulation:
 def _size(drawn: float) -> int:
     """Mostly three nodes; two and four need all, or three, for a majority."""
     return 5 if drawn < 0.2 else 3 if drawn < 0.85 else 4 if drawn < 0.95 else 2
+
+
+def _waits_for_all(node: Node) -> bool:
+    """It may need any of the members: to be told the end of their logs, or to be restored."""
+    floored = node.log is not None and bool(node.log.node_file.record.floor_vlsn)
+    return floored or node.state == "RESTORING"
 
 
 def _states(group: SimGroup) -> dict[str, tuple[str, str]]:

@@ -1,0 +1,71 @@
+"""The settings with which simulated nodes are started: often those of an earlier time, as with a person who forgets.
+
+Whom a node's `members` names is a hint for the first meeting (docs/operating.md): a node with a log finds its group
+with the list of its first start, or of any time since, at URLs that members have left.  A node without one is told the
+present members, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from repl.config import NodeConfig
+from tests.seam.nodes import PORT
+from vlsn.ids import NodeName
+
+if TYPE_CHECKING:
+    from tests.fakes.machine import Machine
+    from tests.sim.group import SimGroup
+
+OLD_RATES = (0.0, 0.5, 0.9)
+"""How likely a start has old settings, by the seed."""
+FIRST_RATE = 0.6
+"""How likely those are the ones of the machine's first start."""
+Urls = dict[str, str]
+
+
+class Settings:
+    def __init__(self, group: SimGroup, seed: int) -> None:
+        self._group = group
+        self._rng = Random(f"settings/{seed}")
+        self._old_rate = self._rng.choice(OLD_RATES)
+        self._first: dict[Machine, int] = {}
+        """Which of the lists each machine was first started with."""
+        self._lists: list[Urls] = []
+        """Whom people took for the members, in turn."""
+        self._ports: dict[str, int] = {}
+        self.old = 0
+        """Starts with a list that was not the present one."""
+
+    def url(self, name: str) -> str:
+        return f"http://{name}:{self._ports.get(name, PORT)}"
+
+    def moves(self, name: str) -> None:
+        """It is to be started at another URL, where nobody was; at the old one nobody will be."""
+        self._ports[name] = self._ports.get(name, PORT) + 1
+
+    def config(self, told: NodeConfig) -> NodeConfig:
+        """``told``, with which it would be started if nobody forgot anything, or the same with an older list."""
+        name, url = told.name, self.url(told.name)
+        now: Urls = {each: self.url(each) for each in told.members}
+        if not self._lists or self._lists[-1] != now:
+            self._lists.append(now)
+        machine = self._group.machines[name]
+        first = self._first.setdefault(machine, len(self._lists) - 1)
+        listed = now
+        if self._rng.random() < self._old_rate:
+            old = self._rng.random() < FIRST_RATE
+            listed = self._lists[first if old else self._rng.randrange(first, len(self._lists))]
+            if not _has_log(machine, f"/{name}"):
+                listed = {**listed, **now}
+        self.old += listed != now
+        members = {NodeName(each): listed[each] for each in listed}
+        members[name] = url
+        return replace(told, members=members, listen=url.removeprefix("http://"))
+
+
+def _has_log(machine: Machine, directory: str) -> bool:
+    return any(Path(path).suffix == ".vlog" for path in machine.disk.files(directory))
