@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,21 @@ def test_a_replacement_takes_along_what_was_written_and_not_synced() -> None:
     assert opened.entries() == held
     machine.power_cut(tear=True)
     assert Opened(machine, OPTIONS).entries() == held
+
+
+def test_the_end_of_a_quiet_log_is_stated_once_it_is_synced() -> None:
+    opened = Opened(Machine(), replace(OPTIONS, idle_end_s=0.1))
+    opened.append(b"synced")
+    pending = append(opened, Durability.WRITE_NO_SYNC, b"written")
+    for _ in range(5):
+        later(opened, 0.2)
+    end = opened.log.state.idle_end()
+    assert end is None or end.vlsn <= opened.log.range.last_sync < pending.last
+    for _ in range(10):
+        later(opened, 0.2)
+    end = opened.log.state.idle_end()
+    assert end is not None
+    assert end.vlsn == opened.log.range.last_sync == pending.last
 
 
 def test_unsynced_bytes_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

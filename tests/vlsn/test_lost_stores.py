@@ -111,6 +111,24 @@ def test_after_a_clean_stop_the_term_is_still_the_logs() -> None:
     assert without_node_file(machine) == 3
 
 
+def test_an_older_node_file_is_told_after_a_clean_stop_where_no_block_is_read() -> None:
+    """What an open reads begins at the checkpoint: only the state record says which terms lie before."""
+    machine = Machine()
+    images = []
+    for _ in range(3):
+        opened = Opened(machine)
+        opened.append(b"value")
+        opened.close()
+        machine.kill()
+        images.append(machine.disk.content(NODE_FILE))
+    before = opened.log.node_file.record
+    machine.disk.write_content(NODE_FILE, images[1])
+    after = Opened(machine, take_term=False).log.node_file.record
+    assert after.incarnation != before.incarnation
+    assert after.term == before.term == 3
+    assert machine.disk.exists(f"{NODE_FILE}.old")
+
+
 def test_terms_of_overmarked_blocks_that_no_open_reads_any_more_count() -> None:
     machine = Machine()
     model = Model()

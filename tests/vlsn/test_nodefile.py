@@ -267,6 +267,16 @@ def test_any_cut_keeps_what_was_promised(stop: int) -> None:
             assert second_cut.durable_content(PATH) == again.record.encode() * 2
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_created_outlives_a_power_cut(seed: int) -> None:
+    disk = FakeDisk(rng=Random(seed))
+    disk.make_directory("/n1")
+    disk.settle()
+    create(disk, PATH, FIRST)
+    disk.power_cut(Random(seed), tear=True)
+    assert read(disk, PATH) == FIRST
+
+
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_any_cut_of_create_leaves_no_file_or_a_whole_one(stop: int) -> None:
     disk = FakeDisk()

@@ -6,8 +6,10 @@ import pytest
 
 from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
-from vlsn.errors import Damaged, Halted, NotMaster, VlsnLogError
+from vlsn.block import EntryKind
+from vlsn.errors import Damaged, Halted, NotMaster, RollbackProhibited, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
+from vlsn.records import GroupEntry, Member
 from vlsn.segment import segment_name
 from vlsn.verify import verify
 
@@ -62,6 +64,43 @@ def test_a_rollback_below_the_durable_end_is_refused() -> None:
     with pytest.raises(Halted):
         rolled_back(opened, 3)
     assert len(opened.entries()) == 6
+
+
+def test_a_rollback_below_what_became_durable_while_it_waited_is_refused() -> None:
+    opened = Undurable(Machine(), durable=2)
+    for number in range(4):
+        opened.append(b"%d" % number)
+    opened.log.stop_sealing(NotMaster("a rollback"))
+    opened.log.checkpointer.hold(lambda: None)  # as another one would
+    told: list[object] = []
+    opened.log.rollback(Vlsn(2), lambda: told.append("done"), told.append)
+    assert told == []
+    opened.log.raise_dtvlsn(Vlsn(4))
+    opened.log.checkpointer.release()
+    assert [type(each) for each in told] == [RollbackProhibited]
+    assert opened.log.range.last == 5
+    assert sorted(opened.entries()) == [2, 3, 4, 5]
+
+
+def test_a_group_that_is_rolled_back_gives_way_to_the_one_before_it_after_a_checkpoint_too() -> None:
+    """The state record is of what stays for ever."""
+    machine = Machine()
+    opened = Undurable(machine, durable=2)
+    groups = [GroupEntry("g", [Member("n1", url, "0" * 16)]) for url in ("http://a:1", "http://b:1")]
+    for group in groups:
+        opened.log.append_entries([EntryKind.GROUP], [group.encode()], lambda _: None)
+    opened.log.checkpointer.run()
+    assert (opened.log.history.group_vlsn, opened.log.history.group) == (3, groups[1])
+    record = opened.log.state.record()
+    assert record is not None
+    assert (record.vlsn, record.group_vlsn) == (2, 2)
+    opened.log.stop_sealing(NotMaster("a rollback"))
+    opened.log.rollback(Vlsn(2), lambda: None, lambda error: pytest.fail(str(error)))
+    assert (opened.log.history.group_vlsn, opened.log.history.group) == (2, groups[0])
+    machine.kill()
+    again = Undurable(machine, durable=2)
+    assert (again.log.history.group_vlsn, again.log.history.group) == (2, groups[0])
+    assert again.notes == []
 
 
 def test_a_rollback_stopped_at_any_disk_call_is_finished_or_has_not_begun() -> None:

@@ -108,6 +108,20 @@ def test_nothing_past_the_synced_end_and_more_when_it_moves() -> None:
     assert reader.blocks(4, start=again.next_lsn, upto_vlsn=6, bytes_max=1 << 20).last == 6
 
 
+def test_a_reader_does_not_pass_what_its_owner_has_not_told_yet() -> None:
+    """The next segment's header names the end as soon as it is synced; whoever syncs tells of it a moment later."""
+    built = log().blocks(6).roll().blocks(2).write()
+    ends = {1: built.frames[3].offset, 2: built.piece.end}
+    reader = reader_of(built, ends=ends)
+    run = reader.blocks(1, start=START, upto_vlsn=8, bytes_max=1 << 20)
+    assert run.last == 3
+    assert reader.blocks(4, start=run.next_lsn, upto_vlsn=8, bytes_max=1 << 20).data == []
+    ends[1] = built.pieces[0].end
+    rest = reader.blocks(4, start=run.next_lsn, upto_vlsn=8, bytes_max=1 << 20)
+    assert (rest.first, rest.last) == (4, 8)
+    reader.close()
+
+
 def test_a_segment_ends_where_the_next_header_says() -> None:
     built = log().blocks(3)
     dead = built.frames[-1]

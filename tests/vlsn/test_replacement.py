@@ -20,9 +20,10 @@ from tests.fakes.seeds import seeds
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from vlsn.embedded import Log
 from vlsn.errors import Damaged, LogFailed, NotMaster
+from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
 from vlsn.ids import Lsn, Vlsn
 from vlsn.options import LogOptions
-from vlsn.reader import LogReader
+from vlsn.reader import LogReader, SegmentFile
 from vlsn.recovery import recover
 from vlsn.seams import Seams
 from vlsn.segment import FIRST_FRAME, segment_name
@@ -496,6 +497,47 @@ def test_what_lay_in_the_page_before_a_clean_stop_is_written_again_with_the_page
     assert again.entries() == held
     machine.power_cut()
     holds(machine, held)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_checkpoint_whose_end_is_written_again_points_to_it(kind: str) -> None:
+    machine = Machine()
+    opened = Opened(machine)
+    opened.append(b"before")
+    flushes = machine.stores.writes
+
+    def is_of_the_end(call: Call) -> bool:
+        return call.name == kind and of_log(call.path) and machine.stores.writes > flushes
+
+    machine.disk.fail_at(is_of_the_end)  # behind the flush of the index
+    opened.log.checkpointer.run()
+    assert opened.log.stats.rolls["error"] == 1
+    last = opened.log.checkpointer.last
+    assert last is not None
+    number, offset = last.end_lsn >> 32, last.end_lsn & 0xFFFFFFFF
+    assert number == max(opened.log.segments())
+    assert offset < opened.log.synced_end(number)
+    segment = SegmentFile(machine.disk, DIRECTORY, number)
+    frame = decode_header(segment.read(offset, FRAME_BYTES), 0, offset=offset, salt=segment.header.salt)
+    segment.close()
+    assert frame is not None
+    assert frame.kind == FrameKind.CHECKPOINT_END
+
+
+def test_a_log_that_was_killed_behind_a_checkpoint_goes_on_in_a_new_segment() -> None:
+    """What a crash has left behind a log's end is never written over: only a clean stop says that nothing is there."""
+    for stopped, numbers in (("killed", [1, 3]), ("closed", [1])):
+        machine = Machine()
+        opened = Opened(machine)
+        held = {opened.append(b"one").first: b"one"}
+        opened.log.checkpointer.run()
+        if stopped == "closed":
+            opened.close()
+        machine.kill()
+        again = Opened(machine)
+        held[again.append(b"two").first] = b"two"
+        assert list(again.log.segments()) == numbers
+        assert again.entries() == held
 
 
 def test_what_was_rolled_back_before_a_clean_stop_is_not_written_again() -> None:
