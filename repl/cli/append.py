@@ -22,7 +22,7 @@ import click
 from click.core import ParameterSource
 
 from repl.cli.lines import Body, Key, bodies
-from repl.cli.options import Command, acks_option, json_option, timeout_option, url_option
+from repl.cli.options import Command, acks_option, format_option, json_option, timeout_option, url_option
 from repl.cli.resume import resume
 from repl.cli.signals import run
 from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, Unreachable, VlsnLogError, said_of
@@ -57,13 +57,7 @@ class AppendBatch(Protocol):
     help="Of a --file: run again with the same NAME, it goes on behind what is in the log.",
 )
 @click.option("--file", "path", type=click.Path(), help="Append the lines of this file; - is stdin.")
-@click.option(
-    "--format",
-    type=click.Choice(["raw", "json"]),
-    default="raw",
-    show_default=True,
-    help="raw: a line is a value; json: what `read --format json` prints (vlsn, term, time are not taken over).",
-)
+@format_option("raw: a line is a value; json: what `read --format json` prints (vlsn, term, time are not taken over).")
 @json_option
 @click.argument("value", required=False)
 def append(

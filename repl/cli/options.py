@@ -97,6 +97,11 @@ class Commands(TakesConfig, click.Group):
             formatter.write_dl(rows)
 
 
+def format_option(text: str) -> Callable[[F], F]:
+    """``--format``: raw values, or JSON; ``text`` says what they are."""
+    return click.option("--format", type=click.Choice(["raw", "json"]), default="raw", show_default=True, help=text)
+
+
 def url_option(function: F) -> F:
     """``--url``; the value is a checked list."""
     return click.option(

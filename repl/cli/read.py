@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from repl.cli.options import Command, json_option, require_log, url_option
+from repl.cli.options import Command, format_option, json_option, require_log, url_option
 from repl.cli.places import Place, PlaceType
 from repl.cli.signals import run
 
@@ -35,13 +35,7 @@ if TYPE_CHECKING:
 @click.option("--key", help="Entries with this key only.")
 @click.option("--key-prefix", help="Entries whose key begins so only.")
 @click.option("--follow", is_flag=True, help="Go on with what comes.")
-@click.option(
-    "--format",
-    type=click.Choice(["raw", "json"]),
-    default="raw",
-    show_default=True,
-    help="raw: the value and a newline; json: an object a line.",
-)
+@format_option("raw: the value and a newline; json: an object a line.")
 @json_option
 @click.option(
     "--consistency",

@@ -62,6 +62,16 @@ class Machine:
         self.disk.power_cut(self.rng, tear=tear)
 
 
+def contents(machine: Machine) -> dict[str, bytes]:
+    """Its log's files, by name."""
+    found = {}
+    for name in machine.disk.list("/log"):
+        file = machine.disk.open(f"/log/{name}")
+        found[name] = file.read(0, file.size())
+        file.close()
+    return found
+
+
 class Waiting(Pending):
     """An append and what came of it."""
 

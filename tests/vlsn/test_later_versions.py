@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vlsn.logs import Machine, Opened
+from tests.vlsn.logs import Machine, Opened, contents
 from vlsn.checksum import crc
 from vlsn.dump import dump_rows
 from vlsn.errors import WrongVersion
@@ -13,15 +13,6 @@ from vlsn.ids import lsn_offset
 from vlsn.verify import verify
 
 PATH = "/log/00000001.vlog"
-
-
-def contents(machine: Machine) -> dict[str, bytes]:
-    found = {}
-    for name in machine.disk.list("/log"):
-        file = machine.disk.open(f"/log/{name}")
-        found[name] = file.read(0, file.size())
-        file.close()
-    return found
 
 
 def patched(machine: Machine, offset: int, *, kind: int, version: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from tests.vlsn.logs import Machine, Opened, Undurable
+from tests.vlsn.logs import Machine, Opened, Undurable, contents
 from vlsn import nodefile
 from vlsn.block import EntryKind
 from vlsn.errors import BadArgument, BadBody, Damaged, WrongVersion
@@ -59,15 +59,6 @@ def header_levels(machine: Machine, opened: Opened) -> list[int]:
     for number in opened.log.segments():
         file = machine.disk.open(f"/log/{segment_name(number)}")
         found.append(SegmentHeader.decode(file.read(0, HEADER_PAGE)).level)
-        file.close()
-    return found
-
-
-def contents(machine: Machine) -> dict[str, bytes]:
-    found = {}
-    for name in machine.disk.list("/log"):
-        file = machine.disk.open(f"/log/{name}")
-        found[name] = file.read(0, file.size())
         file.close()
     return found
 

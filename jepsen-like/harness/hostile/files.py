@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness.hostile.kind import Scene
+from harness.hostile.kind import Attack, Scene
 from harness.orders import order
 from repl.cluster import LOG_FILE, Node
 from repl.net.network import AiohttpNetwork
@@ -101,6 +101,19 @@ class Victim:
         while not holds() and loop.time() < deadline:  # noqa: ASYNC110  what is waited for is another process's
             await asyncio.sleep(POLL_S)
         return holds()
+
+
+def on_a_victim(hurt: Callable[[Victim], Awaitable[str]]) -> Attack:
+    """``hurt`` meets the first replica."""
+
+    async def attack(scene: Scene) -> str:
+        network = AiohttpNetwork()
+        try:
+            return await hurt(Victim(scene, scene.cluster.node(scene.replicas[0]), network))
+        finally:
+            await network.close()
+
+    return attack
 
 
 def make_fifo(path: Path) -> None:

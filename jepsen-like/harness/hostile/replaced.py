@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.hostile.files import END_S, Victim, make_directory, make_fifo, make_link
-from harness.hostile.kind import Kind, Limits, Scene
-from repl.net.network import AiohttpNetwork
+from harness.hostile.files import END_S, Victim, make_directory, make_fifo, make_link, on_a_victim
+from harness.hostile.kind import Kind, Limits
 
 CASES: list[tuple[str, Callable[[Path], None]]] = [
     ("segment", make_fifo),
@@ -21,15 +20,10 @@ CASES: list[tuple[str, Callable[[Path], None]]] = [
 ]
 
 
-async def _attack(scene: Scene) -> str:
-    network = AiohttpNetwork()
-    try:
-        victim = Victim(scene, scene.cluster.node(scene.replicas[0]), network)
-        await victim.roll()
-        for name, make in CASES:
-            await _replaced(victim, name, make)
-    finally:
-        await network.close()
+async def _each_replaced(victim: Victim) -> str:
+    await victim.roll()
+    for name, make in CASES:
+        await _replaced(victim, name, make)
     return f"{len(CASES)} times a FIFO, a directory or a dangling link in place of a file of {victim.node.name}"
 
 
@@ -58,6 +52,6 @@ async def _replaced(victim: Victim, name: str, make: Callable[[Path], None]) -> 
 KIND = Kind(
     "replaced",
     "FIFOs, directories and dangling links in place of a stopped replica's files",
-    _attack,
+    on_a_victim(_each_replaced),
     Limits(nodes_up=False),
 )

@@ -5,18 +5,9 @@ from __future__ import annotations
 
 import asyncio
 
-from harness.hostile.files import END_S, HEAL_S, POLL_S, Victim, make_fifo
-from harness.hostile.kind import Kind, Limits, Scene
-from repl.net.network import AiohttpNetwork
+from harness.hostile.files import END_S, HEAL_S, POLL_S, Victim, make_fifo, on_a_victim
+from harness.hostile.kind import Kind, Limits
 from vlsn.errors import VlsnLogError
-
-
-async def _attack(scene: Scene) -> str:
-    network = AiohttpNetwork()
-    try:
-        return await _swapped(Victim(scene, scene.cluster.node(scene.replicas[0]), network))
-    finally:
-        await network.close()
 
 
 async def _swapped(victim: Victim) -> str:
@@ -59,7 +50,7 @@ async def _says_so(victim: Victim) -> bool:
 KIND = Kind(
     "swapped",
     "a segment taken from under a running replica, a FIFO in its place",
-    _attack,
+    on_a_victim(_swapped),
     Limits(nodes_up=False),
     settings={"scrub_period_s": 1.0},
 )

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import os
 
-from harness.hostile.files import HEAL_S, Victim
-from harness.hostile.kind import Kind, Limits, Scene
-from repl.net.network import AiohttpNetwork
+from harness.hostile.files import HEAL_S, Victim, on_a_victim
+from harness.hostile.kind import Kind, Limits
 from vlsn.segment import FIRST_FRAME
-
-
-async def _attack(scene: Scene) -> str:
-    network = AiohttpNetwork()
-    try:
-        return await _truncated(Victim(scene, scene.cluster.node(scene.replicas[0]), network))
-    finally:
-        await network.close()
 
 
 async def _truncated(victim: Victim) -> str:
@@ -37,7 +28,7 @@ async def _truncated(victim: Victim) -> str:
 KIND = Kind(
     "truncated",
     "a sealed segment of a stopped replica is cut short",
-    _attack,
+    on_a_victim(_truncated),
     Limits(nodes_up=False),
     settings={"scrub_period_s": 1.0},
 )
