@@ -8,9 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
+from harness.group.links import Links
 from harness.group.members import Listed, Step
-from harness.group.nodes import SPARE, make_group
+from harness.group.membership import Membership
+from harness.group.nodes import SPARE, Group, make_group
 from harness.nemesis.plan import WAYS
 from harness.nemesis.steps import draw
 from harness.ops import numbered, read_history
@@ -23,8 +26,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl import config
+from repl.cluster import Cluster, Node
+from repl.http import problem
+from repl.http.types import Request, Response
 from repl.net.network import AiohttpNetwork
 from tests.jepsen.test_checks import LOG, SENDS, Line, cut_final, final, poll, rules, seek, status
+from tests.repl.client.group import served
+from vlsn.errors import NotMaster
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 
@@ -169,6 +177,39 @@ def test_the_timeline_counts_the_votes_of_the_members_as_they_were() -> None:
     assert without_majority(stretches, [], 10.0, [(0.0, NAMES[:3]), (4.0, NAMES[:4])]) == [(4.0, 10.0)]
     history = numbered([("group", "info", "members", {"phase": "founded", "electable": ["n1"]})])
     assert electorates(history) == [(0.0, ["n1"])]
+
+
+# What is ordered.
+
+
+async def test_a_change_that_was_answered_is_done_though_nobody_can_say_so_afterwards(tmp_path: Path) -> None:
+    """The master took it, and was lost: the list that comes next has to show it."""
+    document = {"state": "MASTER", "term": 1, "vlsn": 2, "durable": True}
+    members = [{"name": name, "incarnation": name, "electable": True, "joining": False} for name in ("n1", "n2")]
+    asked: list[str] = []
+
+    async def handler(request: Request) -> Response:
+        asked.append(f"{request.method} {request.path}")
+        if "POST /v1/admin/group" in asked[:-1]:
+            return problem.response(NotMaster("nobody leads"))
+        return Response(200, body=msgspec.json.encode({**document, "members": members}))
+
+    network = AiohttpNetwork()
+    try:
+        async with served(handler) as listener:
+            nodes = [Node(name, tmp_path / name, listener.url) for name in ("n1", "n2")]
+            for node in nodes:
+                node.directory.mkdir()
+                node.config_path.write_text("[members]\n")
+            membership = Membership(Group(Cluster(tmp_path, nodes, network), Links(dict, harness_pid=0)), network)
+            now = asyncio.get_running_loop().time
+            before = await membership.settled(now() + 30)
+            assert before is not None and list(before.members) == ["n1", "n2"]
+            ordered = await membership.order(Step("remove", "n2"), before, now() + 30)
+            assert ordered.done and asked[-1] == "POST /v1/admin/group"
+            assert await membership.settled(now() + 0.5) is None
+    finally:
+        await network.close()
 
 
 # Real nodes.

@@ -72,17 +72,18 @@ class Membership:
         return msgspec.json.decode(bytes(answer.body), type=dict[str, Any])
 
     async def order(self, step: Step, before: Listed, until_s: float) -> Ordered:
-        """Asks for it again and again until it is done, or ``until_s``."""
+        """Asks for it again and again until it is done, or ``until_s``.  A master that takes it has made it durable."""
         loop = asyncio.get_running_loop()
         ordered = Ordered(why="nobody led")
-        while loop.time() < until_s:
+        while not ordered.done and loop.time() < until_s:
             listed = await self.settled(until_s)
             if listed is None:
                 break
             if step.done(before, listed):
-                return Ordered(done=True)
-            await self._ask_for(step, ordered)
-            await asyncio.sleep(AGAIN_S)
+                ordered.done = True
+            else:
+                await self._ask_for(step, ordered)
+                await asyncio.sleep(AGAIN_S)
         return ordered
 
     async def _ask_for(self, step: Step, ordered: Ordered) -> None:
@@ -100,6 +101,7 @@ class Membership:
             except VlsnLogError as error:
                 refusal = error
             if refusal is None:
+                ordered.done = True
                 return
             ordered.why = f"{refusal.slug}: {refusal}"
             lost = isinstance(refusal, Unreachable) and not refusal.refused

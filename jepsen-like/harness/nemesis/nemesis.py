@@ -25,6 +25,7 @@ from repl.http.types import Network
 from vlsn.errors import VlsnLogError
 
 TRANSFER_S = 15.0
+AGAIN_S = 0.2
 
 
 class Nemesis:
@@ -144,19 +145,29 @@ class Nemesis:
         return self._ends(strike, number, struck, where=where)
 
     async def _transfer(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
-        """The master is told to hand over, and may be struck by others meanwhile."""
+        """The master is told to hand over, and may be struck by others meanwhile: again, until somebody has done it or
+        the strike is over."""
+        loop, status = asyncio.get_running_loop(), 0
+        until_s = loop.time() + strike.lasts_s
+        while self._watch.master is None and loop.time() < until_s:  # noqa: ASYNC110  the watch sees it
+            await asyncio.sleep(AGAIN_S)
         master = self._watch.master
         self._begins(strike, number, [master] if master is not None else [])
-        if master is None:
-            return self._ends(strike, number, False)
+        while status != 200 and loop.time() < until_s:
+            if (master := self._watch.master) is not None:
+                status = await self._handed_over(master, strike.way, chance)
+            await asyncio.sleep(AGAIN_S)
+        return self._ends(strike, number, status == 200, status=status)
+
+    async def _handed_over(self, master: str, way: str, chance: Random) -> int:
+        """The answer's status, 0 where there was none."""
         others = [name for name in self._group.electable if name != master]
-        heir = f"?to={chance.choice(others)}" if strike.way == "named" else ""
+        heir = f"?to={chance.choice(others)}" if way == "named" else ""
         try:
             answer = await order(self._network, self._group.urls[master], f"transfer{heir}", timeout_s=TRANSFER_S)
-            status = answer.status
         except VlsnLogError:
-            status = 0
-        return self._ends(strike, number, status == 200, status=status)
+            return 0
+        return answer.status
 
     async def _members(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
         return await self.changing.strike(strike, number, chance, self.now)
