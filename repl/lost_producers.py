@@ -93,11 +93,12 @@ class LostProducers:
         with log.latch:
             if log.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
                 raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")
-            if known.lacks_to < log.history.producers.lacks_to:
-                try:
-                    log.history.found_state(record, known)
-                except ValueError as error:
-                    raise BadBody(str(error)) from None
+            if known.lacks_to >= log.history.producers.lacks_to:
+                return  # another member was faster
+            try:
+                log.history.found_state(record, known)
+            except ValueError as error:
+                raise BadBody(str(error)) from None
         count = len(log.history.producers)
         node.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
 

@@ -110,6 +110,7 @@ def test_a_master_whose_state_was_lost_knows_every_producer_again(seed: int) -> 
         )
         assert answer.status == 200
         await group.serving(crippled)
+        assert group.nodes[crippled].events.counts["producers.found"] == 1
         await is_as_it_was(group, places)
         await all_know_the_same(group)
         await group.stop()
