@@ -288,12 +288,6 @@ class WrongDirectory(VlsnLogError):
     retry_safe = True
 
 
-class WaitEnded(VlsnLogError):
-    """A wait for a VLSN was ended by a role change or by closing."""
-
-    retry_safe = True
-
-
 # What a feed or a peer meets before its upgrade.
 
 

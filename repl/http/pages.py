@@ -22,7 +22,6 @@ from repl.http.limits import (
     WAITED_BYTES_MAX,
     Budget,
 )
-from vlsn.errors import WaitEnded
 from vlsn.together import failure_of
 
 _COMMENT = b": still here\n\n"
@@ -93,12 +92,8 @@ class Pages:
     async def _make(self, from_vlsn: int | None, wait_s: float, all_kinds: bool, with_term: bool) -> Events:
         page, data = await self._page(from_vlsn, all_kinds, with_term)
         if not page.entries and wait_s:
-            try:
-                await self._node.read(page.next_vlsn, limit=1, bytes_max=1, wait_s=wait_s, all_kinds=all_kinds)
-            except WaitEnded:
-                pass
-            else:
-                page, data = await self._page(page.next_vlsn, all_kinds, with_term)
+            await self._node.read(page.next_vlsn, limit=1, bytes_max=1, wait_s=wait_s, all_kinds=all_kinds)
+            page, data = await self._page(page.next_vlsn, all_kinds, with_term)
         return Events(data, page.next_vlsn, self._in_flight)
 
     async def _page(self, from_vlsn: int | None, all_kinds: bool, with_term: bool) -> tuple[EntryPage, bytes]:

@@ -33,7 +33,7 @@ from repl.http.limits import (
     Budget,
 )
 from repl.http.types import Request, Response
-from vlsn.errors import BadArgument, WaitEnded
+from vlsn.errors import BadArgument
 
 BLOCKS = "application/x-vlsnlog-blocks"
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
@@ -111,22 +111,16 @@ class Reads:
             )
         if page.entries or not wait_s:
             return page
-        try:
-            return await self._node.read(
-                page.next_vlsn, limit=limit, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s, all_kinds=all_kinds
-            )
-        except WaitEnded:
-            return page
+        return await self._node.read(
+            page.next_vlsn, limit=limit, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s, all_kinds=all_kinds
+        )
 
     async def _blocks(self, from_vlsn: int | None, wait_s: float) -> BlockPage:
         async with self._at_once:
             page = await self._node.read_blocks(from_vlsn, bytes_max=READ_BYTES_MAX, wait_s=0.0)
         if page.data or not wait_s:
             return page
-        try:
-            return await self._node.read_blocks(page.next_vlsn, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s)
-        except WaitEnded:
-            return page
+        return await self._node.read_blocks(page.next_vlsn, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s)
 
     def _page(self, page: EntryPage | BlockPage, body: bytes, content_type: str) -> Response:
         headers = {

@@ -14,7 +14,7 @@ from tests.vlsn.oracle import places
 from tests.vlsn.test_overmark import rolled_back
 from vlsn.block import decode_header
 from vlsn.block_run import BlockRun
-from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
+from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.index import inspect
 from vlsn.options import Durability
@@ -168,8 +168,8 @@ def test_a_checkpoint_that_waits_gives_up_when_the_log_fails(held_up: tuple[Open
 def test_a_role_change_ends_a_checkpoints_wait_and_the_next_one_runs(held_up: tuple[Opened, LatePuts]) -> None:
     opened, late = held_up
     asked = Asked(opened)
-    opened.log.index.fail_waiters(WaitEnded("not master any more"))
-    assert isinstance(asked.error, WaitEnded)
+    opened.log.index.fail_waiters(LogClosed("not master any more"))
+    assert isinstance(asked.error, LogClosed)
     again = Asked(opened)
     late.come()
     assert again.checkpoint is not None

@@ -25,7 +25,6 @@ from vlsn.errors import (
     OutcomeUnknown,
     Trimmed,
     VlsnLogError,
-    WaitEnded,
     WrongGroup,
 )
 from vlsn.ids import Term, Vlsn
@@ -181,9 +180,6 @@ class MemoryNode:
                     wait.set_result(None)
                 else:
                     wait.set_exception(error)
-
-    def end_waits(self) -> None:
-        self.wake(WaitEnded("the role changed"))
 
     async def read(
         self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool

@@ -107,16 +107,6 @@ async def test_read_wait_that_brings_nothing_is_empty() -> None:
     assert await rows(await call(node_with(b"a"), "GET", "/v1/entries?from=3&wait=0.01")) == []
 
 
-async def test_read_wait_ended_by_a_change_of_role_is_empty() -> None:
-    node = node_with(b"a")
-    for accept in ({}, BLOCKS):
-        waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=3&wait=60", accept))
-        await node.until_waits()
-        node.end_waits()
-        response = await waiting
-        assert (response.status, response.headers["Vlsnlog-Next"]) == (200, "3")
-
-
 async def test_read_trimmed_tells_the_first_there_is() -> None:
     node = node_with(b"a", b"b")
     node.first = 3

@@ -83,19 +83,6 @@ async def test_tail_comments_when_nothing_comes(monkeypatch: pytest.MonkeyPatch)
     await stream.aclose()
 
 
-async def test_tail_outlives_a_change_of_role() -> None:
-    node = MemoryNode()
-    stream = stream_of(await call(node, "GET", "/v1/tail?from=2"))
-    await anext(stream)
-    coming = asyncio.ensure_future(anext(stream))
-    await node.until_waits()
-    node.end_waits()
-    assert (await coming).startswith(b":")
-    node.append(b"a")
-    assert events(await anext(stream)) == [(2, "a")]
-    await stream.aclose()
-
-
 @pytest.mark.parametrize(
     ("target", "headers"),
     [

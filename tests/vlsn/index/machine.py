@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.fakes.kv import FakeStores
 from tests.vlsn.index.model import ModelIndex
-from vlsn.errors import LogFailed, VlsnLogError, WaitEnded
+from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.ids import NULL_LSN, Lsn, Vlsn
 from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
@@ -245,7 +245,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule()
     def end_all_waits(self) -> None:
-        ended = WaitEnded("a role change")
+        ended = LogClosed("a role change")
         self.index.fail_waiters(ended)
         for number, calls in self.woken.items():
             if self.waited[number] and calls[:1] != [None]:

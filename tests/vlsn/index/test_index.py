@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.kv import FakeStore, FakeStores
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, span
-from vlsn.errors import BadArgument, Damaged, VlsnLogError, WaitEnded
+from vlsn.errors import BadArgument, Damaged, LogClosed, VlsnLogError
 from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.index import inspect
 from vlsn.index.index import IndexHole, VlsnIndex
@@ -489,7 +489,7 @@ def test_a_cancelled_wait_is_never_called(index: VlsnIndex) -> None:
     cancel()
     cancel()
     put(index, 0)
-    index.fail_waiters(WaitEnded("closing"))
+    index.fail_waiters(LogClosed("closing"))
     assert woken == []
 
 
@@ -497,7 +497,7 @@ def test_a_role_change_ends_every_wait_with_its_error(index: VlsnIndex) -> None:
     woken: list[object] = []
     for vlsn in (1, 1, 500):
         index.wait_for(Vlsn(vlsn), woken.append)
-    ended = WaitEnded("not master any more")
+    ended = LogClosed("not master any more")
     index.fail_waiters(ended)
     assert woken == [ended] * 3
     put(index, 0)
@@ -533,7 +533,7 @@ def test_any_number_of_threads_wait_for_any_vlsn_while_others_put_and_each_is_wo
     blocks, threads = 400, 12
     answers: list[tuple[int, VlsnLogError | None]] = []
     ready = threading.Barrier(threads + 1)
-    ended = WaitEnded("the log was closed")
+    ended = LogClosed("the log was closed")
 
     def waiter(share: int) -> None:
         ready.wait()
