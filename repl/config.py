@@ -82,7 +82,7 @@ class NodeConfig:
         limits.BLOCK_BYTES_MAX, "size up to which appends are merged into one block", high=limits.BLOCK_BYTES_MAX
     )
     queue_entries_max: int = _setting(limits.QUEUE_ENTRIES_MAX, "entries waiting to be logged", low=1)
-    queue_bytes_max: int = _bytes(limits.QUEUE_BYTES_MAX, "bytes waiting to be logged")
+    queue_bytes_max: int = _bytes(limits.QUEUE_BYTES_MAX, "bytes waiting to be logged", low=limits.QUEUE_BYTES_MIN)
     ring_bytes_max: int = _bytes(limits.RING_BYTES_MAX, "recent blocks kept in memory for feeders")
     unsynced_bytes_max: int = _bytes(limits.UNSYNCED_BYTES_MAX, "unsynced bytes past which a replica stops reading")
     free_bytes_min: int = _bytes(limits.FREE_BYTES_MIN, "free space below which appends are refused", low=0)
@@ -98,7 +98,9 @@ class NodeConfig:
         limits.SCRUB_BYTES_PER_S, "bytes of sealed segments that are looked at for rot in a second; 0: never", low=0
     )
     scrub_period_s: float = _setting(limits.SCRUB_PERIOD_S, "seconds between two looks at all of them", low=0.1)
-    checkpoint_bytes: int = _bytes(limits.CHECKPOINT_BYTES, "bytes logged between checkpoints")
+    checkpoint_bytes: int = _bytes(
+        limits.CHECKPOINT_BYTES, "bytes logged between checkpoints", low=limits.CHECKPOINT_BYTES_MIN
+    )
     checkpoint_period_s: float = _setting(limits.CHECKPOINT_PERIOD_S, "seconds between checkpoints", low=0.1)
     idle_end_s: float = _setting(limits.IDLE_END_S, "quiet seconds after which the synced end is noted", low=0.01)
     roll_period_s: float = _setting(0.0, "seconds after which a segment is rolled; 0: never")
@@ -137,6 +139,8 @@ class NodeConfig:
                 f"heartbeat_s: {self.heartbeat_s} is more than half of election_timeout_s, {self.election_timeout_s}: "
                 "a replica would count as gone between two heartbeats; lower it"
             )
+        if self.segment_bytes % limits.SEGMENT_BYTES_STEP:
+            raise BadArgument(f"segment_bytes: {self.segment_bytes} is no multiple of {limits.SEGMENT_BYTES_STEP}")
         if self.entry_bytes_max > self.body_bytes_max:
             raise BadArgument(f"entry_bytes_max: {self.entry_bytes_max} is over body_bytes_max, {self.body_bytes_max}")
         if self.body_bytes_max > self.bodies_in_flight_bytes_max:

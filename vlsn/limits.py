@@ -8,6 +8,8 @@ MIB = 1 << 20
 SEGMENT_BYTES = 64 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
 SEGMENT_BYTES_MAX = 1 << 31
+SEGMENT_BYTES_STEP = 8
+"""Frames are aligned to so much, and so is a segment's end."""
 BLOCK_BYTES_MAX = MIB
 """Merged blocks stay at or under this; one client batch that is larger is sealed alone."""
 ENTRY_BYTES_MAX = MIB
@@ -17,6 +19,7 @@ BATCH_ENTRIES_MAX = 65_536
 BODIES_IN_FLIGHT_BYTES_MAX = 64 * MIB
 QUEUE_ENTRIES_MAX = 262_144
 QUEUE_BYTES_MAX = 64 * MIB
+QUEUE_BYTES_MIN = 64 * KIB
 QUEUE_SHED_FRACTION = 0.9
 RING_BYTES_MAX = 32 * MIB
 UNSYNCED_BYTES_MAX = 16 * MIB
@@ -34,6 +37,8 @@ SLOW_SYNCS_WINDOW_S = 60.0
 STALLED_SYNC_S = 10.0
 """… and so does one sync that took this long."""
 CHECKPOINT_BYTES = 64 * MIB
+CHECKPOINT_BYTES_MIN = 4 * KIB
+"""More than a checkpoint itself writes: it would be followed by another one for ever."""
 CHECKPOINT_PERIOD_S = 60.0
 IDLE_END_S = 1.0
 INDEX_STRIDE = 10

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from vlsn.errors import BadArgument
 from vlsn.histogram import Histogram
 from vlsn.index.stats import IndexStats
 from vlsn.limits import (
     BLOCK_BYTES_MAX,
     CHECKPOINT_BYTES,
+    CHECKPOINT_BYTES_MIN,
     CHECKPOINT_PERIOD_S,
     FLUSH_INTERVAL_S,
     FREE_BYTES_MIN,
@@ -17,9 +19,13 @@ from vlsn.limits import (
     HOLD_BYTES_MAX,
     IDLE_END_S,
     QUEUE_BYTES_MAX,
+    QUEUE_BYTES_MIN,
     QUEUE_ENTRIES_MAX,
     RING_BYTES_MAX,
     SEGMENT_BYTES,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+    SEGMENT_BYTES_STEP,
     SYNC_INTERVAL_S,
 )
 from vlsn.retention import Retention
@@ -42,9 +48,31 @@ class Durability(IntEnum):
     """It is on the medium."""
 
 
+_MANY = 1 << 62
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+    "block_bytes_max": (1, BLOCK_BYTES_MAX),
+    "group_bytes_max": (1, _MANY),
+    "queue_entries_max": (1, _MANY),
+    "queue_bytes_max": (QUEUE_BYTES_MIN, _MANY),
+    "ring_bytes_max": (1, _MANY),
+    "checkpoint_bytes": (CHECKPOINT_BYTES_MIN, _MANY),
+    "checkpoint_period_s": (0.1, _MANY),
+    "flush_interval_s": (0, _MANY),
+    "sync_interval_s": (0, _MANY),
+    "idle_end_s": (0, _MANY),
+    "roll_period_s": (0, _MANY),
+    "free_bytes_min": (0, _MANY),
+    "retention_bytes": (0, _MANY),
+    "retention_age_s": (0, _MANY),
+    "hold_bytes_max": (0, _MANY),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Settings of a local log; sizes in bytes, times in seconds; ``roll_period_s`` 0 is never."""
+    """Settings of a local log; sizes in bytes, times in seconds; ``roll_period_s`` 0 is never.  Raises ``BadArgument``
+    for what is out of its range or no number."""
 
     segment_bytes: int = SEGMENT_BYTES
     block_bytes_max: int = BLOCK_BYTES_MAX
@@ -68,6 +96,19 @@ class LogOptions:
     durable_when_synced: bool = True
     """Of the embedded log: what it has synced is durable.  False: its owner says what is (``Log.raise_durable``),
     as one does who keeps copies elsewhere, and may roll back to there."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if type(value) is not int and not (type(value) is float and name.endswith("_s")):
+                kind = "number" if name.endswith("_s") else "whole number"
+                raise BadArgument(f"{name}: {value!r} is no {kind}")
+            if not low <= value <= high:
+                raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")
+        if self.segment_bytes % SEGMENT_BYTES_STEP:
+            raise BadArgument(f"segment_bytes: {self.segment_bytes} is no multiple of {SEGMENT_BYTES_STEP}")
+        if type(self.durable_when_synced) is not bool:
+            raise BadArgument(f"durable_when_synced: {self.durable_when_synced!r} is neither True nor False")
 
     @property
     def retention(self) -> Retention:

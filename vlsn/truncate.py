@@ -30,7 +30,7 @@ from vlsn.errors import BadArgument, Damaged, LogFailed, LogInUse, VlsnLogError
 from vlsn.floor import with_floor
 from vlsn.frame import FrameKind
 from vlsn.ids import Lsn, Vlsn
-from vlsn.limits import SEGMENT_BYTES
+from vlsn.limits import SEGMENT_BYTES, SEGMENT_BYTES_MIN
 from vlsn.local import LocalLog
 from vlsn.nodefile import NodeFile, NodeRecord
 from vlsn.options import LogOptions
@@ -138,7 +138,7 @@ class Truncation:
         record = nodefile.read(seams.disk, f"{directory}/{NODE_FILE_NAME}")
         newest = last_active(survey(seams.disk, directory))
         size = newest.header.size if newest is not None and newest.header is not None else SEGMENT_BYTES
-        self._options = LogOptions(segment_bytes=size)
+        self._options = LogOptions(segment_bytes=max(size, SEGMENT_BYTES_MIN))
         self._seams = seams
         self._after = Vlsn(after)
         self._done, self._failed = done, failed

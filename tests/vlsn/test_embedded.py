@@ -271,6 +271,31 @@ def test_a_log_without_room_for_a_segment_is_opened_for_reading(tmp_path: Path) 
         assert first == 23
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "bad"),
+    [
+        ("segment_bytes", 64 << 10, (0, (64 << 10) - 8, (64 << 10) + 4, (1 << 31) + 8, 1e6, "64KiB")),
+        ("block_bytes_max", 1, (0, -1, (1 << 20) + 1, 0.5)),
+        *((name, 1, (0, -1, 1 << 63, 1.0, True)) for name in ("group_bytes_max", "queue_entries_max")),
+        ("queue_bytes_max", 64 << 10, (0, -1, 1, 1e6)),
+        ("checkpoint_bytes", 4 << 10, (0, -1, 1, None)),
+        ("ring_bytes_max", 1, (0, -1, None)),
+        ("checkpoint_period_s", 0.1, (0, -1.0, float("nan"), float("inf"))),
+        *((name, 0, (-0.1, float("nan"), "1", True)) for name in ("flush_interval_s", "sync_interval_s", "idle_end_s")),
+        *((name, 0.0, (-0.1, float("inf"), None)) for name in ("roll_period_s", "retention_age_s")),
+        *((name, 0, (-1, 0.5)) for name in ("free_bytes_min", "retention_bytes", "hold_bytes_max")),
+        ("durable_when_synced", False, (None, 1, "yes")),
+    ],
+)
+def test_options_that_no_log_could_keep_are_refused_by_name(name: str, low: object, bad: tuple[object, ...]) -> None:
+    assert getattr(LogOptions(**{name: low}), name) == low  # type: ignore[arg-type]
+    for value in bad:
+        with pytest.raises(BadArgument, match=name):
+            LogOptions(**{name: value})  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match=name):
+            replace(SMALL, **{name: value})  # type: ignore[arg-type]
+
+
 def test_limits(tmp_path: Path) -> None:
     with Log.open(tmp_path, SMALL) as log:
         with pytest.raises(TooLarge):

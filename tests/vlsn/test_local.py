@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import fields, replace
 
 import pytest
 
-from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable
 from vlsn.errors import LogFailed, LogInUse, NoSpace, NotMaster, QueueFull, WrongDirectory
-from vlsn.options import LogOptions
+from vlsn.options import _BOUNDS, LogOptions
 from vlsn.recovery import recover
 from vlsn.segment import segment_name
 
@@ -142,6 +143,19 @@ def test_what_waits_when_sealing_stops_is_refused_and_nothing_of_it_logged() -> 
     with pytest.raises(NotMaster):
         opened.append(b"x")
     assert opened.log.allocated == 1
+
+
+def test_every_option_has_bounds_and_the_least_of_each_is_enough_for_an_append() -> None:
+    names = {each.name for each in fields(LogOptions)} - {"durable_when_synced"}
+    assert names == set(_BOUNDS)
+    for name in sorted(names):
+        least = _BOUNDS[name][0]
+        opened = Opened(Machine(), replace(SMALL, **{name: least if name.endswith("_s") else int(least)}))  # type: ignore[arg-type]
+        for number in range(40):
+            assert opened.append(b"%d" % number * 500).synced, name
+        opened.log.tick()
+        opened.close()
+        assert opened.log.closed and opened.failure is None, name
 
 
 def test_no_space_refuses_before_anything_is_logged_and_goes_on_when_there_is_space() -> None:
