@@ -30,7 +30,6 @@ from vlsn.block import EntryKind
 from vlsn.errors import (
     BadArgument,
     GroupBusy,
-    NoSpace,
     NotListed,
     NotMaster,
     OutcomeUnknown,
@@ -161,8 +160,8 @@ class Changes:
             raise NotMaster(f"this node is handing over to {lead.handing_over.to}; try again")
         if self._under_way is not None and not self._under_way.done():
             raise GroupBusy("another change of the group is under way; one at a time")
-        if log.no_space:
-            raise NoSpace(log.no_space)
+        if (refusal := log.refusal) is not None:
+            raise refusal
         assert lead.book is not None
         live = frozenset(
             {lead.own, *(Incarnation(each.incarnation) for each in lead.feeders.values() if lead.hears(each))}

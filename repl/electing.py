@@ -382,7 +382,7 @@ class Electing:
             electors=self._electors(),
             may_stand=sound and node.recognised and (node.mending is None or node.mending.may_stand),
             may_vote=node.state != "HALTED" and node.recognised,
-            reluctant=bool(log.no_space),
+            reluctant=log.refusal is not None,
             leaving=leaving(log.history.groups, log.dtvlsn, node.name, node.incarnation),
         )
 

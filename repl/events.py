@@ -38,13 +38,14 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable"),
     "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
+    "background": ("background.failed", "background.works"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
     {
         *("old_image", "unpunched", "no_space", "steps_down", "hand_over.failed", "peer.silent", "group.waits"),
         *("feed.stopped", "rolled_back", "integrity", "restore.begin", "restore.again", "restore.failed"),
-        *("scrub.unreadable", "cleaning.paused", "hold.dropped"),
+        *("scrub.unreadable", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
     }
 )
@@ -54,7 +55,7 @@ REPEATING: Final = frozenset(
     {
         *("vote", "peer.silent", "group.waits", "feed.stopped", "feed.end", "integrity", "hand_over.failed", "syncup"),
         *("restore.again", "restore.failed", "restore.note", "damage", "damage.stays", "scrub.unreadable"),
-        *("cleaning.paused", "hold.dropped", "unpunched", "producers.waits"),
+        *("cleaning.paused", "hold.dropped", "unpunched", "producers.waits", "background.failed"),
     }
 )
 """Those that are said again while what they say stays so."""

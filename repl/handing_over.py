@@ -99,11 +99,12 @@ class HandingOver:
         self._over.set()
 
     async def make_way(self) -> None:
-        """A master without space hands over to a replica that has some; where none has, it goes on serving."""
+        """A master without space, or without a next segment, hands over to a replica that has some; where none has, it
+        goes on serving."""
         lead = self._lead
         while True:
             await asyncio.sleep(MAKE_WAY_S)
-            if not lead.log.no_space or self.to is not None:
+            if lead.log.refusal is None or self.to is not None:
                 continue
             answers = await ask_all(lead.node, founding.DISCOVERY, [NodeName(name) for name in lead.feeders])
             able = [name for name, answer in answers.items() if not answer.no_space and name in lead.feeders]

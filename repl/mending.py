@@ -118,6 +118,7 @@ class Mending:
     async def _mend(self, wound: Wound) -> None:
         log, node = self._log, self._node
         stored = log.node_file.record.term
+        log.placement.forget_sidecar(wound.number)
         filling = await fill(node, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
         kept = await self._alone(
             lambda: mend(log.seams.disk, log.directory, filling, free_bytes_min=log.options.free_bytes_min)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from repl.nodestatus import readiness, status
+from vlsn.background import WORKS
 from vlsn.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -89,6 +91,17 @@ class _Collector:
                 "free_bytes", "Free on the file system of the log, when it was looked at last", log.space.free_bytes
             )
         yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
+        yield _gauge("no_segment", "1 while the next segment could not be made for another reason", bool(log.unmade))
+        failures = CounterMetricFamily(
+            "vlsnlog_background_failures", "Failures of work that the log does not rest on", labels=["work"]
+        )
+        failing = GaugeMetricFamily("vlsnlog_background_failing", "How much of it fails now", labels=["work"])
+        now = Counter(fault.work for fault in log.background.faults())
+        for work in WORKS:
+            failures.add_metric([work], log.background.failures[work])
+            failing.add_metric([work], now[work])
+        yield failures
+        yield failing
         yield _gauge("damaged_segments", "Segments with damage that is not mended yet", len(said["damage"]))
         if node.mending is not None and node.scrub is not None:
             yield _counter("mended_blocks", "Damaged blocks put back from a peer", node.mending.mended)

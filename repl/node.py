@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from errno import errorcode
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,7 @@ from repl.scrub import Scrub
 from repl.segments import SegmentFiles
 from repl.service import NodeService
 from repl.unopened import Unopened
+from vlsn.background import Fault
 from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster, VlsnLogError, WrongVersion, said_of
 from vlsn.ids import Incarnation, NodeName, Vlsn
 from vlsn.local import LocalLog
@@ -225,6 +227,7 @@ class Node:
         for note in recovered.notes:
             self.event("open", note=note)
         self.log = log
+        log.background.told = self._background_told
         self.mending, self.unopened = Mending(self), Unopened(self)
         self.reads = Reads(log, self.offload("reads"))
         self.files = SegmentFiles(log, self.offload("reads"))
@@ -255,6 +258,10 @@ class Node:
                     self.event("has_space", free_bytes=self.log.space.free_bytes)
             if self.roles.current is not None:
                 self.roles.current.tick()
+
+    def _background_told(self, fault: Fault) -> None:
+        about = {"work": fault.work, "why": fault.why, "errno": errorcode.get(fault.errno, "")}
+        self.event("background.failed" if fault.failures else "background.works", **about)
 
     def master_is(self, name: NodeName, term: int) -> None:
         """This node leads, or is fed by ``name`` now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import errorcode
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -104,6 +105,8 @@ def status(node: Node) -> dict[str, Any]:
         "late_standbys": log.late_standbys,
         "groups": log.stats.groups,
         "no_space": bool(log.no_space),
+        "refuses": refusal.slug if (refusal := log.refusal) is not None else "",
+        "failing": _failing(log),
         "free_bytes": log.space.free_bytes,
     }
     base["damage"] = damage_status(node)
@@ -209,6 +212,22 @@ def holds(log: LocalLog) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: (each["vlsn"], each["owner"], each["name"]))
 
 
+def _failing(log: LocalLog) -> list[dict[str, Any]]:
+    """Background work that fails now, as ``Background`` knows it."""
+    now = log.seams.clock.monotonic_s()
+    return [
+        {
+            "work": fault.work,
+            "why": fault.why,
+            "errno": errorcode.get(fault.errno, ""),
+            "failures": fault.failures,
+            "since_s": max(0.0, now - fault.since_s),
+            "again_s": max(0.0, fault.due_s - now),
+        }
+        for fault in log.background.faults()
+    ]
+
+
 def _cleaning(node: Node) -> dict[str, Any]:
     log = node.log
     assert log is not None
@@ -283,6 +302,6 @@ def readiness(node: Node) -> list[str]:
     reasons += [f"damaged: {each['file']} at {each['offset']}, VLSN {each['vlsn']}" for each in damage_status(node)]
     if is_lost(node.log):
         reasons.append(REASON)
-    if node.log.no_space:
-        reasons.append(f"no-space: {node.log.no_space}")
+    if (refusal := node.log.refusal) is not None:
+        reasons.append(f"{refusal.slug}: {refusal}")
     return reasons

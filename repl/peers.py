@@ -226,7 +226,7 @@ def answer_of(node: Node, asker: int = 0, *, wants_group: bool = False) -> Answe
         floor_term=record.floor_term,
         floor_vlsn=record.floor_vlsn,
         state=node.state,
-        no_space=bool(log.no_space),
+        no_space=log.refusal is not None,
         clock_us=node.seams.clock.wall_us(),
         sequence=told.sequence,
         told=told.vlsn,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from repl.offload import settle
 from replica.level import store_level
 from vlsn.block import EntryKind
-from vlsn.errors import BadArgument, NoSpace, NotMaster, OutcomeUnknown
+from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown
 from vlsn.ids import NodeName, Vlsn
 from vlsn.records import CommitEntry, Settings
 
@@ -30,8 +30,8 @@ async def raise_level(lead: Leading, level: int) -> Vlsn:
     node, log = lead.node, lead.log
     _check(lead, level)
     await store_level(log, level)
-    if log.no_space:
-        raise NoSpace(log.no_space)
+    if (refusal := log.refusal) is not None:
+        raise refusal
     if lead.has_ended or lead.handing_over.to is not None:
         raise NotMaster("this node leads no more, or is handing over; try again")
     loop = asyncio.get_running_loop()

@@ -328,8 +328,8 @@ class Restoration:
         while True:
             await asyncio.sleep(TICK_S)
             log.tick()
-            if log.no_space and self.progress is not None:
-                self.progress.last_error = f"no-space: {log.no_space}"
+            if (refusal := log.refusal) is not None and self.progress is not None:
+                self.progress.last_error = f"{refusal.slug}: {refusal}"
 
     async def _store_term(self, log: LocalLog, term: Term) -> None:
         def store() -> None:

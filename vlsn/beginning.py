@@ -12,7 +12,9 @@ never taken for a cleaning.  Unless the record is an older image than the index:
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from vlsn import scan
 from vlsn.directory import SegmentInfo
@@ -116,7 +118,28 @@ def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
 
 
 def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """One segment's files; durable on return, so that no later segment goes before it."""
+    """One segment's files; durable on return, so that no later segment goes before it.  Harmless when done again."""
     for name in names:
-        disk.remove(f"{directory}/{name}")
+        with suppress(FileNotFoundError):
+            disk.remove(f"{directory}/{name}")
     disk.sync_directory(directory)
+
+
+class Removal:
+    """The files of all segments before ``first_number``, one segment a call; called again after a failure it goes on
+    where that was.  On the keeper's thread."""
+
+    def __init__(self, disk: Disk, directory: str, first_number: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._first_number = first_number
+        self._groups: deque[list[str]] | None = None
+
+    def __call__(self) -> bool:
+        """Whether nothing is left."""
+        if self._groups is None:
+            self._groups = deque(leftovers(self._disk, self._directory, self._first_number))
+        elif self._groups:
+            remove(self._disk, self._directory, self._groups[0])
+            self._groups.popleft()
+        return not self._groups

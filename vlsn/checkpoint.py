@@ -2,8 +2,8 @@
 
     1  CHECKPOINT_START is placed, in its turn among the blocks, and synced
     2  every VLSN given before it is waited for in the index, on master and replica alike
-    3  what of the index could not be read is tracked again; then it is flushed: one transaction, buckets
-       ascending, the checkpoint's id, the range last
+    3  what of the index could not be read is tracked again (if that fails, by a later one); then it is flushed: one
+       transaction, buckets ascending, the checkpoint's id, the range last
     4  CHECKPOINT_END is placed and synced
     5  the pointer and the state record go into ``state``, in one transaction        ◄ commit point
 
@@ -24,7 +24,7 @@ from vlsn.errors import VlsnLogError
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
 from vlsn.records import CheckpointEnd, CheckpointFlag, CheckpointStart
-from vlsn.reindex import mend
+from vlsn.reindex import Unmended, mend
 from vlsn.state import Checkpoint
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Checkpointer:
                 self.run()
             elif not self._running:
                 self.after()
-        if self._log.index.wounded and not self._running:
+        if self._log.index.wounded and not self._running and self._log.background.is_due("mapping"):
             self.run()
 
     def _has_more(self) -> bool:
@@ -220,12 +220,22 @@ class _Run:
         log = self._log
         flush = log.index.start_flush(self._number)
 
-        def write() -> None:
+        def write() -> Unmended | None:
+            unmended = None
             if log.index.wounded:
-                mend(log.index, log.seams.disk, log.directory, self._start_lsn)
+                try:
+                    mend(log.index, log.seams.disk, log.directory, self._start_lsn)
+                except Unmended as error:
+                    unmended = error
             flush.run()
+            return unmended
 
-        def written(_: None) -> None:
+        def written(unmended: Unmended | None) -> None:
+            with log.latch:
+                if unmended is not None:
+                    log.background.fails("mapping", unmended.why, lambda: None)
+                else:
+                    log.background.works("mapping")
             log.index.finish_flush(flush)
             if not self._over():
                 self._place_end()

@@ -10,7 +10,8 @@
 
 Stopped before 4 nothing happened; after it the next open finishes the rest (``beginning``).  The directory is synced
 after each segment, so what is left never has a hole.  Checkpoints and rollbacks wait during 4 and 5.  A segment
-before the checkpoint's is closed, its sidecar written: the keeper does all of it in order.
+before the checkpoint's is closed: the keeper does all of it in order.  A file that cannot be removed ends its pass, not
+the log: it is no log any more, and is tried again (``background``) until it has gone, or the next open does it.
 
     range 1–950, segments 1 (1–300), 2 (301–600), 3 (601–…)     wanted: 1     →  range 301–950, segments 2, 3
 Source: JE's ``FileProtector`` and head truncation; the files went first once (SR 20702).
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vlsn.aging import Allowance, Seen, shown_old
-from vlsn.beginning import first_block, leftovers, remove
+from vlsn.beginning import Removal, first_block
 from vlsn.block import decode_header
 from vlsn.errors import Damaged
 from vlsn.holds import Owner
@@ -120,7 +121,7 @@ class Cleaner:
 
     def __init__(self, log: LocalLog, *, settled: Vlsn | None) -> None:
         self.segments = 0
-        """Removed since the log was opened, and their bytes."""
+        """Cleaned since the log was opened, and their bytes."""
         self.bytes = 0
         self.drops = 0
         self.last: CleaningReport | None = None
@@ -131,6 +132,7 @@ class Cleaner:
         self._allowance = Allowance()
         self._waiting: deque[_Pass] = deque()
         self._running = False
+        self._removal: Removal | None = None
         log.holds.floor = Vlsn(max(0, log.range.first - 1))
         if settled is not None:
             self.settled(settled)
@@ -231,7 +233,10 @@ class Cleaner:
             aged = believed(segments, found, lambda segment: self._sealed_us(reader, segment), retention.age_s, belief)
         finally:
             reader.close()
-        cramped = log.seams.disk.free_bytes(log.directory) < STATE_FREE_BYTES_MIN
+        try:
+            cramped = log.seams.disk.free_bytes(log.directory) < STATE_FREE_BYTES_MIN
+        except OSError:  # which ``Space`` tells of
+            cramped = log.space.cramped
         return _Looked(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
@@ -320,31 +325,42 @@ class Cleaner:
             log.forget_before(number)
             self._catalogue.forget_before(number)
             log.holds.floor = Vlsn(log.range.first - 1)
+        self.segments += len(chosen.going)
+        self.bytes += sum(fate.bytes for fate in chosen.going)
         log.checkpointer.release()
-        log.keeper.submit(
-            lambda: deque(leftovers(log.seams.disk, log.directory, number)),
-            lambda groups: self._remove_next(asked, looked, chosen, groups),
-            lambda error: self._failed(asked, error),
-        )
+        self._remove(asked, looked, chosen, Removal(log.seams.disk, log.directory, number))
 
-    def _remove_next(self, asked: _Pass, looked: _Looked, chosen: Plan, groups: deque[list[str]]) -> None:
-        """Step 6, a job a segment: the keeper has other work in between."""
-        log = self._log
-        if self._over(asked):
-            self._next()
-            return
-        if groups:
-            names = groups.popleft()
-            log.keeper.submit(
-                lambda: remove(log.seams.disk, log.directory, names),
-                lambda _: self._remove_next(asked, looked, chosen, groups),
-                lambda error: self._failed(asked, error),
-            )
-            return
-        with log.latch:
-            self.segments += len(chosen.going)
-            self.bytes += sum(fate.bytes for fate in chosen.going)
-            self._ended(asked, looked.total_bytes, chosen)
+    def _remove(self, asked: _Pass, looked: _Looked, chosen: Plan, removal: Removal) -> None:
+        """Step 6, a job a segment: the keeper has other work in between.  The pass is over at the first failure."""
+        log, told = self._log, False
+        self._removal = removal
+
+        def removed(done: bool) -> None:
+            if done or log.failure is not None or log.closed or self._removal is not removal:  # a later one does it
+                over()
+            else:
+                step()
+
+        def over() -> None:
+            nonlocal told
+            with log.latch:
+                told, before = True, told
+                if before:
+                    return
+                if self._over(asked):
+                    self._next()
+                else:
+                    self._ended(asked, looked.total_bytes, chosen)
+
+        def failed(_: BaseException) -> None:
+            fault = log.background.fault("removal")
+            if fault is None or fault.failures > 1:
+                over()
+
+        def step() -> None:
+            log.background.do("removal", "", removal, removed, failed)
+
+        step()
 
     def _given_up(self, asked: _Pass, error: BaseException) -> None:
         """A segment's header or first block does not read back: damage is not cleaning's to judge."""
@@ -357,7 +373,7 @@ class Cleaner:
             self._ended(asked, 0, Plan([], [], []))
 
     def _failed(self, asked: _Pass, error: BaseException) -> None:
-        """A transaction, a removal or a sync of the directory failed, and with it the log."""
+        """A transaction failed, and with it the log."""
         self._log.fail(f"a cleaning failed: {error}", error)
         if self._over(asked):
             self._next()
@@ -381,12 +397,16 @@ class Cleaner:
             segments=chosen.going,
             blocked=chosen.blocked,
             dropped=[str(hold) for hold in chosen.drops],
-            paused=asked.paused,
+            paused=asked.paused or self._left(),
         )
         if not asked.dry_run:
             self.last = report
         for done in asked.done:
             done(report)
+
+    def _left(self) -> str:
+        fault = self._log.background.fault("removal")
+        return f"files of segments that were cleaned away are left: {fault.why}" if fault is not None else ""
 
 
 class Catalogue:

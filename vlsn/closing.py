@@ -1,12 +1,13 @@
-"""The closing of a sealed segment: its sidecar, then its file.
+"""The closing of a sealed segment: its file, then its sidecar.
 
-A sidecar is derived.  It is written from what the writer knew while it wrote (so that a byte that the disk
-changed later is found), or, for a segment that was opened again, from the file itself.
+A sidecar is derived, and background work (``background``): one that cannot be written ends nothing.  It is made from
+what the writer knew while it wrote (so that a byte that the disk changed later is found).  A segment without frames,
+or one whose running checksum is not known, gets none: whoever verifies reads it frame by frame.
 """
 
 from __future__ import annotations
 
-import errno
+from contextlib import suppress
 
 import numpy as np
 
@@ -16,13 +17,35 @@ from vlsn.sidecar import Sidecar
 from vlsn.tail import Tail
 
 
-def seal_segment(disk: Disk, directory: str, tail: Tail) -> None:
-    """On the keeper's thread: the sidecar is durable and the file closed on return.  A segment without frames,
-    or one whose running checksum is not known, gets none: whoever verifies reads it frame by frame."""
-    tail.file.close()
+class Sealing:
+    """Closes one segment on the keeper's thread; called again after a failure, it goes on where that was."""
+
+    def __init__(self, disk: Disk, directory: str, tail: Tail) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._tail: Tail | None = tail
+        self._sidecar: Sidecar | None = None
+
+    def __call__(self) -> None:
+        """The file is closed and the sidecar durable on return."""
+        if self._tail is not None:
+            self._sidecar = _sidecar(self._tail)
+            self._tail.file.close()
+            self._tail = None  # which holds much more than its sidecar
+        if self._sidecar is None:
+            return
+        try:
+            write_sidecar(self._disk, self._directory, self._sidecar)
+        except OSError:
+            with suppress(OSError):  # with what is left of one the next try begins
+                self._disk.remove(f"{self._directory}/{sidecar_name(self._sidecar.number)}.new")
+            raise
+
+
+def _sidecar(tail: Tail) -> Sidecar | None:
     if tail.crc is None or not tail.offsets:
-        return
-    sidecar = Sidecar(
+        return None
+    return Sidecar(
         number=tail.number,
         salt=tail.header.salt,
         first_vlsn=tail.first_vlsn,
@@ -32,19 +55,6 @@ def seal_segment(disk: Disk, directory: str, tail: Tail) -> None:
         crc=tail.crc,
         offsets=np.array(tail.offsets, dtype=np.uint32),
     )
-    try:
-        write_sidecar(disk, directory, sidecar)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
-            raise
-        _drop(disk, directory, tail.number)
-
-
-def _drop(disk: Disk, directory: str, number: int) -> None:
-    """No room, or no descriptor, for what can be done without."""
-    temporary = f"{directory}/{sidecar_name(number)}.new"
-    if disk.exists(temporary):
-        disk.remove(temporary)
 
 
 def write_sidecar(disk: Disk, directory: str, sidecar: Sidecar) -> None:

@@ -35,8 +35,6 @@ from vlsn.seal import Sealed, seal, seal_local
 from vlsn.seams import Clock
 from vlsn.tail import Group, Record
 
-_NO_ROOM = "the disk has no room for another segment"
-
 
 class Consumer:
     """``term`` is the one that appends are sealed in, None while there are none."""
@@ -86,8 +84,8 @@ class Consumer:
         if items and unsynced:
             group.sync = True  # what is next does not fit beside what is not synced yet
             return group
-        if items and placement.no_space:
-            self._refuse_for_space(group)
+        if items and (refusal := placement.refusal) is not None:
+            self._refuse_for_space(group, refusal)
         return group if group.after else None
 
     def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
@@ -220,7 +218,7 @@ class Consumer:
 
     def _gather_roll(self, group: Group, item: Roll) -> bool:
         placement = self._placement
-        if not placement.empty and not placement.no_space:  # nobody waits for a roll until there is room
+        if not placement.empty and placement.refusal is None:  # nobody waits for a roll until there is room
             if not placement.can_roll:
                 return False
             placement.roll(group, item.reason)
@@ -228,16 +226,16 @@ class Consumer:
         group.after.append(lambda: item.done(number))
         return True
 
-    def _refuse_for_space(self, group: Group) -> None:
+    def _refuse_for_space(self, group: Group, refusal: NoSpace) -> None:
         """Refuses the runs, checkpoints and appends that wait; appends whose VLSNs were told, and all before them,
         wait for space."""
         for run in self.queue.take_runs():
-            run.done(NoSpace(_NO_ROOM))  # now: nothing may come that follows on it
+            run.done(refusal)  # now: nothing may come that follows on it
         refused = [*self.queue.take_refusable(), *[pending.refused for pending in self.queue.take_back()]]
 
         def tell() -> None:
             for each in refused:
-                each(NoSpace(_NO_ROOM))
+                each(refusal)
 
         if refused:
             group.after.append(tell)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,7 @@ from operator import index
 from types import TracebackType
 from typing import ClassVar
 
+from vlsn.background import Fault
 from vlsn.block import Entry, EntryKind
 from vlsn.cleaning import CleaningReport
 from vlsn.clock import SystemClock, SystemRandom
@@ -56,6 +58,7 @@ from vlsn.threads import Answer, CallerThreads, LoopShot, OneShot, Ticker, undis
 
 GROUP_NAME = "embedded"
 NODE_NAME = "log"
+logger = logging.getLogger("vlsnlog")
 TICK_S_MIN = 0.005
 TICK_S_MAX = 0.1
 TERM_RUNS_KEPT = 1_000
@@ -76,6 +79,7 @@ class Log:
             recovered, options, seams, writer=writer, keeper=keeper, listener=self._waiting, by_writer=True
         )
         self._waiting.log = self._log
+        self._log.background.told = _tell
         self._calls = LogCalls(self._log, self._latch, seams.threads.worker("vlsnlog-calls"))
         self._reading = LogReading(self._log, self._calls)
         self._end = LogEnd(self._log, self._latch, self._calls, self._reading, (writer, keeper))
@@ -165,6 +169,11 @@ class Log:
     def stats(self) -> LogStats:
         """What the log counts, as it counts: groups, syncs and what shared them, rolls, the index's own."""
         return self._log.stats
+
+    @property
+    def failing(self) -> list[Fault]:
+        """Background work that fails now, and is tried again: none of it is what an acknowledged append rests on."""
+        return self._log.background.faults()
 
     def synced_length(self, segment: int) -> int:
         """How many bytes of that segment are synced: as far as its file may be read from outside this process.  0 when
@@ -369,6 +378,14 @@ class Log:
             log.append_entries([EntryKind.TERM], [entry.encode()], done.give)
         with suppress(NoSpace):
             self._calls.wait(done, for_room=False)
+
+
+def _tell(fault: Fault) -> None:
+    """The first of a row of failures, and its second, fourth, eighth … are warned of."""
+    if not fault.failures & (fault.failures - 1):
+        level = logging.WARNING if fault.failures else logging.INFO
+        count = f"failed {fault.failures} times" if fault.failures else "works again"
+        logger.log(level, "background work %s: %s (%s)", count, fault.work, fault.why)
 
 
 def _durability(given: int) -> Durability:

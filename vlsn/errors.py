@@ -149,6 +149,15 @@ class NoSpace(VlsnLogError):
     transient = True
 
 
+class NoSegment(NoSpace):
+    """The next segment cannot be made, though there is room: no descriptors, an I/O error.  It is tried again, and what
+    fits the current one is taken; nothing of the append was logged."""
+
+    slug = "no-segment"
+    retry_safe = True
+    transient = True
+
+
 class NotMaster(VlsnLogError):
     """This node is not, or no longer, the master; nothing of the append was logged."""
 
@@ -368,7 +377,8 @@ def said_of(error: BaseException) -> str:
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-    return f"{error.filename}: {reason}" if error.filename else reason or type(error).__name__
+    named = isinstance(error.filename, str | bytes) and error.filename  # of a call on a descriptor: its number
+    return f"{error.filename}: {reason}" if named else reason or type(error).__name__
 
 
 def classes() -> dict[str, type[VlsnLogError]]:

@@ -8,7 +8,8 @@
 2. From the next page on, so that no page with log in it is ever written again.
 3. The file's size and format stay: a hole reads as the zeros that a segment was made of.
 4. Nothing rests on it.  It is the keeper's work, some segments a job, and nobody waits for it; a crash leaves it to the
-   next open, which looks at every sealed segment.  Where it cannot be done it is left, and said once.
+   next open, which looks at every sealed segment.  Where the file system cannot it is left, and said once; what fails
+   otherwise is tried again (``background``).
 
 At home, under the log latch, but for what the keeper does.
 """
@@ -17,9 +18,11 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
+from vlsn.background import Background
 from vlsn.errors import said_of
 from vlsn.limits import KIB
 from vlsn.seams import Disk, Worker
@@ -42,20 +45,19 @@ class Holes:
         directory: str,
         keeper: Worker,
         latch: AbstractContextManager[object],
-        *,
-        failed: Callable[[BaseException], None],
+        background: Background,
     ) -> None:
         self.taken: dict[int, int] = {}
         """Number → bytes of disk of the sealed segments that were looked at."""
         self.given_bytes = 0
         """Given back since the log was opened."""
         self.fault = ""
-        """Why something was not given back, last."""
+        """Why this file system gives nothing back; empty where it does."""
         self._disk = disk
         self._directory = directory
         self._keeper = keeper
         self._latch = latch
-        self._failed = failed
+        self._background = background
         self._waiting: deque[tuple[int, int]] = deque()
         self._running = self._cannot = self._closed = False
 
@@ -67,6 +69,7 @@ class Holes:
     def forget_before(self, number: int) -> None:
         for each in [each for each in self.taken if each < number]:
             del self.taken[each]
+            self._background.forget("hole", [segment_name(each)])
 
     def close(self) -> None:
         """What waits is left to the next open."""
@@ -78,33 +81,65 @@ class Holes:
             return
         self._running = True
         job = [self._waiting.popleft() for _ in range(min(SEGMENTS_A_JOB, len(self._waiting)))]
-        self._keeper.submit(lambda: self._look(job), self._looked, self._failed)
+        self._keeper.submit(lambda: self._look(job), self._looked, lambda error: self._looked(_all_failed(job, error)))
 
-    def _look(self, job: list[tuple[int, int]]) -> tuple[dict[int, int], int, str]:
+    def _look(self, job: list[tuple[int, int]]) -> _Seen:
         """On the keeper's thread: what each takes now, what was given back, and what went wrong."""
-        taken, given, fault = {}, 0, ""
+        seen = _Seen()
         for number, end in job:
+            path = f"{self._directory}/{segment_name(number)}"
             try:
-                before, taken[number] = give_back(
-                    self._disk, f"{self._directory}/{segment_name(number)}", end, punch=not self._cannot
-                )
-                given += before - taken[number]
+                before, after = give_back(self._disk, path, end, punch=not self._cannot)
             except FileNotFoundError:
-                continue  # cleaned away meanwhile
+                seen.done.append(number)  # cleaned away meanwhile
             except OSError as error:
-                self._cannot |= error.errno in _CANNOT
-                fault = f"{segment_name(number)}: {said_of(error)}"
-        return taken, given, fault
+                if error.errno in _CANNOT:
+                    self._cannot = True
+                    seen.fault = f"{segment_name(number)}: {said_of(error)}"
+                else:
+                    seen.failed.append((number, end, error))
+            else:
+                seen.done.append(number)
+                seen.taken[number] = after
+                seen.given += before - after
+        return seen
 
-    def _looked(self, found: tuple[dict[int, int], int, str]) -> None:
-        taken, given, fault = found
+    def _looked(self, seen: _Seen) -> None:
         with self._latch:
             self._running = False
-            self.taken |= taken
-            self.given_bytes += given
-            self.fault = fault or self.fault
+            self.taken |= seen.taken
+            self.given_bytes += seen.given
+            self.fault = seen.fault or self.fault
+            for number in seen.done:
+                self._background.works("hole", segment_name(number))
+            for number, end, error in seen.failed:
+                self._fails(number, end, error)
             if not self._closed:
                 self._next()
+
+    def _fails(self, number: int, end: int, error: BaseException) -> None:
+        self._background.fails("hole", error, lambda: self._try_again(number, end), segment_name(number))
+
+    def _try_again(self, number: int, end: int) -> None:
+        with self._latch:
+            self._waiting.append((number, end))
+            self._next()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one job found."""
+
+    done: list[int] = field(default_factory=list)
+    taken: dict[int, int] = field(default_factory=dict)
+    failed: list[tuple[int, int, BaseException]] = field(default_factory=list)
+    """Number, end, why."""
+    given: int = 0
+    fault: str = ""
+
+
+def _all_failed(job: list[tuple[int, int]], error: BaseException) -> _Seen:
+    return _Seen(failed=[(number, end, error) for number, end in job])
 
 
 def give_back(disk: Disk, path: str, end: int, *, punch: bool = True) -> tuple[int, int]:

@@ -49,6 +49,12 @@ INDEX_MAP_BYTES = 4 << 30
 STATE_MAP_BYTES = 1 << 30
 STATE_FREE_BYTES_MIN = 2 * MIB
 """With less free, checkpoints and the idle end wait: a transaction that finds no room would end the process."""
+RETRY_S_MIN = 0.1
+RETRY_S_MAX = 10.0
+"""Background work that fails twice in a row is tried again after the first of these, then twice as long each time, up
+to the second."""
+WAITING_MAX = 32
+"""Of background work that fails in more places than this the oldest is given up."""
 FREE_BYTES_MIN = 16 * MIB
 """With less free, appends are refused (``NoSpace``); the next segment is made only where so much is left."""
 HOLD_BYTES_MAX = 16 << 30

@@ -7,7 +7,8 @@
    sealed block is never unsealed, so nothing may fail between sealing and the writer but the disk itself.
 3. A write or sync that fails costs its segment: what was not synced is written again in the next one, and
    callers hear nothing of it (``replacement``).  A second failure meanwhile, or a failure of LMDB, ends the
-   log (``LogFailed``): what the page cache then says is not to be trusted, and the process must end.
+   log (``LogFailed``): what the page cache then says is not to be trusted, and the process must end.  What the
+   promise does not rest on is tried again when it fails, and ends nothing (``background``).
 4. Everything here runs *at home* (see ``seams.Worker``): on the loop's thread in a node, under the latch on
    callers' and workers' threads when embedded.  The writer's thread writes and syncs, the keeper's thread
    runs every LMDB transaction, zeroes standbys and closes segments.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from vlsn.background import Background
 from vlsn.block import EntryKind
 from vlsn.block_run import BlockRun
 from vlsn.checkpoint import Checkpointer
@@ -89,14 +91,15 @@ class LocalLog:
         self._cleaned = recovered.cleaned
         self._begins_after = recovered.begins_after
         self._listener = listener
+        self.background = Background(keeper, self.latch, seams.clock, ends=self.fail)
         self.placement = Placement(
             recovered,
             options,
             seams,
             keeper,
+            self.background,
             stats=self.stats,
             on_change=self._placement_changed,
-            on_failure=self.fail,
             level=lambda: self.level,
         )
         self._consumer = Consumer(
@@ -119,8 +122,8 @@ class LocalLog:
             self.directory,
             keeper,
             self.latch,
+            background=self.background,
             free_bytes_min=options.free_bytes_min,
-            failed=lambda error: self.fail(f"the disk does not tell its free space: {error}", error),
         )
         self.checkpointer = Checkpointer(self, last=recovered.checkpoint)
         self.holds = Holds(clock=seams.clock.monotonic_s)
@@ -192,13 +195,25 @@ class LocalLog:
         """Why appends are refused, or soon will be, for lack of space; empty while there is room."""
         if self.space.low:
             return f"the disk has too little room: {self.space.free_bytes} bytes free of {self.options.free_bytes_min}"
-        return "the disk has no room for another segment" if self.placement.no_space else ""
+        return str(self.placement.refusal) if self.placement.no_space else ""
 
     @property
-    def stuck(self) -> bool:
-        """What waits in the queue waits for room on the disk, and for nothing else."""
+    def refusal(self) -> NoSpace | None:
+        """Why appends are refused, or soon will be: ``NoSpace``, or ``NoSegment`` where there is room; None while they
+        are taken."""
+        return NoSpace(self.no_space) if self.no_space else self.placement.refusal
+
+    @property
+    def unmade(self) -> str:
+        """Why the next segment could not be made, though there is room; empty while it can."""
+        return self.placement.unmade
+
+    @property
+    def stuck(self) -> NoSpace | None:
+        """Why what waits in the queue waits, if that is for another segment, and for nothing else."""
         with self.latch:
-            return self.placement.no_space and self.cycle.idle and bool(self._queue) and not self._queue.only_lazy
+            waits = self.cycle.idle and bool(self._queue) and not self._queue.only_lazy
+            return self.placement.refusal if waits else None
 
     @property
     def writing_s(self) -> float:
@@ -257,15 +272,17 @@ class LocalLog:
             pending.refused(error)
 
     def append(self, pending: Pending) -> None:
-        """Queues a submission.  Raises ``NotMaster``, ``QueueFull``, ``NoSpace``, ``LogFailed`` or ``LogClosed``
-        with nothing logged; afterwards the listener hears of it, or ``pending.refused`` is called."""
+        """Queues a submission.  Raises ``NotMaster``, ``QueueFull``, ``NoSpace`` (``NoSegment``), ``LogFailed`` or
+        ``LogClosed`` with nothing logged; afterwards the listener hears of it, or ``pending.refused`` is called."""
         if self._consumer.term is None or self.closing:
             self.check_open()
             if self.closing:
                 raise LogClosed("the log is closing")
             raise NotMaster("this log takes no appends: it is not sealing")
-        if self.space.low or (self.placement.no_space and self.placement.is_full_for(pending.cost)):
+        if self.space.low:
             raise NoSpace(f"{self.no_space}; free some and appends go on by themselves")
+        if self.placement.is_full_for(pending.cost) and (refusal := self.placement.refusal) is not None:
+            raise type(refusal)(f"{refusal}; when there is one, appends go on by themselves")
         queue, most = self._queue, self.options
         if queue.entries + pending.count > most.queue_entries_max or queue.bytes + pending.cost > most.queue_bytes_max:
             raise QueueFull(f"{queue.entries} entries ({queue.bytes} bytes) already wait to be logged")
@@ -407,8 +424,9 @@ class LocalLog:
             self.placement.retry()
             if not self.closing:
                 self._upkeep.tick()
-            elif self.placement.no_space:
-                self._shutdown.without_space()
+            elif (refusal := self.placement.refusal) is not None:
+                self._shutdown.without_space(refusal)
+        self.background.tick()
 
     def close(self, done: Callable[[], None]) -> None:
         """A clean stop: everything queued is synced, then a checkpoint whose end says clean.  What waits for space is

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from vlsn.errors import BadArgument, LogClosed, NoSpace
+from vlsn.errors import BadArgument, LogClosed
 from vlsn.ids import Vlsn
 from vlsn.local import LocalLog
 from vlsn.seams import Worker
@@ -56,7 +56,7 @@ class LogCalls:
 
     def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
         """What ``done`` is given, or ``LogFailed`` or ``LogClosed`` when the log ends first; unless ``for_room``,
-        ``NoSpace`` where what waits in the log's queue has no room, and is done when there is some again."""
+        ``NoSpace`` where what waits in the log's queue has no other segment, and is done when there is one again."""
         while True:
             try:
                 return done.wait(LOOK_S)
@@ -64,8 +64,8 @@ class LogCalls:
                 self.check()
                 if self._log.closed and not done.given:
                     raise LogClosed("the log was closed") from None
-                if not for_room and self._log.stuck:
-                    raise NoSpace(f"{self._log.no_space}; what waits for it is logged when there is some") from None
+                if not for_room and (why := self._log.stuck) is not None:
+                    raise type(why)(f"{why}; what waits for it is logged when there is one") from None
 
     def check(self) -> None:
         """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""

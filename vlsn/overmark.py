@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError
+from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError, said_of
 from vlsn.frame import FrameKind
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
 from vlsn.overmarks import finish_rollback
@@ -91,6 +91,8 @@ class Rollback:
     def _unreadable(self, error: BaseException) -> None:
         if isinstance(error, VlsnLogError):
             self._give_up(error)
+        elif isinstance(error, OSError):  # no descriptor, say; nothing was changed
+            self._give_up(VlsnLogError(f"what is to be rolled back could not be read: {said_of(error)}"))
         else:
             self._log.store_failed(error)
 

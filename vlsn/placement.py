@@ -7,7 +7,9 @@
    group has, so that one roll is always enough, and so is one more segment if the write fails.
 2. A segment's end rises only by ``written``, once it is synced; a replacement alone lowers it, together with
    the header page that says so (``replacement``).
-3. One failed standby is thrown away and the next one made; the second in a row ends the log.
+3. A standby that fails is thrown away and the next one made, at once, then with pauses (``background``).  From the
+   second failure in a row on what needs a segment is refused (``refusal``), as it is without space, and goes on by
+   itself.  Only a failed write that waits for it ends the log then (``replacer``).
 
 Used at home only, under the log latch.
 """
@@ -16,7 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vlsn.closing import seal_segment
+from vlsn.background import Background
+from vlsn.closing import Sealing
+from vlsn.errors import NoSegment, NoSpace
 from vlsn.frame import FRAME_BYTES, FrameKind
 from vlsn.holes import Holes
 from vlsn.ids import Lsn, Vlsn, padded
@@ -25,13 +29,14 @@ from vlsn.queued import FRAME_OVERHEAD_BYTES
 from vlsn.recovery import Recovered
 from vlsn.replacement import Broken, Rewrite, abandon, rewrite
 from vlsn.seams import Buffer, Seams, Worker
-from vlsn.segment import FIRST_FRAME, SegmentHeader, SegmentState
+from vlsn.segment import FIRST_FRAME, SegmentHeader, SegmentState, sidecar_name
 from vlsn.standby import Standby, active
 from vlsn.tail import Chunk, Group, Tail
 
 CHUNKS_MAX = 3
 """Segments that one group touches at most: the one before it, and two rolls (asked for, and for size)."""
-Failed = Callable[[str, BaseException], None]
+_REFUSED_FROM = 2
+"""Failures of a standby in a row."""
 
 
 class Placement:
@@ -43,10 +48,10 @@ class Placement:
         options: LogOptions,
         seams: Seams,
         keeper: Worker,
+        background: Background,
         *,
         stats: LogStats,
         on_change: Callable[[], None],
-        on_failure: Failed,
         level: Callable[[], int],
     ) -> None:
         self.tail: Tail | None = recovered.tail
@@ -58,9 +63,9 @@ class Placement:
         self._options = options
         self._seams = seams
         self._keeper = keeper
+        self._background = background
         self._stats = stats
         self._on_change = on_change
-        self._on_failure = on_failure
         self._level = level
         self._owner = recovered.node_file.record
         self._prev_number = recovered.prev_number
@@ -74,16 +79,12 @@ class Placement:
             keeper,
             recovered.latch,
             on_ready=self._standby_changed,
+            on_failure=self._standby_failed,
             free_bytes_min=options.free_bytes_min,
         )
-        self._standby_failures = 0
-        self.holes = Holes(
-            seams.disk,
-            self._directory,
-            keeper,
-            recovered.latch,
-            failed=lambda error: on_failure(f"a segment could not be looked at: {error}", error),
-        )
+        self._sidecars: dict[str, tuple[int, Vlsn]] = {}
+        """Those that are still to be written: number and last VLSN of their segments, by name."""
+        self.holes = Holes(seams.disk, self._directory, keeper, recovered.latch, background)
 
     def start(self) -> None:
         """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""
@@ -96,6 +97,21 @@ class Placement:
     @property
     def no_space(self) -> bool:
         return self._standby.no_space
+
+    @property
+    def refusal(self) -> NoSpace | None:
+        """Why what needs another segment is refused; None while there is one, or it is being made."""
+        if self.no_space:
+            return NoSpace("the disk has no room for another segment")
+        return NoSegment(self.unmade) if self.unmade else None
+
+    @property
+    def unmade(self) -> str:
+        """Why the next segment could not be made, again and again, though there is room; empty while it can."""
+        fault = self._background.fault("standby")
+        if fault is None or fault.failures < _REFUSED_FROM or self.no_space:
+            return ""
+        return f"the next segment could not be made {fault.failures} times: {fault.why}"
 
     @property
     def late_standbys(self) -> int:
@@ -147,6 +163,10 @@ class Placement:
         taken, size = self.holes.taken, self._options.segment_bytes
         return sum(taken.get(number, size) for number in {*self._ends, *self.active_files()})
 
+    def forget_sidecar(self, number: int) -> None:
+        """Segment ``number`` is about to be written anew: what is known of it may not fit any more."""
+        self._forget_sidecars(lambda each, _: each == number)
+
     def give_back(self, number: int) -> None:
         """Segment ``number`` was written anew, as large as it was at first."""
         if number in self.holes.taken:
@@ -180,7 +200,7 @@ class Placement:
         """The first segment after an open is used from its first byte on, so it waits for all of its zeros; a later
         one that is not quite done is taken as it is."""
         standby = self._standby
-        return standby.complete if self.tail is None else standby.ready and not standby.zeroing
+        return standby.complete if self.tail is None else standby.usable
 
     def block(self, group: Group, data: Buffer, first: Vlsn, last: Vlsn) -> None:
         at = self._place(group, FrameKind.BLOCK, data, first, last)
@@ -228,6 +248,7 @@ class Placement:
         if reason is not None:
             self._stats.rolls[reason] += 1
         self._next_number = tail.number + 1
+        self._background.works("standby")
         self._prepare()
 
     def forget_before(self, number: int) -> None:
@@ -235,9 +256,11 @@ class Placement:
         for each in [each for each in self._ends if each < number]:
             del self._ends[each]
         self.holes.forget_before(number)
+        self._forget_sidecars(lambda each, _: each < number)
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Blocks after ``vlsn`` are being rolled back."""
+        """Blocks after ``vlsn`` are being rolled back; flags that the sums of their segments include change."""
+        self._forget_sidecars(lambda _, last: last > vlsn)
         if self.tail is not None:
             self.tail.forget_after(vlsn)
 
@@ -295,11 +318,19 @@ class Placement:
             self.holes.give_back([(header.prev_number, header.prev_end)])
 
     def _close(self, tail: Tail) -> None:
-        self._keeper.submit(
-            lambda: seal_segment(self._seams.disk, self._directory, tail),
-            lambda _: None,
-            lambda error: self._on_failure(f"a sealed segment could not be closed: {error}", error),
-        )
+        name = sidecar_name(tail.number)
+        self._sidecars[name] = (tail.number, tail.last_vlsn)
+        sealing = Sealing(self._seams.disk, self._directory, tail)
+        self._background.do("sidecar", name, sealing, lambda _: self._closed(name))
+
+    def _closed(self, name: str) -> None:
+        self._sidecars.pop(name, None)
+
+    def _forget_sidecars(self, which: Callable[[int, Vlsn], bool]) -> None:
+        names = [name for name, about in self._sidecars.items() if which(*about)]
+        self._background.forget("sidecar", names)
+        for name in names:
+            del self._sidecars[name]
 
     # The standby.
 
@@ -329,20 +360,16 @@ class Placement:
             )
         )
 
+    def _standby_failed(self, error: BaseException, name: str) -> None:
+        if isinstance(error, IsADirectoryError | FileExistsError):
+            self._next_number += 1  # what stands there under its name is nothing of ours
+        self._background.fails("standby", error, self._prepare, path=name)
+        self._on_change()
+
     def _standby_changed(self) -> None:
         standby = self._standby
-        error = standby.failed
-        if error is not None:
-            self._standby_failures += 1
-            if self._standby_failures > 1:
-                self._on_failure(f"the next segment could not be made: {error}", error)
-                return
-            self._next_number += 1
-            standby.discard()
-            self._prepare()
-            return
-        if standby.complete:
-            self._standby_failures = 0
-        if self.tail is None:
+        if standby.complete or (standby.ready and not standby.proving):
+            self._background.works("standby")
+        if self.tail is None or standby.proving:
             standby.pace(1.0)
         self._on_change()

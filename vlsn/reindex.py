@@ -15,7 +15,7 @@ store's thread, blocking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -156,17 +156,35 @@ class StoredIndex:
         self.loaded = None
 
 
+class Unmended(Exception):
+    """The segments do not give what a part of the index is to be tracked from; nothing of that part was changed."""
+
+    def __init__(self, why: OSError | Damaged) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
     """Tracks the parts of the index that cannot be read from the log again, in which all that the store covers
-    lies before ``end``; returns how many they were.  No flush, cut or merge at the same time."""
-    segments = survey(disk, directory)
+    lies before ``end``; returns how many they were.  No flush, cut or merge at the same time.  Raises ``Unmended``."""
+    try:
+        segments = survey(disk, directory)
+    except OSError as error:
+        raise Unmended(error) from error
     wounds = find_wounds(index)
     for wound in wounds:
         runs = visible_blocks(disk, directory, segments, start=wound.start, end=wound.end or end)
-        heal(index, wound, runs)
+        heal(index, wound, _read(runs))
     if not wounds:
         index.note_whole()
     return len(wounds)
+
+
+def _read(runs: Iterable[Columns]) -> Iterator[Columns]:
+    try:
+        yield from runs
+    except (OSError, Damaged) as error:
+        raise Unmended(error) from error
 
 
 def log_base(blocks: Columns, matchpoints: Sequence[int], checkpoint_last: int) -> Vlsn:

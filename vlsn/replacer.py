@@ -3,7 +3,8 @@
     write fails ─► begin ─► standby there? ─► writer: frames, header ─► index told ─► on_replaced
                               └ no: go_on, once there is one
 
-One at a time.  What fails meanwhile, and no room for another segment, ends the log.  At home, under the log latch.
+One at a time.  What fails meanwhile, no room for another segment, and two failures in a row to make one end the log.
+At home, under the log latch.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Replacer:
         if broken is None or self._rewriting or log.failure is not None:
             return
         try:
-            if placement.no_space:
-                raise NoSpace("the disk has no room for another segment")
+            if (refusal := placement.refusal) is not None:
+                raise refusal
             if not placement.can_roll:
                 return
             new = placement.rewrite(broken)

@@ -50,10 +50,10 @@ class Shutdown:
         else:
             log.drain(stop)
 
-    def without_space(self) -> None:
-        """There is no room for another segment: what waits for one is refused."""
+    def without_space(self, refusal: NoSpace) -> None:
+        """There is no other segment: what waits for one is refused."""
         log = self._log
-        log.stop_sealing(NoSpace("the log is closing, and the disk has no room for another segment"))
+        log.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
         log.cycle.pump()
         if log.cycle.group is None and self._queue:  # not even a record has a place: not a clean stop
             self._queue.items.clear()
@@ -66,6 +66,7 @@ class Shutdown:
             closers, self._closers = self._closers, []
             if not self.closed:
                 self.closed = True
+                log.background.close()
                 log.placement.close()
                 log.index.fail_waiters(LogClosed("the log was closed"))
                 log.keeper.submit(self._close_stores, lambda _: None, lambda _: None)

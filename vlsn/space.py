@@ -6,6 +6,9 @@
 
 What was taken lies in segments that were reserved before, so nothing of it is at stake; what is kept free is for all
 that is written beside them.  With room again, appends go on by themselves.
+
+A look that fails is background work (``background``): what was seen last goes on to hold, or nothing where that is not
+known, and who waits for the look goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from vlsn.background import Background
 from vlsn.limits import STATE_FREE_BYTES_MIN
 from vlsn.seams import Disk, Worker
 
@@ -27,17 +31,17 @@ class Space:
         keeper: Worker,
         latch: AbstractContextManager[object],
         *,
+        background: Background,
         free_bytes_min: int,
-        failed: Callable[[BaseException], None],
     ) -> None:
         self.free_bytes: int | None = None
-        """None before the first look has ended."""
+        """None before the first look that gave an answer."""
         self._disk = disk
         self._directory = directory
         self._keeper = keeper
         self._latch = latch
         self._min = free_bytes_min
-        self._failed = failed
+        self._background = background
         self._waiting: list[Callable[[], None]] = []
         self._looking = False
 
@@ -61,11 +65,24 @@ class Space:
             if self._looking:
                 return
             self._looking = True
-            self._keeper.submit(lambda: self._disk.free_bytes(self._directory), self._seen, self._failed)
+            if self._background.is_due("space"):
+                self._keeper.submit(lambda: self._disk.free_bytes(self._directory), self._seen, self._failed)
+            else:
+                self._keeper.submit(lambda: None, lambda _: self._answer(), self._failed)
 
     def _seen(self, free_bytes: int) -> None:
         with self._latch:
             self.free_bytes = free_bytes
+            self._background.works("space")
+        self._answer()
+
+    def _failed(self, error: BaseException) -> None:
+        with self._latch:
+            self._background.fails("space", error, lambda: None, path=self._directory)
+        self._answer()
+
+    def _answer(self) -> None:
+        with self._latch:
             self._looking = False
             waiting, self._waiting = self._waiting, []
         for then in waiting:

@@ -5,6 +5,9 @@ reserved, so the standby is zeroed in the background, a little ahead of how full
 It has its final name and number, and a PREPARED header page; size, zeros and name are synced before it is
 taken.  Taken early (``late``), its rest is reserved instead, and that is counted.
 
+One that fails is thrown away, and another one made in its place (``background``).  After a failure to fill it
+the next one is taken only with zeros to its end: what does not take zeros does not take frames.
+
 At an open a PREPARED segment without frames is deleted and its number is never used again.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 from vlsn.limits import FREE_BYTES_MIN, MIB
@@ -24,6 +27,7 @@ ZERO_BURST_BYTES = 4 * MIB
 _ZEROS = bytes(ZERO_STEP_BYTES)
 _AHEAD = 1.3
 _HEAD_START = 0.06
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(slots=True)
@@ -47,6 +51,7 @@ class Standby:
         latch: AbstractContextManager[object],
         *,
         on_ready: Callable[[], None],
+        on_failure: Callable[[BaseException, str], None],
         free_bytes_min: int = FREE_BYTES_MIN,
     ) -> None:
         self._disk = disk
@@ -54,14 +59,18 @@ class Standby:
         self._keeper = keeper
         self._latch = latch
         self._on_ready = on_ready
+        self._on_failure = on_failure
         self._free_bytes_min = free_bytes_min
         self._header: SegmentHeader | None = None
         self._file: File | None = None
         self._zeroed = 0
         self._busy = False
         self._epoch = 0
+        self._thrown_away = ""
+        """What could not be removed yet; nothing is made beside it, or a disk would fill with such.  The keeper's."""
         self.no_space = False
-        self.failed: BaseException | None = None
+        self.proving = False
+        """Zeros could not be written to the last one."""
         self.late = 0
         self._closed = False
 
@@ -74,6 +83,11 @@ class Standby:
     def complete(self) -> bool:
         """Ready, and zeros to its end."""
         return self._file is not None and self._header is not None and self._zeroed >= self._header.size
+
+    @property
+    def usable(self) -> bool:
+        """May be taken now: not while a step is being written, whose zeros would fall on frames."""
+        return self.complete if self.proving else self.ready and not self.zeroing
 
     @property
     def number(self) -> int | None:
@@ -112,7 +126,7 @@ class Standby:
         )
 
     def take(self) -> Taken:
-        """Hands the segment over, never while a step is being written: its zeros would fall on frames."""
+        """Hands over the segment, which is usable."""
         assert self._file is not None and self._header is not None and not self.zeroing
         allocate = self._zeroed < self._header.size
         self.late += allocate
@@ -127,21 +141,6 @@ class Standby:
         """A step is being written right now; the segment must not be taken under it."""
         return self._busy
 
-    def discard(self) -> None:
-        """What failed is closed and deleted, as far as the disk lets it; its number is not used again."""
-        assert self.failed is not None and self._header is not None
-        file, path = self._file, f"{self._directory}/{segment_name(self._header.number)}"
-        self._file = self._header = self.failed = None
-        self._epoch += 1
-
-        def remove() -> None:
-            if file is not None:
-                file.close()
-            if self._disk.exists(path):
-                self._disk.remove(path)
-
-        self._keeper.submit(remove, lambda _: None, lambda _: None)
-
     def close(self) -> None:
         """Behind whatever the keeper still does with it; what that ends as is of no interest any more."""
         self._closed = True
@@ -151,7 +150,14 @@ class Standby:
             self._keeper.submit(file.close, lambda _: None, lambda _: None)
 
     def _create(self, header: SegmentHeader) -> File:
-        if self._disk.free_bytes(self._directory) < header.size + self._free_bytes_min:
+        if self._thrown_away:
+            with suppress(FileNotFoundError):
+                self._disk.remove(self._thrown_away)
+            self._thrown_away = ""
+        free = None
+        with suppress(OSError):  # which ``Space`` tells of; whether there is room says the reservation, too
+            free = self._disk.free_bytes(self._directory)
+        if free is not None and free < header.size + self._free_bytes_min:
             raise OSError(errno.ENOSPC, "too little free space for the next segment")
         path = f"{self._directory}/{segment_name(header.number)}"
         if self._disk.exists(path):
@@ -164,9 +170,19 @@ class Standby:
             self._disk.sync_directory(self._directory)
         except OSError:
             file.close()
-            self._disk.remove(path)
+            self._throw_away(path)
             raise
         return file
+
+    def _throw_away(self, path: str) -> None:
+        """On the keeper's thread."""
+        self._thrown_away = ""
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._thrown_away = path
 
     def _created(self, file: File) -> None:
         with self._latch:
@@ -175,7 +191,7 @@ class Standby:
             if self._closed:
                 self.close()
                 return
-            self.no_space = False
+            self.no_space &= self.proving
             self._on_ready()
 
     def _create_failed(self, error: BaseException) -> None:
@@ -183,25 +199,43 @@ class Standby:
             self._busy = False
             if self._closed:
                 return
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and error.errno in _FULL:
                 self.no_space = True
+                self._on_ready()
             else:
-                self.failed = error
-            self._on_ready()
+                header, self._header = self._header, None
+                assert header is not None
+                self.no_space = False
+                self._on_failure(error, segment_name(header.number))
 
     def _filled(self, epoch: int, end: int) -> None:
         with self._latch:
             if epoch == self._epoch:
                 self._busy = False
                 self._zeroed = end
+                if self.complete:
+                    self.proving = self.no_space = False
                 self._on_ready()
 
     def _fill_failed(self, epoch: int, error: BaseException) -> None:
         with self._latch:
-            if epoch == self._epoch:
-                self._busy = False
-                self.failed = error
-                self._on_ready()
+            if epoch != self._epoch:
+                return
+            file, header = self._file, self._header
+            assert file is not None and header is not None
+            self._busy = False
+            self._file = self._header = None
+            self._epoch += 1
+            self.proving = True
+            self.no_space = isinstance(error, OSError) and error.errno in _FULL
+            name = segment_name(header.number)
+
+            def remove() -> None:
+                file.close()
+                self._throw_away(f"{self._directory}/{name}")
+
+            self._keeper.submit(remove, lambda _: None, lambda _: None)
+            self._on_failure(error, name)
 
 
 def _fill(file: File, start: int, end: int) -> None:

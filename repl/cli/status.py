@@ -91,9 +91,10 @@ def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
         if node["state"] not in ("MASTER", "REPLICA"):
             reason = node.get("reason")
             reasons.append(f"{node['node'] or node['url']} is {node['state']}" + (f" ({reason})" if reason else ""))
-    reasons += [
-        f"{node['node']} refuses appends: no-space" for node in nodes if (node.get("log") or {}).get("no_space")
-    ]
+    for node in nodes:
+        log = node.get("log") or {}
+        if refuses := log.get("refuses") or ("no-space" if log.get("no_space") else ""):
+            reasons.append(f"{node['node']} refuses appends: {refuses}")
     reasons += [f"{node['node']} has {len(node['damage'])} damaged segments" for node in nodes if node.get("damage")]
     masters = [node for node in nodes if node["state"] == "MASTER"]
     if len(masters) != 1:

@@ -38,6 +38,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "not-in-log": (409, "What was read before is not in the log"),
     "queue-full": (429, "A queue is at its limit"),
     "no-space": (503, "The disk is full"),
+    "no-segment": (503, "The next segment cannot be made now"),
     "no-master": (503, "There is no master here"),
     "insufficient-replicas": (503, "Too few replicas for the ack policy"),
     "out-of-sequence": (409, "Not the producer's next submission"),

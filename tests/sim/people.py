@@ -32,7 +32,7 @@ BACK_RATE = 0.6
 """How likely whoever was removed is added again soon."""
 MOVES_RATE = 0.7
 """How likely who comes back is at another URL."""
-AGAIN = frozenset(("no-master", "group-busy", "insufficient-replicas", "no-space", "bad-argument"))
+AGAIN = frozenset(("no-master", "group-busy", "insufficient-replicas", "no-space", "no-segment", "bad-argument"))
 """A person asks again after these; a node that is added may not be up yet."""
 
 

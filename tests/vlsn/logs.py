@@ -11,8 +11,9 @@ from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import InlineThreads
 from vlsn.block import EntryKind
-from vlsn.errors import LogFailed, VlsnLogError
+from vlsn.errors import LogFailed, NoSpace, VlsnLogError
 from vlsn.ids import Lsn, Term, Vlsn
+from vlsn.limits import RETRY_S_MAX
 from vlsn.local import LocalLog
 from vlsn.options import Durability, LogOptions
 from vlsn.queued import Pending
@@ -36,7 +37,10 @@ class Machine:
         self.stores = FakeStores(self.disk)
         self.clock = FakeClock()
         self._stop_at = 0
+        self._fail_at = (0, 0)
         self.begun = 0
+        self.lives: list[Opened] = []
+        """Every log that was opened here, or begun to be, in turn."""
 
     def begin(self) -> None:
         """What a story has done so far lies before what is under test."""
@@ -47,6 +51,11 @@ class Machine:
         self._stop_at = number
         self.disk.stop_at(number)
 
+    def fail_at(self, number: int, code: int) -> None:
+        """Fails that disk call, also if it is made by a later process."""
+        self._fail_at = (number, code)
+        self.disk.fail_at(number, code=code)
+
     def seams(self) -> Seams:
         return Seams(self.disk, self.clock, SeededRandom(self.rng), InlineThreads(), self.stores)
 
@@ -55,6 +64,8 @@ class Machine:
         self.stores.abandon()
         if self._stop_at > len(self.disk.calls):
             self.disk.stop_at(self._stop_at)
+        if self._fail_at[0] > len(self.disk.calls):
+            self.disk.fail_at(self._fail_at[0], code=self._fail_at[1])
 
     def power_cut(self, *, tear: bool = False) -> None:
         self.disk.process_kill()
@@ -94,6 +105,7 @@ class Opened:
         self.machine = machine
         self.waiting: list[Waiting] = []
         self.failure: LogFailed | None = None
+        machine.lives.append(self)
         self.written_vlsn = 0
         seams = machine.seams()
         recovered = recover(machine.directory, seams, group="g", node="n1", segment_bytes=options.segment_bytes)
@@ -182,9 +194,15 @@ class Undurable(Opened):
 
 
 def put(opened: Opened, held: dict[int, bytes], count: int, size: int = 700) -> None:
-    """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN."""
+    """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN.  What is
+    refused for want of a segment is sent again when another try to make one is due."""
     for number in range(count):
         value = f"{len(held)}/{number}/{opened.log.history.last_term}:".encode().ljust(size, b".")
-        pending = opened.append(value)
+        try:
+            pending = opened.append(value)
+        except NoSpace:
+            opened.machine.clock.advance(RETRY_S_MAX)
+            opened.log.tick()
+            pending = opened.append(value)
         if pending.synced:
             held[pending.first] = value

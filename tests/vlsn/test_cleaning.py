@@ -14,6 +14,7 @@ from vlsn.forecast import forecast
 from vlsn.holds import Owner
 from vlsn.ids import Vlsn
 from vlsn.inspection import Rule
+from vlsn.limits import RETRY_S_MAX
 from vlsn.options import LogOptions
 from vlsn.verify import verify
 
@@ -529,14 +530,41 @@ def test_what_cannot_be_read_is_left_where_it_is() -> None:
     assert opened.failure is None
 
 
+@pytest.mark.parametrize("times", [1, 2, 5])
 @pytest.mark.parametrize("name", ["remove", "sync_directory"])
-def test_a_removal_that_fails_ends_the_log_and_the_next_open_finishes_it(name: str) -> None:
+def test_a_removal_that_fails_is_tried_again_and_ends_nothing(name: str, times: int) -> None:
+    """The first time at once; then the pass says what is left, and it goes when it can."""
     machine, opened, held, first = prepared(10)
-    machine.disk.fail_at(lambda call: call.name == name)
+    whole = files(machine)
+    machine.disk.fail_at(lambda call: call.name == name, times=times)
     report = clean(opened)
-    assert opened.failure is not None
-    assert "a cleaning failed" in str(opened.failure)
-    assert report.paused
+    assert opened.failure is None
+    assert opened.log.background.failures["removal"] == min(times, 2)
+    assert ("are left" in report.paused) == (times > 1)
+    assert report.first == opened.log.range.first == first
+    assert clean(opened).paused == report.paused, "the next pass has the same to say"
+    for _ in range(times):
+        machine.clock.advance(RETRY_S_MAX)
+        opened.log.tick()
+    assert not opened.log.background.faults()
+    assert not clean(opened).paused
+    gone = {name for name in whole if int(name[:8]) < opened.log.first_segment and ".v" in name}
+    assert gone and not gone & set(files(machine))
+    machine.kill()
+    assert check_whole(machine, held, first).log.range.first == first
+
+
+def test_a_removal_that_never_works_is_finished_by_the_next_open() -> None:
+    machine, opened, held, first = prepared(10)
+    machine.disk.fail_at(lambda call: call.name == "remove" and call.path.endswith(".vlog"), times=1 << 30)
+    clean(opened)
+    for _ in range(9):
+        machine.clock.advance(RETRY_S_MAX)
+        opened.log.tick()
+    assert opened.log.background.failures["removal"] == 11
+    assert opened.append(b"more").synced
+    opened.close()
+    assert opened.failure is None
     machine.kill()
     assert check_whole(machine, held, first).log.range.first == first
 

@@ -28,7 +28,16 @@ LOGGED = {
 }
 """Errors that may leave something of the call in the log, and why."""
 COMES_AGAIN = {
-    *("QueueFull", "NoSpace", "NotMaster", "InsufficientReplicas", "GroupBusy", "Restoring", "Unreachable"),
+    *(
+        "QueueFull",
+        "NoSpace",
+        "NoSegment",
+        "NotMaster",
+        "InsufficientReplicas",
+        "GroupBusy",
+        "Restoring",
+        "Unreachable",
+    ),
     "ProducersMissing",
 }
 """What passes by itself."""

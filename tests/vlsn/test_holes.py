@@ -143,11 +143,19 @@ def test_a_disk_that_fails_here_ends_nothing(call: str) -> None:
     machine.disk.fail_at(lambda each: each.name == call)
     opened.log.rotate("request")
     put(opened, held, 2, 500)
-    assert opened.log.failure is None and opened.log.placement.holes.fault
+    assert opened.log.failure is None
+    assert opened.log.background.failures["hole"] == 1
+    assert taken(machine)[1] == pages(opened.log.synced_end(1)), "it is tried again at once"
+    machine.disk.fail_at(lambda each: each.name == call, times=1 << 30)
+    opened.log.rotate("request")
+    put(opened, held, 2, 500)
+    (fault,) = opened.log.background.faults()
+    assert (fault.work, fault.name, fault.failures) == ("hole", segment_name(2), 2)
     machine.disk.mend()
+    assert taken(machine)[2] == SMALL.segment_bytes
     opened.close()
     opened = Opened(machine, take_term=False)
-    assert taken(machine)[1] == pages(opened.log.synced_end(1))
+    assert taken(machine)[2] == pages(opened.log.synced_end(2))
     assert opened.entries() == held
 
 

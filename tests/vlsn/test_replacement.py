@@ -323,7 +323,7 @@ def test_no_space_for_another_segment_ends_the_log_with_a_word_of_it() -> None:
     assert opened.entries()[min(held)] == b"before"
 
 
-def test_one_failed_standby_is_thrown_away_and_two_in_a_row_end_the_log() -> None:
+def test_one_failed_standby_is_thrown_away_and_another_one_made() -> None:
     machine = Machine()
     opened = Opened(machine)
     held = {opened.append(b"before").first: b"before"}

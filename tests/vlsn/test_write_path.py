@@ -22,6 +22,7 @@ from vlsn.directory import survey
 from vlsn.embedded import Log
 from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.ids import Vlsn
+from vlsn.limits import RETRY_S_MAX
 from vlsn.options import Durability, LogOptions
 from vlsn.recovery import recover
 from vlsn.seams import Seams
@@ -304,9 +305,10 @@ def test_a_failure_while_a_close_drains_ends_the_close() -> None:
     assert over == [1, 2]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EIO])
 @pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_sidecar_that_the_system_has_nothing_for_is_done_without(code: int, step: int) -> None:
+@pytest.mark.parametrize("times", [1, 2, 6])
+def test_a_sidecar_that_cannot_be_written_is_done_without_until_it_can(code: int, step: int, times: int) -> None:
     machine = Machine()
     opened = Opened(machine)
     held: dict[int, bytes] = {}
@@ -314,18 +316,27 @@ def test_a_sidecar_that_the_system_has_nothing_for_is_done_without(code: int, st
     calls: list[Call] = []
 
     def is_it(call: Call) -> bool:
-        if call.path.endswith(".vidx.new"):
-            calls.append(call)
-        return call.path.endswith(".vidx.new") and len(calls) == step
+        if not call.path.endswith(".vidx.new") or call.name in ("exists", "remove", "close"):
+            return False
+        calls.append(call)
+        return len(calls) >= step
 
-    machine.disk.fail_at(is_it, code=code)
+    machine.disk.fail_at(is_it, code=code, times=times)
     opened.log.rotate("request")
     put(opened, held, 4)
     assert opened.failure is None
     assert len(calls) >= step
-    assert not [path for path in machine.disk.files(DIRECTORY) if ".vidx" in path]
+    path = f"{DIRECTORY}/00000001.vidx"
+    assert (path in machine.disk.files(DIRECTORY)) == (times == 1), "the first failure is tried again at once"
+    assert path + ".new" not in machine.disk.files(DIRECTORY)
+    for _ in range(times):
+        machine.clock.advance(RETRY_S_MAX)
+        opened.log.tick()
+    assert opened.log.background.failures["sidecar"] == times
+    assert not opened.log.background.faults()
     opened.log.rotate("request")
     put(opened, held, 4)
+    assert machine.disk.exists(path)
     assert machine.disk.exists(f"{DIRECTORY}/00000002.vidx")
     opened.close()
     assert verify(machine.disk, machine.stores, DIRECTORY).ok

@@ -1,0 +1,184 @@
+"""Background work: what a log does beside what its promise rests on; no failure of it ends the log.
+
+    standby    the next segment, made and zeroed ahead
+    sidecar    what can be derived from a sealed segment
+    space      how much the file system has free
+    removal    the files of segments that were cleaned away
+    hole       what lies behind a sealed segment's end, given back
+    mapping    what rotted in the index, read again from the segments
+
+1. A failure is counted, told by the next tick with its path and errno, and tried again: the first of a row at once,
+   the n-th after ``RETRY_S_MIN`` · 2^(n-2), at most ``RETRY_S_MAX``.  Nobody waits for it but who says so.
+2. What fails at once in many places is tried in ``WAITING_MAX`` of them; the oldest is given up, for each of these can
+   be done without, or is done by the next open.
+3. Writes and syncs of segments, the node file and transactions of the stores are not here: these end the log.  So does
+   what is no failure of the system but a fault of ours.
+
+At home; ``do`` and ``tick`` take the log latch themselves, the rest is called under it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from vlsn.errors import Damaged, said_of
+from vlsn.limits import RETRY_S_MAX, RETRY_S_MIN, WAITING_MAX
+from vlsn.seams import Clock, Worker
+
+T = TypeVar("T")
+WORKS = ("standby", "sidecar", "space", "removal", "hole", "mapping")
+_TOLD_MAX = 64
+"""Between two ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One piece of work that fails; ``failures`` in a row, 0 where it has just been done again."""
+
+    work: str
+    name: str
+    """Of one among several of its kind: the file that it is about."""
+    why: str
+    """With that file, or the directory."""
+    errno: int
+    failures: int
+    since_s: float
+    """Of the first of the row, by the monotonic clock."""
+    due_s: float
+
+
+class Background:
+    """Failures and further tries of one log's background work."""
+
+    def __init__(
+        self,
+        keeper: Worker,
+        latch: AbstractContextManager[object],
+        clock: Clock,
+        *,
+        ends: Callable[[str, BaseException], None],
+    ) -> None:
+        self.failures: Counter[str] = Counter()
+        """Since the log was opened, by work."""
+        self.told: Callable[[Fault], None] = lambda _: None
+        """Gets every failure, and the end of a row; the log's owner sets it."""
+        self._keeper = keeper
+        self._latch = latch
+        self._clock = clock
+        self._ends = ends
+        self._faults: dict[tuple[str, str], Fault] = {}
+        self._again: dict[tuple[str, str], Callable[[], None]] = {}
+        self._current: dict[tuple[str, str], Callable[[], None]] = {}
+        self._telling: deque[Fault] = deque(maxlen=_TOLD_MAX)
+        self._closed = False
+
+    def faults(self) -> list[Fault]:
+        """What fails now."""
+        with self._latch:
+            return list(self._faults.values())
+
+    def fault(self, work: str, name: str = "") -> Fault | None:
+        return self._faults.get((work, name))
+
+    def is_due(self, work: str, name: str = "") -> bool:
+        """Of work that its owner asks for by itself: whether it is to be tried now."""
+        fault = self._faults.get((work, name))
+        return fault is None or fault.failures < 2 or self._clock.monotonic_s() >= fault.due_s
+
+    def do(
+        self,
+        work: str,
+        name: str,
+        job: Callable[[], T],
+        done: Callable[[T], None] = lambda _: None,
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
+        """Runs ``job`` on the keeper's thread until it has worked, is forgotten, or another one of that name comes.
+        ``done`` gets what it gave, ``failed`` hears of each failure, once the next try is settled; of one forgotten
+        meanwhile, too."""
+        key = (work, name)
+
+        def attempt() -> None:
+            self._keeper.submit(job, worked, broke)
+
+        def worked(result: T) -> None:
+            with self._latch:
+                if self._current.get(key) is attempt:
+                    self.works(work, name)
+            done(result)
+
+        def broke(error: BaseException) -> None:
+            with self._latch:
+                if self._current.get(key) is attempt:
+                    self.fails(work, error, attempt, name)
+            failed(error)
+
+        with self._latch:
+            self._current[key] = attempt
+        attempt()
+
+    def fails(
+        self, work: str, error: BaseException, again: Callable[[], None], name: str = "", *, path: str = ""
+    ) -> None:
+        """One more failure; ``again`` is called when it is due.  ``path`` is of what failed, where that is not ``name``
+        and the error does not say it."""
+        if not isinstance(error, OSError | MemoryError | Damaged):
+            self._ends(f"{work} {name}: {error!r}", error)
+            return
+        if self._closed:
+            return
+        now, before = self._clock.monotonic_s(), self._faults.get((work, name))
+        row = before.failures + 1 if before is not None else 1
+        since_s = before.since_s if before is not None else now
+        due_s = now + (min(RETRY_S_MAX, RETRY_S_MIN * 2.0 ** min(row - 2, 64)) if row > 1 else 0.0)
+        why, where = said_of(error), path or name
+        if where not in why:
+            why = f"{where}: {why}"
+        fault = Fault(work, name, why, getattr(error, "errno", None) or 0, row, since_s, due_s)
+        self.failures[work] += 1
+        self._telling.append(fault)
+        self._faults[work, name] = fault
+        if row == 1:
+            self._make_room()
+            again()
+        else:
+            self._again[work, name] = again
+
+    def works(self, work: str, name: str = "") -> None:
+        """It was done: the next failure is the first of a row."""
+        self._current.pop((work, name), None)
+        self._again.pop((work, name), None)
+        fault = self._faults.pop((work, name), None)
+        if fault is not None:
+            self._telling.append(replace(fault, failures=0))
+
+    def forget(self, work: str, names: Iterable[str]) -> None:
+        """It is not to be done any more."""
+        for name in names:
+            for each in (self._current, self._again, self._faults):
+                each.pop((work, name), None)
+
+    def tick(self) -> None:
+        """Tells what has failed, and tries again what is due."""
+        with self._latch:
+            said, self._telling = list(self._telling), deque(maxlen=_TOLD_MAX)
+            now = self._clock.monotonic_s()
+            due = [] if self._closed else [key for key in self._again if self._faults[key].due_s <= now]
+            for again in [self._again.pop(key) for key in due]:
+                again()
+        for fault in said:
+            self.told(fault)
+
+    def close(self) -> None:
+        """Nothing is tried again; the next open does what is left."""
+        self._closed = True
+        self._again.clear()
+
+    def _make_room(self) -> None:
+        while len(self._faults) > WAITING_MAX:
+            work, name = next(key for key in self._faults if key[1])
+            self.forget(work, [name])
