@@ -95,11 +95,18 @@ LIVES = [
     ("pwritev,pwritev2:error=ENOSPC:when=7", "00000001.vlog", SURVIVED),
     ("fdatasync:error=EIO:when=12+", "", FAILED),
     ("fdatasync:error=EIO:when=1", "state/data.mdb", FAILED),
+    # What the promise does not rest on, failing for good: the next segment, a sidecar, the look at free space.
+    ("fallocate:error=EMFILE:when=1+", "00000003.vlog", SURVIVED),
+    ("fdatasync:error=EIO:when=1+", "00000001.vidx.new", SURVIVED),
+    ("fstatfs:error=EIO:when=1+", "", SURVIVED),
 ]
 MORE_LIVES = [
     ("fdatasync:error=EIO:when=9", "00000001.vlog", SURVIVED),
     ("pwritev,pwritev2:error=EIO:when=6", "00000001.vlog", SURVIVED),
     ("fallocate:error=ENOSPC:when=1", "00000003.vlog", SURVIVED),
+    ("pwritev,pwritev2:error=EIO:when=2+", "00000003.vlog", SURVIVED),
+    ("fdatasync:error=EIO:when=1+", "00000003.vlog", SURVIVED),
+    ("pwritev,pwritev2:error=ENOSPC:when=1+", "00000001.vidx.new", SURVIVED),
     ("pwritev,pwritev2:error=EIO:when=9+", "", FAILED),
     ("fdatasync:error=EIO:when=1", "index/data.mdb", FAILED),
     ("pwrite64:error=ENOSPC:when=3+", "state/data.mdb", FAILED),

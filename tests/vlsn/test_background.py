@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call
 from tests.fakes.threads import InlineThreads
+from tests.vlsn.crash_operations import room
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable, Waiting, put
 from tests.vlsn.test_replacement import holds
 from vlsn.background import Background, Fault
@@ -20,6 +21,7 @@ from vlsn.errors import NoSegment, NoSpace, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.limits import RETRY_S_MAX, RETRY_S_MIN, WAITING_MAX
 from vlsn.options import Durability
+from vlsn.queued import RECORD_ROOM_BYTES
 from vlsn.verify import verify
 
 FOREVER = 1 << 30
@@ -282,9 +284,13 @@ def test_a_close_does_not_wait_for_a_standby() -> None:
     machine, held = Machine(), dict[int, bytes]()
     opened = Opened(machine)
     machine.disk.fail_at(is_standby("create"), code=errno.EMFILE, times=FOREVER)
-    while kind_of_refusal(opened) is None or not opened.log.placement.is_full_for(6000):
-        put(opened, held, 1, 2000)
-    opened.log.drain(lambda: None)
+    while kind_of_refusal(opened) is None or room(opened) > 2000:
+        put(opened, held, 1)
+    for size in range(room(opened), 0, -1):
+        if not opened.log.placement.is_full_for(Waiting([bytes(size)]).cost):
+            put(opened, held, 1, size)
+            break
+    assert room(opened) < 2 * RECORD_ROOM_BYTES, "the close's own records have no place"
     over: list[int] = []
     opened.log.close(lambda: over.append(1))
     for _ in range(4):
