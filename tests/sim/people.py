@@ -205,8 +205,8 @@ class People:
         found: dict[str, Any] = msgspec.json.decode(bytes(response.body))
         return found
 
-    async def post(self, name: str, path: str) -> None:
-        await self._post(name, path)
+    async def post(self, name: str, path: str) -> dict[str, Any] | None:
+        return await self._post(name, path)
 
     # Machines.
 

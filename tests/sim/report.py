@@ -92,6 +92,7 @@ MET = {
     "a name at another URL": RARE,
     "a member absent while the list changed twice": RARE,
     "healed without a minority first": COMMON,
+    "each member asked to lead, clean and give its log": COMMON,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,
     "a change of the group: promote": RARE,

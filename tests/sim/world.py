@@ -17,6 +17,7 @@ import msgspec
 
 from repl.node import Node
 from tests.fakes.machine import Machine
+from tests.sim import whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
@@ -95,6 +96,9 @@ class Simulation:
             await asyncio.wait(clients.tasks)
             for task in clients.tasks:
                 task.result()
+            if self.rng.random() < whole.RATE:
+                await whole.Whole(self).check()
+                report.met["each member asked to lead, clean and give its log"] += 1
             await self._check()
         except Exception:
             if self.watch.violation is not None:
@@ -133,7 +137,7 @@ class Simulation:
             if self.nemesis.rotten or self._waited_for_all:
                 majority_s = last_s  # what a damaged log is mended with, or is told, may lie on a disk that hangs
             master_by_s = majority_s + MASTER_S + (LEADS_S if last_s > began_s else 0.0)
-            if not self.report.to_master_s and self._serves(group.master):
+            if not self.report.to_master_s and self.serves(group.master):
                 self.report.to_master_s = max(SOON_S, group.loop.time() - majority_s)
                 self.nemesis.all_come()
             if self.nemesis.absent and any(map(_waits_for_all, nodes.values())):
@@ -168,7 +172,7 @@ class Simulation:
             await self._mended(name)
         await self._last_word()
 
-    def _serves(self, name: str) -> bool:
+    def serves(self, name: str) -> bool:
         node = self.group.nodes.get(name)
         if node is None or not node.is_master() or node.log is None:
             return False

@@ -1,0 +1,136 @@
+"""What each member of a group that has healed must be able to do: lead, clean, and give its log to another one.
+
+A member may follow and be equal to all others, and yet be of no use: one that has lost its GROUP entry never leads,
+never cleans, and hands its loss on to whoever is restored from it.  So each of them is asked, in turn; whoever cannot
+is named.  Nothing is broken meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.ways import between
+
+if TYPE_CHECKING:
+    from tests.sim.world import Simulation
+
+RATE = 0.25
+"""Of the seeds: in how many each is asked."""
+LEADS_S, CLEANS_S, RESTORES_S = 15.0, 5.0, 20.0
+LOOK_S = 0.1
+WIPE_RATE = 0.4
+"""How often the first of those that restore has lost its disk."""
+
+
+class Whole:
+    def __init__(self, simulation: Simulation) -> None:
+        self._group, self._nemesis = simulation.group, simulation.nemesis
+        self._watch, self._rng, self._say = simulation.watch, simulation.rng, simulation.say
+        self._serves = simulation.serves
+
+    async def check(self) -> None:
+        names = list(self._group.names)
+        electable = [member.name for member in self._nemesis.people.members.members if member.electable]
+        for name in electable:
+            await self._leads(name)
+        for name in names:
+            await self._cleans(name)
+        if len(names) > 2:
+            await self._restores(self._rng.choice(names), names)
+
+    async def _leads(self, name: str) -> None:
+        answers: list[Any] = []
+        self._say(f"--- {name} is to lead")
+        await self._within(
+            LEADS_S,
+            lambda: self._group.master == name and self._serves(name),
+            lambda: f"{name} is whole and does not lead; {self._nodes()}; {answers[-1:]}",
+            lambda: self._ask(self._group.master, f"/v1/admin/transfer?to={name}", answers),
+        )
+
+    async def _cleans(self, name: str) -> None:
+        answers: list[Any] = []
+        await self._within(
+            CLEANS_S,
+            lambda: bool(answers) and answers[-1] is not None and _is_free(answers[-1]),
+            lambda: f"{name} is whole and does not clean: {answers[-1:]}",
+            lambda: self._ask(name, "/v1/admin/clean", answers),
+        )
+
+    async def _restores(self, name: str, names: list[str]) -> None:
+        others = [each for each in names if each != name]
+        for provider in others:
+            if self._group.master == name:
+                await self._leads(self._rng.choice(self._others_that_lead(name)))
+            await self._restores_from(provider, name, [each for each in others if each != provider])
+        if self._rng.random() < WIPE_RATE:
+            await self._wiped(name)
+
+    async def _restores_from(self, provider: str, name: str, others: list[str]) -> None:
+        """It reaches nobody else meanwhile."""
+        self._say(f"--- {name} is to be restored from {provider}")
+        before = self._watch.restored
+        ways = between([name], others)
+        for way in ways:
+            self._group.net.block(*way)
+        answers: list[Any] = []
+        await self._within(
+            RESTORES_S,
+            lambda: self._watch.restored > before,
+            lambda: f"{provider} is whole and {name} is not restored from it; {self._nodes()}",
+            lambda: self._ask(name, "/v1/admin/restore", answers, once=True),
+        )
+        self._group.net.unblock(ways)
+        await self._follows(name, provider)
+
+    async def _wiped(self, name: str) -> None:
+        """It comes back with nothing, and is a member again."""
+        if self._group.master == name:
+            await self._leads(self._rng.choice(self._others_that_lead(name)))
+        self._say(f"--- {name} is wiped")
+        self._nemesis.die(name, power=False, back=False)
+        self._nemesis.disks.empty(name)
+        self._nemesis.start(name)
+        await self._follows(name, "the others")
+
+    async def _follows(self, name: str, provider: str) -> None:
+        await self._within(
+            RESTORES_S,
+            lambda: (
+                name in self._group.nodes and self._group.nodes[name].state == "REPLICA" and self._group.listed(name)
+            ),
+            lambda: f"{name} follows nobody with what it has from {provider}; {self._nodes()}",
+        )
+
+    def _others_that_lead(self, name: str) -> list[str]:
+        members = self._nemesis.people.members.members
+        return [member.name for member in members if member.electable and member.name != name]
+
+    async def _within(
+        self,
+        seconds: float,
+        holds: Callable[[], bool],
+        said: Callable[[], str],
+        again: Callable[[], Any] | None = None,
+    ) -> None:
+        end = self._group.loop.time() + seconds
+        while not holds():
+            self._watch.hold(self._group.loop.time() < end, said())
+            if again is not None:
+                await again()
+            await asyncio.sleep(LOOK_S)
+
+    async def _ask(self, name: str, path: str, answers: list[Any], *, once: bool = False) -> None:
+        if not (once and any(answer is not None and "state" in answer for answer in answers)):
+            answers.append(await self._nemesis.people.post(name, path))
+
+    def _nodes(self) -> str:
+        return str({name: (node.state, node.reason) for name, node in self._group.nodes.items()})
+
+
+def _is_free(answer: dict[str, Any]) -> bool:
+    """Cleaning is; but clocks that were turned are not put right, and nothing goes for its age then."""
+    paused = answer.get("paused", "the answer says nothing")
+    return not paused or paused.startswith("the clock of")
