@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tests.sim.group import SimGroup
+from tests.sim.library import LibraryClient
 from tests.sim.report import Report
 from vlsn.errors import VlsnLogError
 
@@ -19,6 +20,8 @@ UNKNOWN = frozenset(("outcome-unknown", "internal"))
 NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten", "too-large"))
 """What a producer that sends one submission after the other, each until it is acknowledged, never hears."""
 SIZES = (12, 200, 1500, 5000)
+FORGOTTEN = frozenset(("out-of-sequence", "unknown-producer"))
+"""But where the log remembers fewer producers than there are."""
 LARGE_RATE = 0.02
 LARGEST_BYTES = 61_120
 """The largest value that fits a segment of 64 KiB with its frame, its block and what a log keeps for their padding."""
@@ -40,7 +43,16 @@ class Clients:
     """All of them; they end once ``over`` is set and what they are at is done."""
 
     def __init__(
-        self, group: SimGroup, report: Report, *, plain: int, producers: int, readers: int, linearizable: int
+        self,
+        group: SimGroup,
+        report: Report,
+        *,
+        plain: int,
+        producers: int,
+        readers: int,
+        linearizable: int,
+        libraries: int,
+        few_producers: bool,
     ) -> None:
         self.group = group
         self.report = report
@@ -49,10 +61,13 @@ class Clients:
         self.latest = 0
         """The highest VLSN that any client was told of as durable."""
         self.refused: set[bytes] = set()
+        self._few_producers = few_producers
+        """The log may forget some."""
         jobs = [self._plain(number) for number in range(plain)]
         jobs += [self._producer(number) for number in range(producers)]
         jobs += [self._reader(number) for number in range(readers)]
         jobs += [self._linearizable(number) for number in range(linearizable)]
+        jobs += [LibraryClient(self, number).run() for number in range(libraries)]
         self.tasks = [asyncio.create_task(job) for job in jobs]
 
     def _rng(self, kind: str, number: int) -> Random:
@@ -92,15 +107,21 @@ class Clients:
         self.report.met["an append one byte too large"] += refused
 
     async def _producer(self, number: int) -> None:
-        """Exactly once: the same submission until it is acknowledged, at whichever node."""
+        """Exactly once: the same submission until it is acknowledged, at whichever node.  One that the log has
+        forgotten begins again under another name, with its next submission: what became of this one nobody knows."""
         rng = self._rng("producer", number)
         watch = self.group.watch
-        sequence = 0
+        producer, sequence, born, lives = number + 1, 0, 0, 0
         while not self.over:
             size = LARGEST_BYTES - NAMED_BYTES if sequence % NAMED_LARGE == number else SIZES[sequence % len(SIZES)]
-            value = f"p{number}.{sequence}:".encode().ljust(size, b"y")
-            name = f"&producer={number + 1:016x}&sequence={sequence}"
+            value = f"p{number}.{lives}.{sequence}:".encode().ljust(size, b"y")
+            name = f"&producer={producer:016x}&sequence={sequence}&born={born}"
             status, answer = await self.append(self.target(rng), value, acks="majority", more=name)
+            if status != 200 and answer["type"] in FORGOTTEN and self._few_producers:
+                self.report.met["a producer that is forgotten"] += 1
+                lives += 1
+                producer, sequence, born = 100 * lives + number + 1, 0, self.latest
+                continue
             if status != 200:
                 watch.hold(answer["type"] not in NEVER, f"producer {number} hears {answer}")
                 self.report.repeated += 1

@@ -93,6 +93,7 @@ MET = {
     "a member absent while the list changed twice": RARE,
     "healed without a minority first": COMMON,
     "each member asked to lead, clean and give its log": COMMON,
+    "a producer that is forgotten": COMMON,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,
     "a change of the group: promote": RARE,
@@ -110,6 +111,7 @@ COUNTED = {
     "duplicates": "answered as duplicates",
     "read": "entries read",
     "linearizable": "linearizable reads",
+    "by_library": "appends acknowledged to the client library",
     "changes": "changes of master",
     "rolled_back": "rollbacks",
     "restored": "network restores",
@@ -132,6 +134,7 @@ class Report:
     duplicates: int = 0
     read: int = 0
     linearizable: int = 0
+    by_library: int = 0
     last: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     """By kind, those that struck something."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from random import seed as seed_global
 from typing import Any
 
 import msgspec
 
 from repl.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import whole
+from tests.sim import library, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
@@ -42,8 +43,10 @@ LAST_WORD = b"the last word"
 
 
 class Simulation:
-    def __init__(self, seed: int, *, faults_s: float = FAULTS_S) -> None:
+    def __init__(self, seed: int, *, faults_s: float = FAULTS_S, few_producers: bool = False) -> None:
         self.seed = seed
+        seed_global(seed)  # what the client library draws its pauses from
+        self._few_producers = few_producers
         self.rng = rng = Random(f"sim/{seed}")
         self.report = Report(seed, size=_size(rng.random()))
         self.faults_s = faults_s
@@ -81,7 +84,16 @@ class Simulation:
         self.nemesis.active, active = False, self.nemesis.active
         await group.serving()
         self.nemesis.active = active
-        clients = self.clients = Clients(group, report, plain=5, producers=3, readers=2, linearizable=1)
+        clients = self.clients = Clients(
+            group,
+            report,
+            plain=5,
+            producers=3,
+            readers=2,
+            linearizable=1,
+            libraries=2 if self.rng.random() < library.RATE else 0,
+            few_producers=self._few_producers,
+        )
         try:
             await self.nemesis.run(self.faults_s)
             if self.rng.random() < 0.3:
@@ -307,9 +319,10 @@ def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:
 
 async def simulated(seed: int, *, faults_s: float = FAULTS_S) -> Report:
     """One seed's report; a violation comes with the story of its faults."""
-    simulation = Simulation(seed, faults_s=faults_s)
-    try:
-        return await simulation.run()
-    except BaseException as error:
-        error.add_note("\n".join(simulation.report.transcript))
-        raise
+    with library.few_producers(seed) as few:
+        simulation = Simulation(seed, faults_s=faults_s, few_producers=few)
+        try:
+            return await simulation.run()
+        except BaseException as error:
+            error.add_note("\n".join(simulation.report.transcript))
+            raise
