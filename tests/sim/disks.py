@@ -147,10 +147,12 @@ class Disks:
     def look(self) -> None:
         """A master whose disk hangs does not lead on."""
         for name, node in self.group.nodes.items():
-            writer = node.worker("writer")
-            if not node.is_master() or not writer.pending() or self.nemesis.stood_still(name):
+            if not node.is_master() or self.nemesis.stood_still(name):
                 continue
+            writer = node.worker("writer")
             assert isinstance(writer, FakeWorker)
+            if not writer.pending():
+                continue
             hangs_s = self.group.loop.time() - writer.since_s
             said = f"{name} leads on, though its disk has been at one write for {hangs_s:.1f} s"
             self.group.watch.hold(hangs_s <= LEADS_S, said)
@@ -224,6 +226,7 @@ class Disks:
         machine.stores.contents.clear()
         machine.stores.unreadable.clear()
         self.nemesis.lost = True
+        self.nemesis.minority.struck("wiped", name)
         self.group.watch.replaced(name)
 
 

@@ -74,7 +74,8 @@ class Images:
         """By process that asked: when the first answer came of one who knows."""
         self._was_slow = False
         """Messages may have overtaken one another by far meanwhile."""
-        self._images: dict[str, list[Kept]] = {name: [] for name in nemesis.victims}
+        self._images: dict[str, list[Kept]] = {}
+        self.begin_anew()
 
     def table(self) -> Table:
         """Of a minority."""
@@ -96,6 +97,10 @@ class Images:
         }
 
     # Images.
+
+    def begin_anew(self) -> None:
+        """Of those who may lose things from here on."""
+        self._images = {name: [] for name in self.nemesis.victims}
 
     def look(self) -> None:
         """Now and then one is made, of a node that is up: it is a copy of what was synced, and of some of the rest."""
@@ -194,6 +199,8 @@ class Images:
     ) -> bool:
         """Its process ends; as soon as it is back, with that, it is asked after.  False when nobody is up who could
         know it better.  ``surely``: also where not all do; ``only``: nobody else is up then."""
+        if name not in self.nemesis.victims:
+            return False  # its image was made while others than now could lose things
         if self.returning or not self.group.listed(name) or record.incarnation != self.group.nodes[name].incarnation:
             return False
         others = [each for each in self.group.nodes if each != name and self.group.watch.copies[each].blocks]

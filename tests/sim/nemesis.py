@@ -2,8 +2,8 @@
 
 Each seed has its own weights (some kinds of fault are left out, others come often), its own pace, and its own
 *ambushes*: how likely a node is struck just as something happens in it: a vote told, an election won, a feed begun, a
-rollback, a restore, a mending.  What is lost, older or rotten is so on a minority, drawn once a seed; or else, in some
-seeds, bits flip on every node (``disks``).
+rollback, a restore, a mending.  What is lost, older or rotten is so on a minority at a time (``minority``); or else, in
+some seeds, bits flip on every node (``disks``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.sim.aimed import Aimed
 from tests.sim.disks import Disks
 from tests.sim.group import SimGroup
 from tests.sim.images import Images
+from tests.sim.minority import Minority
 from tests.sim.people import People
 from tests.sim.report import Report
 from tests.sim.strangers import Strangers
@@ -80,8 +81,7 @@ class Nemesis:
         self.say = say
         self.active = True
         self.rot = rot
-        self.victims = rng.sample(group.names, (len(group.names) - 1) // 2) if rot == "minority" else []
-        """Whose disks may rot, be wiped, or come back older."""
+        self.minority = Minority(self, strikes=rot == "minority")
         self.lost = False
         """A disk, a node file or what it knew was lost: a person may have to decide."""
         self.ambush = rng.choice(AMBUSH_RATES)
@@ -96,7 +96,7 @@ class Nemesis:
         self.ways, self.people, self.aimed = Ways(self), People(self), Aimed(self)
         self.strangers = Strangers(self)
         self._of_victims = (
-            {**self.disks.rots(), **self.images.table(), **self.aimed.of_victims()} if self.victims else {}
+            {**self.disks.rots(), **self.images.table(), **self.aimed.of_victims()} if rot == "minority" else {}
         )
         self.faults = self._drawn()
         self._starting: set[str] = set()
@@ -107,6 +107,11 @@ class Nemesis:
         group.on_end = self._ended
         group.on_event = self._heard
         group.books.on_answered = self.images.answered
+
+    @property
+    def victims(self) -> list[str]:
+        """Whose disks may rot, be wiped, or come back older, just now."""
+        return self.minority.names
 
     def _drawn(self) -> Table:
         rng = self.rng
@@ -143,6 +148,7 @@ class Nemesis:
             await asyncio.sleep(self.rng.uniform(0.2, 2.0) * self.pace_s)
             if self.group.watch.violation is not None:
                 return
+            self.minority.look()
             self.images.look()
             self.disks.look()
             if self.group.loop.time() < min(self.quiet_until_s, end):
@@ -173,6 +179,8 @@ class Nemesis:
             del self.report.transcript[at]
             return False
         self.report.faults[what] += 1
+        if what in self._of_victims:
+            self.minority.struck(what, name)
         return True
 
     def later(self, seconds: float, then: Callable[[], object]) -> None:
@@ -184,6 +192,8 @@ class Nemesis:
 
     def _heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
         self._note(name, event, str(fields.get("why", "")))
+        if event == "restore.done":
+            self.minority.restored(name)
         if event == "recognised":
             self.images.recognised(name)
         if not self.active:
@@ -403,4 +413,4 @@ class Nemesis:
     @property
     def rotten(self) -> list[str]:
         """Whose disks have rotted, of those that are members still."""
-        return [name for name in self.group.names if self.rot == "everywhere" or name in self.victims]
+        return [name for name in self.group.names if self.rot == "everywhere" or name in self.minority.ever]

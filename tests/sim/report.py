@@ -85,6 +85,7 @@ MET = {
     "a cleaning at the provider of a restore": RARE,
     "a message from a process that has ended, or to its next one": 1,
     "a message that a narrow link takes long for": COMMON,
+    "another minority": SELDOM,
     "a lead that a stalled disk ends": RARE,
     "an append of the largest size": COMMON,
     "an append one byte too large": COMMON,

@@ -158,14 +158,14 @@ class Simulation:
                 bool(self.report.to_master_s) or self.nemesis.lost or group.loop.time() < master_by_s,
                 f"no master serves {master_by_s - began_s:.1f} s after everything was mended: {_states(group)}",
             )
-            for name in self.nemesis.victims:
+            for name in self.nemesis.minority.ever:
                 if name in nodes and nodes[name].state == "DAMAGED" and name not in asked:
                     asked.add(name)
                     self.say(f"--- a person has {name} restored")
                     asyncio.ensure_future(self.nemesis.ask_for_restore(name))
             if self.nemesis.lost and group.loop.time() > last_s + ASKED_S:
                 for name in [name for name, node in nodes.items() if "below-floor" in node.reason]:
-                    if name not in self.nemesis.victims and name not in asked:
+                    if name not in self.nemesis.minority.ever and name not in asked:
                         asked.add(name)
                         self.say(f"--- a person lifts the vote floor of {name}")
                         self.nemesis.lift_floor(name)
@@ -214,7 +214,7 @@ class Simulation:
             whole = node.mending is not None and not node.mending.damages and node.state == "REPLICA"
             if (whole or node.state == "MASTER") and sound(disk, f"/{name}", self.watch.flips):
                 return
-            if second == ASKED_S and (name in self.nemesis.victims or self._is_alone_with(name)):
+            if second == ASKED_S and (name in self.nemesis.minority.ever or self._is_alone_with(name)):
                 self.say(f"--- a person has {name} restored")
                 await self.nemesis.ask_for_restore(name)
             if second % 10 == 0:  # the scrub looks at what is not written to any more
