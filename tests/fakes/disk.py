@@ -209,6 +209,9 @@ class FakeDisk:
         """A step of a store on this machine, as a call among the disk's own: it can be the last one too."""
         return self._call(name, path)
 
+    def half_the_time(self) -> bool:
+        return self._rng.random() < 0.5
+
     # What a test does to it.
 
     def stop_at(self, when: int | Callable[[Call], bool], *, moment: Moment = "before") -> None:

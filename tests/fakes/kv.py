@@ -2,7 +2,8 @@
 
 It knows no pages and no map, and keeps each value beside a crc32c as the seam says.  ``corrupt`` flips a
 bit of what is kept, ``snapshot`` and ``restore`` bring an older image back, ``fail_writes_after`` makes a
-write fail, ``abandon`` is what a killed process leaves: committed values and no open store.
+write fail, as does a disk whose call for its commit fails (then it happened, or not), ``fail_opens`` an open,
+``abandon`` is what a killed process leaves: committed values and no open store.
 """
 
 from __future__ import annotations
@@ -49,11 +50,16 @@ class FakeStores:
         self.unreadable: set[str] = set()
         self.fail_writes_after: int | None = None
         self.writes = 0
+        self.fail_opens: dict[str, int] = {}
+        """How many more opens of a path fail, as where its file cannot be synced or read."""
         self._open: set[str] = set()
 
     def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:
         if path in self._open:
             raise LogInUse(f"{path} is already open in this process")
+        if self.fail_opens.get(path):
+            self.fail_opens[path] -= 1
+            raise LogFailed(f"{path}: Input/output error")
         if path in self.unreadable:
             raise Damaged(f"{path}: not a store", file=path)
         if path not in self.contents:
@@ -82,6 +88,10 @@ class FakeStores:
 
     def step(self, name: str, path: str) -> AbstractContextManager[object]:
         return self._disk.step(name, path) if self._disk is not None else nullcontext()
+
+    def draws(self) -> bool:
+        """Whether a commit that failed has happened all the same."""
+        return self._disk is not None and self._disk.half_the_time()
 
     def _set_aside(self, path: str) -> str:
         number = 1
@@ -126,6 +136,7 @@ class FakeStore:
         self.read_only = read_only
         self._stores = stores
         self._writer = 0
+        self._failed = False
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
@@ -156,6 +167,8 @@ class FakeStore:
         assert not self.read_only, f"{self.path} is open for reading only"
         assert self._writer in (0, threading.get_ident()), f"{self.path} is written by two threads"
         self._writer = threading.get_ident()
+        if self._failed:
+            raise LogFailed(f"{self.path}: an earlier write failed")
         self._stores.count_write(self.path)
         after = self._contents.copy()
         for start, end in delete_ranges:
@@ -166,8 +179,14 @@ class FakeStore:
         for key, value in puts:
             assert 0 < len(key) <= 511
             after.put(key, bytes(value))
-        with self._stores.step("commit", self.path):
-            self._stores.contents[self.path] = after
+        try:
+            with self._stores.step("commit", self.path):
+                self._stores.contents[self.path] = after
+        except OSError as fault:
+            self._failed = True
+            if self._stores.draws():
+                self._stores.contents[self.path] = after  # its last page had reached the medium
+            raise LogFailed(f"{self.path}: {fault}") from fault
 
     def close(self) -> None:
         if not self._closed:

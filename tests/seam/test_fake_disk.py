@@ -10,7 +10,8 @@ import pytest
 
 from tests.fakes.disk import Call, FakeDisk, FakeFile, StopHere
 from tests.fakes.inodes import SECTOR_BYTES
-from vlsn.errors import LogInUse
+from tests.fakes.kv import FakeStores
+from vlsn.errors import LogFailed, LogInUse
 
 SEEDS = range(300)
 
@@ -346,3 +347,31 @@ def test_latency_is_owed_until_it_is_taken() -> None:
     file.sync()
     assert disk.take_latency() == 2.5
     assert disk.take_latency() == 0.0
+
+
+def test_a_commit_that_fails_has_happened_or_not_and_is_the_last_one() -> None:
+    found: set[bytes | None] = set()
+    for seed in range(20):
+        disk = FakeDisk(rng=Random(seed))
+        stores = FakeStores(disk)
+        store = stores.open("/s", map_bytes=1 << 20)
+        store.write(puts=[(b"a", b"1")])
+        disk.fail_at(lambda call: call.name == "commit")
+        for _ in range(2):
+            with pytest.raises(LogFailed):
+                store.write(puts=[(b"a", b"2"), (b"b", b"3")])
+        store.close()
+        store = stores.open("/s", map_bytes=1 << 20)
+        assert (store.get(b"a"), store.get(b"b")) in ((b"1", None), (b"2", b"3"))
+        found.add(store.get(b"b"))
+    assert found == {None, b"3"}
+
+
+def test_a_store_whose_open_fails_is_as_it_was() -> None:
+    stores = FakeStores()
+    stores.open("/s", map_bytes=1 << 20).write(puts=[(b"a", b"1")])
+    stores.abandon()
+    stores.fail_opens["/s"] = 1
+    with pytest.raises(LogFailed):
+        stores.open("/s", map_bytes=1 << 20)
+    assert stores.open("/s", map_bytes=1 << 20).get(b"a") == b"1"

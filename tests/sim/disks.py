@@ -35,6 +35,7 @@ class Disks:
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
+        self._fails_at_start: set[str] = set()
 
     def table(self) -> Table:
         return {
@@ -43,6 +44,10 @@ class Disks:
             "stop inside a checkpoint": (0.5, lambda name: self._stop_while(name, _checkpoints)),
             "failed write": (0.7, lambda name: self._fail_once(name, "write")),
             "failed sync": (0.7, lambda name: self._fail_once(name, "sync")),
+            "failed write of the node file": (0.4, lambda name: self._fail_next(name, _writes_node_file)),
+            "failed commit": (0.4, lambda name: self._fail_next(name, _commits)),
+            "failed read of a sidecar": (0.3, lambda name: self._fail_next(name, _reads_sidecar)),
+            "failed read at a start": (0.5, self._fail_start),
             "full disk": (0.5, self._fill),
             "slow disk": (0.7, self.slow),
             "stalled disk": (0.6, self._stall),
@@ -53,6 +58,7 @@ class Disks:
         """Of a minority."""
         return {
             "flipped bit": (2.0, self._flip),
+            "failed reads": (1.0, self._fail_reads),
             "stop inside a mending": (1.0, lambda name: self._stop_while(name, _mends)),
             "wiped": (1.2, self.wipe),
         }
@@ -66,6 +72,7 @@ class Disks:
     def mend(self, name: str) -> None:
         disk = self.group.machines[name].disk
         disk.mend()
+        self.group.machines[name].stores.fail_opens.clear()
         disk.capacity_bytes = None
         self._takes(name, QUICK_DISK_S)
 
@@ -103,6 +110,62 @@ class Disks:
             return call.name == kind and call.path.endswith(".vlog")
 
         self.group.machines[name].disk.fail_at(strikes)
+
+    def _fail_next(self, name: str, kind: Callable[[Call], str], times: int = 1) -> object:
+        """EIO from the next of these calls on, ``times``; the next start finds the disk well."""
+        if name not in self.group.nodes:
+            return False
+
+        def strikes(call: Call) -> bool:
+            what = kind(call)
+            if what:
+                self.nemesis.report.met[f"a {what} that failed"] += 1
+            return bool(what)
+
+        self.group.machines[name].disk.fail_at(strikes, times=times)
+        return True
+
+    def _fail_start(self, name: str) -> object:
+        """The next start of it fails, at one of the things that it reads; the one after that does not."""
+        if name not in self.group.nodes:
+            return False
+        self.nemesis.die(name, power=self.rng.random() < 0.3)
+        self._fails_at_start.add(name)
+        return True
+
+    def starts(self, name: str) -> None:
+        """A process is about to start there."""
+        if name not in self._fails_at_start:
+            return
+        self._fails_at_start.discard(name)
+        machine = self.group.machines[name]
+        what = self.rng.choice(("segment", "node file", "index", "state"))
+        if what in ("index", "state"):
+            machine.stores.fail_opens[f"/{name}/{what}"] = 1
+            return
+        end = ".vlog" if what == "segment" else "/node.id"
+        left = self.rng.randrange(4)
+
+        def strikes(call: Call) -> bool:
+            nonlocal left
+            if call.name != "read" or not call.path.endswith(end):
+                return False
+            left -= 1
+            self.nemesis.report.met["a read at a start that failed"] += left < 0
+            return left < 0
+
+        machine.disk.fail_at(strikes)
+
+    def _fail_reads(self, name: str) -> object:
+        """For a moment the segments of a node that is up cannot be read, or every other time."""
+        until_s, every = self.group.loop.time() + self.rng.uniform(0.1, 3.0), self.rng.random() < 0.5
+
+        def reads(call: Call) -> str:
+            if call.name != "read" or not call.path.endswith(".vlog") or self.group.loop.time() > until_s:
+                return ""
+            return "read of a segment" if every or self.rng.random() < 0.5 else ""
+
+        return self._fail_next(name, reads, times=1 << 30)
 
     def _fill(self, name: str) -> None:
         disk = self.group.machines[name].disk
@@ -228,6 +291,19 @@ class Disks:
         self.nemesis.lost = True
         self.nemesis.minority.struck("wiped", name)
         self.group.watch.replaced(name)
+
+
+def _writes_node_file(call: Call) -> str:
+    written = call.name in ("write", "sync") and call.path.endswith(("/node.id", "/node.id.new"))
+    return f"{call.name} of the node file" if written else ""
+
+
+def _commits(call: Call) -> str:
+    return "commit" if call.name == "commit" else ""
+
+
+def _reads_sidecar(call: Call) -> str:
+    return "read of a sidecar" if call.name == "read" and call.path.endswith(".vidx") else ""
 
 
 def _is_safe(block: Block, copies: Copies, name: str) -> bool:

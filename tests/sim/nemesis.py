@@ -297,6 +297,8 @@ class Nemesis:
         if self.active and self.rng.random() < 0.15:
             self.report.faults["stop inside recovery"] += 1
             machine.disk.stop_at(len(machine.disk.calls) + self.rng.randrange(1, 150))
+        if self.active:
+            self.disks.starts(name)
         self.say(f"{name} starts")
         task = asyncio.ensure_future(self._starts(name))
         task.add_done_callback(lambda _: self._starting.discard(name))
