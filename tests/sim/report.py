@@ -60,7 +60,7 @@ STRUCK = {
             *("wiped", "old disk", "node file lost", "node file slot flipped"),
             *("index lost", "index flipped", "index unreadable", "state lost", "state unreadable"),
             *("master's disk stalled", "secondary added", "member removed", "provider cleans", "provider restarts"),
-            *("alone with clients", "last block rots", "heir stands still", "ends behind its last word"),
+            *("last block rots", "heir stands still", "ends behind its last word"),
             "alone with a list",
             "absent while the list changes",
             *("failed read of a sidecar", "failed reads"),
@@ -70,7 +70,7 @@ STRUCK = {
     **dict.fromkeys(
         (
             *("node file older", "node file flipped", "index older", "state older", "state flipped"),
-            *("secondary promoted", "provider rolls back"),
+            *("secondary promoted", "provider rolls back", "alone with clients"),
             *("restored by a person", "restored from one with less", "old disk, of who led to tell"),
         ),
         RARE,
