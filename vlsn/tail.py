@@ -9,11 +9,14 @@ known synced when the frame was built, so that a later open can tell an unsynced
       prev = 0          prev = 88         ^ tail.offset
 
 ``frames`` keeps what a failed write could take with it: every frame that is not synced, and those that
-reach into the 4 KiB page in which the next write begins (see ``replacement``).
+reach into the page in which the next write begins (see ``replacement``): of 4 KiB, or of the kernel's pages where
+those are larger.  A segment's header page is one of its own only where pages have 4 KiB: of a larger first page that
+a failed write destroys the header goes too, and the next open says so (``Damaged``).
 """
 
 from __future__ import annotations
 
+import mmap
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +28,8 @@ from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, padded
 from vlsn.seams import Buffer, File
 from vlsn.segment import FIRST_FRAME, SegmentHeader
 
-PAGE_BYTES = 4096
+PAGE_BYTES = max(4096, mmap.PAGESIZE)
+"""What a failed write may take with it: the kernel writes whole pages, or smaller blocks of the file system."""
 _PADDING = [bytes(size) for size in range(8)]
 _JOIN_FROM = 48
 """From this many buffers on, one copy costs less than the writer's scatter list."""

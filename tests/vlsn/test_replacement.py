@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -17,7 +18,8 @@ from tests.fakes.disk import Call, FakeDisk, StopHere
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from tests.fakes.seeds import seeds
-from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable
+from vlsn import examine, resume, tail
 from vlsn.embedded import Log
 from vlsn.errors import Damaged, LogFailed, NotMaster
 from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
@@ -134,6 +136,58 @@ def test_the_page_that_a_failed_write_destroyed_is_not_needed_any_more(size: int
     holds(machine, held)
 
 
+@pytest.mark.parametrize("resumes", [False, True], ids=["open", "opened again"])
+@pytest.mark.parametrize("page_bytes", [16 << 10, 64 << 10])
+def test_a_larger_page_that_a_failed_write_destroyed_is_not_needed_any_more(
+    page_bytes: int, resumes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of ARM and POWER write pages of 16 and 64 KiB."""
+    for module in (tail, examine, resume):
+        monkeypatch.setattr(module, "PAGE_BYTES", page_bytes)
+    machine = Machine()
+    options = replace(SMALL, segment_bytes=1 << 20)
+    opened = Opened(machine, options)
+    held = {}
+    for number in range(230):
+        pending = opened.append(f"{number}".encode().ljust(900, b"."))
+        held[pending.first] = pending.values[0]
+    if resumes:
+        opened.close()
+        opened = Opened(machine, options, take_term=False)
+    (number,) = opened.log.segments()
+    begun_at = opened.log.synced_end(number)
+    page = begun_at - begun_at % page_bytes
+    assert page
+    assert begun_at - page > PAGE_BYTES  # pages of 4 KiB would leave out what lies before the last of them
+    fail_next(machine, "write")
+    if resumes:
+        opened.take_term()
+    held[opened.append(b"after").first] = b"after"
+    path = f"{DIRECTORY}/{segment_name(number)}"
+    content = machine.disk.content(path)
+    machine.disk.write_content(path, content[:page] + bytes([255]) * page_bytes + content[page + page_bytes :])
+    assert opened.entries() == held
+    machine.kill()
+    holds(machine, held)
+
+
+def test_a_larger_first_page_that_a_failed_write_destroyed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header page lies in it, and nothing has taken its place: damage, to be mended from a member."""
+    for module in (tail, examine, resume):
+        monkeypatch.setattr(module, "PAGE_BYTES", 64 << 10)
+    machine = Machine()
+    opened = Opened(machine, replace(SMALL, segment_bytes=1 << 20))
+    held = {pending.first: pending.values[0] for pending in [opened.append(b"before")]}
+    fail_next(machine, "write")
+    held[opened.append(b"after").first] = b"after"
+    path = f"{DIRECTORY}/{segment_name(1)}"
+    machine.disk.write_content(path, bytes([255]) * (64 << 10) + machine.disk.content(path)[64 << 10 :])
+    assert opened.entries() == held
+    machine.kill()
+    with pytest.raises(Damaged, match=segment_name(1)):
+        Opened(machine)
+
+
 def test_the_first_write_after_a_clean_stop_may_fail_too() -> None:
     machine = Machine()
     opened = Opened(machine)
@@ -220,6 +274,14 @@ def test_a_segment_that_is_left_while_it_is_read_gives_each_block_once() -> None
     assert (run.first, run.last) == (1, after.last)
     assert len(run.data) == after.last
     reader.close()
+
+
+def test_a_log_whose_first_block_was_left_begins_where_it_lies_now() -> None:
+    opened = Opened(Machine())
+    fail_next(opened.machine, "write")
+    opened.append(b"after")
+    index, number = opened.log.index, max(opened.log.segments())
+    assert index.first_mapping == index.at_or_before(Vlsn(1)) == (1, number << 32 | FIRST_FRAME)
 
 
 def test_a_checkpoint_whose_place_was_left_is_a_good_start() -> None:
