@@ -31,6 +31,8 @@ from tests.mutants.__main__ import apply_patch, copy_tree
 
 HERE = Path(__file__).parent
 SEEDS_MAX = 200
+SAID_MAX = 110
+_BLOCK = re.compile(r"Block\(first=(\d+), last=(\d+), term=(\d+), check=\d+\)")
 _FOUND = re.compile(r"violated: \[(\d+)")
 _ERROR = re.compile(r"[A-Za-z_.]*(Violation|Error|Deadlock|OutOfTime|Group): ")
 
@@ -96,7 +98,8 @@ def hunt(bug: Bug, seeds: int) -> Hunt:
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--seeds", default=SEEDS_MAX, show_default=True, help="Seeds in which a bug must be found.")
-def main(names: tuple[str, ...], seeds: int) -> None:
+@click.option("--markdown", is_flag=True, help="Print the rows of the table in docs/testing.md, too.")
+def main(names: tuple[str, ...], seeds: int, markdown: bool) -> None:
     """Hunts each bug with the simulation, and prints how many seeds that took."""
     console = Console()
     hunts = []
@@ -106,12 +109,21 @@ def main(names: tuple[str, ...], seeds: int) -> None:
         if not console.is_terminal:
             print(f"{bug.name}: {hunts[-1].seed or 'NOT FOUND'}: {hunts[-1].said[:150]}", flush=True)
     console.print(table_of(hunts))
+    if markdown:
+        print("\n".join(row_of(each) for each in hunts))
     with tempfile.TemporaryDirectory(prefix="vlsnlog-bug-") as name:
         copy_tree(Path(name))
         most = max((each.seed for each in hunts), default=0)
         failed, said = simulate(Path(name), most)
     console.print(f"without any of them: seed {failed} fails: {said}" if failed else f"without any: {most} seeds hold")
     sys.exit(1 if failed or not all(each.seed for each in hunts) else 0)
+
+
+def row_of(hunt: Hunt) -> str:
+    """``| bug (source) | seeds | what was violated |``; a block is told without its checksum."""
+    said = _BLOCK.sub(r"block (\3, \1)", hunt.said)
+    said = said if len(said) <= SAID_MAX else said[:SAID_MAX].rsplit(" ", 1)[0] + " …"
+    return f"| {hunt.bug.what} ({hunt.bug.source}) | {hunt.seed or 'not found'} | `{said}` |"
 
 
 def table_of(hunts: list[Hunt]) -> Table:
