@@ -259,9 +259,6 @@ class Images:
         name = self.returning
         if turn != self._turn or not name:
             return
-        if name not in self.group.names:  # its member was removed, and it is switched off
-            self._is_back()
-            return
         self._was_slow |= self._is_slow(name)
         if name not in self.group.names:
             self._is_back()  # its member was removed, and it is switched off
