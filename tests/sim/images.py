@@ -35,7 +35,7 @@ UNMATCHED_RATE, UNMATCHED_S = 0.7, 6.0
 still longer than what its node has acknowledged instead.  And how long that is waited for."""
 STEPPED_DOWN_RATE = 0.6
 ASKED_S = 0.01
-ALONE_S = (2.0, 4.0)
+LEADS_S, ALONE_S = 1.0, (2.0, 4.0)
 IGNORANT_RATE = 0.4
 """How often those who have heard nothing answer, too."""
 IMAGES_MAX = 3
@@ -80,7 +80,7 @@ class Images:
     def table(self) -> Table:
         """Of a minority."""
         return {
-            "alone with clients": (1.5, self._alone),
+            "alone with clients": (3.0, self._alone),
             "old disk": (3.0, self._old_disk),
             "node file lost": (1.0, self._lose_node_file),
             "node file older": (3.0, self._old_node_file),
@@ -142,12 +142,21 @@ class Images:
                 self.nemesis.strike("old disk, of who led to tell", name, strike)
 
     def _alone(self, name: str) -> object:
-        """A master that nobody but clients reaches logs what is rolled back when it meets the next one."""
+        """A master that nobody but clients reaches logs what is rolled back when it meets the next one, which has but
+        its first block.  A replica is handed the lead before."""
         node = self.group.nodes.get(name)
-        if node is None or not node.is_master():
+        if node is None or node.state not in ("MASTER", "REPLICA"):
             return False
-        others = [each for each in self.group.names if each != name]
-        self.nemesis.ways.block(between([name, "client"], others), ALONE_S)
+        if not node.is_master():
+            self.nemesis.people.hand_over(name)
+
+        def cut_off() -> None:
+            led = self.group.nodes.get(name)
+            if self.nemesis.active and led is not None and led.is_master():
+                others = [each for each in self.group.names if each != name]
+                self.nemesis.ways.block(between([name, "client"], others), ALONE_S)
+
+        self.nemesis.later(0.0 if node.is_master() else LEADS_S, cut_off)
         return True
 
     def _again(self, name: str, kept: Kept) -> None:

@@ -179,6 +179,9 @@ class People:
                 self._leaving.discard(name)  # it was refused each time
         self.nemesis.later(self.rng.uniform(0.5, 10.0), self.tidy)
 
+    def hand_over(self, to: str) -> None:
+        self._start(self._post(self.group.master, f"/v1/admin/transfer?to={to}"))
+
     def asks(self, master: str, change: dict[str, Any]) -> None:
         """Of that node, once."""
         self._start(self._post(master, "/v1/admin/group", change))
