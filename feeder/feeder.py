@@ -20,13 +20,10 @@ from zlib import crc32
 
 from feeder.source import Mode, Offload, Source
 from feeder.syncup import matchpoint
-from vlsn.block import decode_header
-from vlsn.checksum import crc
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, Trimmed, VlsnLogError
-from vlsn.ids import NULL_VLSN, Term, Vlsn
-from vlsn.local import LocalLog
-from vlsn.seams import Buffer, Channel
-from vlsn.stream import (
+from vlsn.format.block import decode_header
+from vlsn.format.checksum import crc
+from vlsn.format.feed_messages import (
     Ack,
     Matchpoint,
     MessageType,
@@ -45,7 +42,10 @@ from vlsn.stream import (
     refusal,
     round_message,
 )
+from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.seams import Buffer, Channel
 from vlsn.together import together
+from vlsn.write.local_log import LocalLog
 
 SYNCUP_TIMEOUT_S = 30.0
 

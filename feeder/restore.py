@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from vlsn.errors import Damaged, NotFound, NotYet, QueueFull, Trimmed
-from vlsn.holds import Hold, Owner
 from vlsn.ids import NULL_LSN, Lsn, Vlsn, lsn_file
 from vlsn.limits import RESTORE_IDLE_S, RESTORE_RANGE_BYTES_MAX, RESTORES_MAX
-from vlsn.local import LocalLog
-from vlsn.offer import Offer, OfferedSegment, RestoreAsk
+from vlsn.repair.restore_messages import Offer, OfferedSegment, RestoreAsk
+from vlsn.state.holds import Hold, Owner
+from vlsn.write.local_log import LocalLog
 
 Read = Callable[[int, int, int], Awaitable[bytes]]
 """Number, start and end (exclusive) of a range of one segment's bytes."""

@@ -17,11 +17,11 @@ from enum import StrEnum
 from typing import Protocol
 
 from vlsn.errors import Damaged, Trimmed
+from vlsn.format.feed_messages import FEED_BYTES
 from vlsn.ids import Lsn, Vlsn
-from vlsn.local import LocalLog
-from vlsn.reader import ReadRun
 from vlsn.seams import Buffer
-from vlsn.stream import FEED_BYTES
+from vlsn.segments.reader import ReadRun
+from vlsn.write.local_log import LocalLog
 
 
 class Mode(StrEnum):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vlsn.format.feed_messages import Syncup, TermRun
 from vlsn.ids import NULL_VLSN, Vlsn
-from vlsn.stream import Syncup, TermRun
 
 
 def matchpoint(first: int, last: int, term_runs: Sequence[TermRun], replica: Syncup) -> Vlsn | None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from repl.client.connect import connect as connect
     from repl.client.sync import SyncClient as SyncClient
     from repl.client.sync import connect_sync as connect_sync
-    from vlsn.block import Entry as Entry
     from vlsn.errors import *  # noqa: F403
+    from vlsn.format.block import Entry as Entry
 
 _FROM = {
     "Acks": "repl.api",
     "Appended": "repl.api",
     "Client": "repl.client.connect",
-    "Entry": "vlsn.block",
+    "Entry": "vlsn.format.block",
     "SyncClient": "repl.client.sync",
     "connect": "repl.client.connect",
     "connect_sync": "repl.client.sync",

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from vlsn.block import Entry
 from vlsn.errors import VlsnLogError
+from vlsn.format.block import Entry
+from vlsn.format.seal import Submission
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVELS, Levels
-from vlsn.producers import ProducerPlace
-from vlsn.seal import Submission
 from vlsn.seams import Channel
+from vlsn.state.producers import ProducerPlace
 
 
 class Acks(StrEnum):
@@ -96,7 +96,7 @@ class EntryPage:
 
 @dataclass(frozen=True, slots=True)
 class BlockPage:
-    """Whole blocks (``vlsn.block``), each padded to 8 bytes, so that one follows another."""
+    """Whole blocks (``vlsn.format.block``), each padded to 8 bytes, so that one follows another."""
 
     data: list[bytes]
     next_vlsn: int
@@ -244,7 +244,7 @@ class NodeApi(Protocol):
     async def rotate(self) -> dict[str, Any]: ...
 
     async def clean(self, *, dry_run: bool) -> dict[str, Any]:
-        """A pass of cleaning, or what one would do; ``vlsn.cleaning.CleaningReport`` and the node's name."""
+        """A pass of cleaning, or what one would do; ``vlsn.write.cleaning.CleaningReport`` and the node's name."""
         ...
 
     async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +256,8 @@ class NodeApi(Protocol):
         ...
 
     async def restore_ask(self, body: dict[str, Any]) -> bytes:
-        """``POST /v1/peer/restore`` (``vlsn.offer``); the answer's JSON.  Raises as ``repl.providing`` says."""
+        """``POST /v1/peer/restore`` (``vlsn.repair.restore_messages``); the answer's JSON.
+        Raises as ``repl.repair.providing`` says."""
         ...
 
     async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
@@ -284,7 +285,8 @@ class NodeApi(Protocol):
         ...
 
     async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /v1/admin/group`` (``repl.membership.Change``); durable on return.  Raises as ``Changes.change``."""
+        """``POST /v1/admin/group`` (``repl.group.membership.Change``); durable on return.
+        Raises as ``Changes.change``."""
         ...
 
     async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:

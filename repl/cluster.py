@@ -5,7 +5,7 @@
 
 1. The pid file is there before anybody is told that the node answers.
 2. Nodes end with this process, however that ends: each asks the kernel for SIGKILL when its parent dies
-   (``repl.lifeline``).  The kernel means the parent's *thread*: start nodes from one that lives as long.
+   (``repl.node.lifeline``).  The kernel means the parent's *thread*: start nodes from one that lives as long.
 3. Whether the cluster serves is learned from status alone, never by writing an entry.
 4. A node that dies is left dead.
 """
@@ -28,10 +28,10 @@ from typing import Any, Final
 from repl import config
 from repl.client.endpoints import Endpoints, Status
 from repl.http.types import Network
-from repl.lifeline import PARENT_VARIABLE, write_pid
-from vlsn.directory import LOCK_NAME
-from vlsn.disk import PosixDisk
+from repl.node.lifeline import PARENT_VARIABLE, write_pid
 from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.real.disk import PosixDisk
+from vlsn.segments.directory import LOCK_NAME
 
 CONFIG_FILE: Final = "node.toml"
 LOG_FILE: Final = "node.log"

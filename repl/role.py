@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vlsn.ids import Vlsn
-from vlsn.queued import Pending
+from vlsn.write.queue import Pending
 
 
 class Role:

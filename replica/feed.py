@@ -26,15 +26,9 @@ from collections.abc import Awaitable, Callable
 
 from replica.level import store_level
 from replica.syncup import compare, describe
-from vlsn.block_run import BlockRun
 from vlsn.errors import BadBody, ChannelClosed, Damaged, StaleTerm, VlsnLogError
-from vlsn.ids import NULL_VLSN, Term, Vlsn, lsn_file, lsn_offset
-from vlsn.limits import UNSYNCED_BYTES_MAX
-from vlsn.local import LocalLog
-from vlsn.reader import ReadRun
-from vlsn.seams import Channel
-from vlsn.segment import segment_name
-from vlsn.stream import (
+from vlsn.format.block_run import BlockRun
+from vlsn.format.feed_messages import (
     Ack,
     Matchpoint,
     MessageType,
@@ -51,7 +45,13 @@ from vlsn.stream import (
     round_message,
     split_blocks,
 )
+from vlsn.format.segment import segment_name
+from vlsn.ids import NULL_VLSN, Term, Vlsn, lsn_file, lsn_offset
+from vlsn.limits import UNSYNCED_BYTES_MAX
+from vlsn.seams import Channel
+from vlsn.segments.reader import ReadRun
 from vlsn.together import together
+from vlsn.write.local_log import LocalLog
 
 SILENCE_S = 5.0
 LOOKS = 4

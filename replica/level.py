@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from vlsn.local import LocalLog
+from vlsn.write.local_log import LocalLog
 
 
 async def store_level(log: LocalLog, level: int) -> None:

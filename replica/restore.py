@@ -22,15 +22,15 @@ from typing import Protocol
 
 from replica.level import store_level
 from replica.unpack import Unpacked, unpack
-from vlsn.block_run import BlockRun
 from vlsn.errors import BadBody, IntegrityFault, VlsnLogError
+from vlsn.format.block_run import BlockRun
+from vlsn.format.feed_messages import TermRun
+from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn, lsn_file, lsn_offset
 from vlsn.limits import RESTORE_LAG_VLSNS_MAX, RESTORE_RANGE_BYTES, RESTORE_RANGE_BYTES_MAX, UNSYNCED_BYTES_MAX
-from vlsn.local import LocalLog
-from vlsn.offer import Offer
-from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader
-from vlsn.state import StateRecord
-from vlsn.stream import TermRun
+from vlsn.repair.restore_messages import Offer
+from vlsn.state.state_store import StateRecord
+from vlsn.write.local_log import LocalLog
 
 End = tuple[int, int]
 """Term and VLSN of a log's end, or of its durable end."""

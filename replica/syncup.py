@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from vlsn.block import decode_header
-from vlsn.checksum import crc
 from vlsn.errors import IntegrityFault
+from vlsn.format.block import decode_header
+from vlsn.format.checksum import crc
+from vlsn.format.feed_messages import Matchpoint, Syncup, TermRun
 from vlsn.ids import Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.seams import Buffer
-from vlsn.stream import Matchpoint, Syncup, TermRun
 
 
 def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vlsn import scan
-from vlsn.block_run import BlockRun, run_of
 from vlsn.errors import BadBody
-from vlsn.frame import FRAME_BYTES, FrameKind, decode_header
+from vlsn.format import scan
+from vlsn.format.block_run import BlockRun, run_of
+from vlsn.format.frame import FRAME_BYTES, FrameKind, decode_header
+from vlsn.format.scan import Stop
 from vlsn.ids import NUMBER_MAX
-from vlsn.scan import Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ def test_pages_name_only_what_there_is(page: Path) -> None:
 
 
 def test_a_node_loads_neither_spark_nor_arrow() -> None:
-    look = "import sys, repl.process; print([n for n in ('pyspark', 'pyarrow', 'py4j', 'pandas') if n in sys.modules])"
+    look = """import sys, repl.node.process
+print([name for name in ("pyspark", "pyarrow", "py4j", "pandas") if name in sys.modules])"""
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

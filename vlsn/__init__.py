@@ -1,7 +1,7 @@
 """The local log: blocks in segments, found through the VLSN index.
 
 ``Log`` is the embedded form (blocking, thread-safe, no cluster); a node runs the same code through
-``vlsn.local.LocalLog``.  Imports nothing of ours above it.
+``vlsn.write.local_log.LocalLog``.  Imports nothing of ours above it.
 
     from vlsn import Durability, Log, LogOptions, Owner
     from vlsn import QueueFull, Trimmed            the errors that its calls raise: all of vlsn.errors
@@ -12,19 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vlsn.block import Entry as Entry
-    from vlsn.embedded import Log as Log
+    from vlsn.embedded.log import Log as Log
     from vlsn.errors import *  # noqa: F403
-    from vlsn.holds import Owner as Owner
-    from vlsn.options import Durability as Durability
-    from vlsn.options import LogOptions as LogOptions
+    from vlsn.format.block import Entry as Entry
+    from vlsn.state.holds import Owner as Owner
+    from vlsn.state.options import Durability as Durability
+    from vlsn.state.options import LogOptions as LogOptions
 
 _FROM = {
-    "Durability": "vlsn.options",
-    "Entry": "vlsn.block",
-    "Log": "vlsn.embedded",
-    "LogOptions": "vlsn.options",
-    "Owner": "vlsn.holds",
+    "Durability": "vlsn.state.options",
+    "Entry": "vlsn.format.block",
+    "Log": "vlsn.embedded.log",
+    "LogOptions": "vlsn.state.options",
+    "Owner": "vlsn.state.holds",
 }
 
 

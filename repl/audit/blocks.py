@@ -1,6 +1,6 @@
 """The blocks of one segment by column: headers, checks and digests of all of them at once.
 
-What ``vlsn.block.decode_header`` asks of one header is asked here of every one, column by column; the
+What ``vlsn.format.block.decode_header`` asks of one header is asked here of every one, column by column; the
 bodies are held to their crc.
 """
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from repl.audit.digest import U64, block_digests
 from repl.audit.frames import Bools, Frames
-from vlsn import scan
-from vlsn.block import BLOCK_BYTES, KIND_COLUMN, NUMBER_MAX, SUPPORTED, VERSION, BlockFlag, EntryKind
-from vlsn.columns import layouts
-from vlsn.frame import OVERMARKED, FrameKind
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, KIND_COLUMN, NUMBER_MAX, SUPPORTED, VERSION, BlockFlag, EntryKind
+from vlsn.format.columns import layouts
+from vlsn.format.frame import OVERMARKED, FrameKind
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.seams import Buffer
 

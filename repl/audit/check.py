@@ -21,14 +21,14 @@ from repl.audit.digest import RANGE_BITS, U64, Place, RangeDigest, range_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Frames, read_frames
 from repl.audit.plan import Bounds, Part
-from vlsn.block import decode_header
 from vlsn.errors import BadBody
-from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
-from vlsn.inspection import Rule
-from vlsn.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
+from vlsn.format.block import decode_header
+from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
+from vlsn.format.segment import sidecar_name
+from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.seams import Buffer
-from vlsn.segment import sidecar_name
-from vlsn.sidecar import Sidecar, content_crc
+from vlsn.verify.inspection import Rule
 
 
 @dataclass(frozen=True, slots=True)

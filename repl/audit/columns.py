@@ -26,16 +26,16 @@ from repl.audit.blocks import read_blocks, sound
 from repl.audit.frames import Bools, read_frames
 from repl.audit.plan import Part
 from repl.audit.source import Source
-from vlsn import scan
-from vlsn.block import BLOCK_BYTES, BlockFlag, EntryKind, decode_header
-from vlsn.checksum import crc
 from vlsn.errors import BadBody
-from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, BlockFlag, EntryKind, decode_header
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.rows import I64, Rows
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.format.sidecar import Sidecar
 from vlsn.ids import lsn
-from vlsn.rows import I64, Rows
 from vlsn.seams import Buffer
-from vlsn.segment import FIRST_FRAME
-from vlsn.sidecar import Sidecar
 
 SCHEMA: Final = pa.schema(
     [

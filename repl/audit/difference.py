@@ -20,9 +20,9 @@ from repl.audit.findings import Finding, shown
 from repl.audit.frames import read_frames
 from repl.audit.plan import Bounds, Part
 from repl.audit.source import Source
-from vlsn.block import BLOCK_BYTES, Entry, EntryKind, decode, entries
 from vlsn.errors import BadBody
-from vlsn.frame import FRAME_BYTES
+from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind, decode, entries
+from vlsn.format.frame import FRAME_BYTES
 
 RANGES_SHOWN = 16
 """How many ranges are looked into; the rest are counted."""

@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from vlsn.checksum import crc
+from vlsn.format.checksum import crc
 
 RANGE_BITS: Final = 16
 U64 = NDArray[np.uint64]

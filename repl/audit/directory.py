@@ -18,21 +18,21 @@ from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.plan import Part, Survey
 from repl.audit.source import Unreadable
-from vlsn import scan
-from vlsn.block import BLOCK_BYTES, BlockHeader, decode_header
-from vlsn.chain import Link, Stated, log_chain, read_stated, rollback_starts
-from vlsn.directory import LOCK_NAME
-from vlsn.disk import PosixDisk
 from vlsn.errors import BadBody
-from vlsn.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, BlockHeader, decode_header
+from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
+from vlsn.format.segment import FIRST_FRAME, sidecar_name
 from vlsn.ids import Lsn
-from vlsn.inspection import Rule
-from vlsn.lmdb_store import LmdbStores
-from vlsn.records import CheckpointEnd, CheckpointStart, RollbackStart
-from vlsn.regular import open_regular
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.real.regular_files import open_regular
+from vlsn.recover.versions import check_versions
 from vlsn.seams import Buffer
-from vlsn.segment import FIRST_FRAME, sidecar_name
-from vlsn.versions import check_versions
+from vlsn.segments.directory import LOCK_NAME
+from vlsn.verify.inspection import Rule
+from vlsn.verify.segment_chain import Link, Stated, log_chain, read_stated, rollback_starts
 
 HEAD_BYTES: Final = 1 << 20
 """Where the first block nearly always is."""

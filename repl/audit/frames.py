@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repl.audit.plan import Part
-from vlsn import scan
-from vlsn.block import BLOCK_BYTES, VERSION
-from vlsn.checksum import crc
-from vlsn.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, VERSION
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
+from vlsn.format.segment import FIRST_FRAME
 from vlsn.seams import Buffer
-from vlsn.segment import FIRST_FRAME
 
 U32 = NDArray[np.uint32]
 Bools = NDArray[np.bool_]

@@ -36,10 +36,10 @@ from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.source import Failure, Source, Unreadable, source_of
 from vlsn.errors import BadArgument, WrongVersion
+from vlsn.format.records import RollbackStart
 from vlsn.ids import Lsn, lsn
-from vlsn.inspection import Rule
 from vlsn.levels import named
-from vlsn.records import RollbackStart
+from vlsn.verify.inspection import Rule
 
 T = TypeVar("T")
 R = TypeVar("R")

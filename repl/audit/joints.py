@@ -14,11 +14,11 @@ from itertools import pairwise
 
 from repl.audit.check import Edge, SegmentAudit
 from repl.audit.findings import Finding
+from vlsn.format.records import RollbackStart
+from vlsn.format.rollback_periods import end_of
+from vlsn.format.segment import segment_name
 from vlsn.ids import Lsn, lsn
-from vlsn.inspection import Rule
-from vlsn.periods import end_of
-from vlsn.records import RollbackStart
-from vlsn.segment import segment_name
+from vlsn.verify.inspection import Rule
 
 
 def check_joints(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:

@@ -22,14 +22,14 @@ from tenacity import RetryError, retry, retry_if_exception_type, stop_after_atte
 from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
 from repl.audit.source import Unreadable
-from vlsn import scan
-from vlsn.chain import rollbacks_in
 from vlsn.errors import BadBody, said_of
+from vlsn.format import scan
+from vlsn.format.records import RollbackStart
+from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import Lsn
-from vlsn.inspection import Rule
-from vlsn.records import RollbackStart
 from vlsn.seams import Buffer
-from vlsn.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
+from vlsn.verify.inspection import Rule
+from vlsn.verify.segment_chain import rollbacks_in
 
 PIECE_BYTES: Final = 8 << 20
 TIMEOUT_S: Final = 30.0

@@ -20,7 +20,7 @@ from repl.audit.history import APPEND, HistoryPart, grouped, read_lines
 from repl.audit.plan import Part
 from repl.audit.proof import FAILED, THERE, Extent, Proof, data_entries
 from repl.audit.source import Failure, Source, Unreadable
-from vlsn.segment import segment_name
+from vlsn.format.segment import segment_name
 
 BUCKET_BITS: Final = 8
 BUCKETS: Final = 1 << BUCKET_BITS

@@ -25,10 +25,10 @@ from repl.audit.frames import Bools, read_frames
 from repl.audit.history import Appends, HistoryPart, by_range, merged_appends, read_lines
 from repl.audit.plan import Part
 from repl.audit.source import Failure, Source, Unreadable
-from vlsn.block import BlockFlag, EntryKind
-from vlsn.frame import FRAME_BYTES
-from vlsn.rows import Rows
-from vlsn.segment import segment_name
+from vlsn.format.block import BlockFlag, EntryKind
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.rows import Rows
+from vlsn.format.segment import segment_name
 
 FAILED: Final = -1
 """In place of a range: why a part of the history could not be read."""

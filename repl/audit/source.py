@@ -13,8 +13,8 @@ from typing import Protocol
 
 from repl.audit.plan import Part, Survey
 from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.format.records import RollbackStart
 from vlsn.ids import Lsn
-from vlsn.records import RollbackStart
 from vlsn.seams import Buffer
 
 

@@ -28,8 +28,8 @@ from vlsn.ids import Vlsn, lsn
 from vlsn.index.bucket import bucket_key
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, SEGMENT_BYTES
-from vlsn.lmdb_store import DATA_FILE, LmdbStores
-from vlsn.threads import CallerThreads
+from vlsn.real.lmdb_store import DATA_FILE, LmdbStores
+from vlsn.real.threads import CallerThreads
 
 FRAME_BYTES: Final = 200
 """A block of one entry of 100 bytes, in its frame."""

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from vlsn.threads import OneShot, Relay
+from vlsn.real.threads import OneShot, Relay
 
 
 class _Model:

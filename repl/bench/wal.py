@@ -26,10 +26,10 @@ import numpy as np
 from repl.bench.target import check_space
 from repl.bench.wal_report import FRAMING_BYTES, STAMP, Floats, Spread, WalOptions, WalReport
 from vlsn import Log
+from vlsn.embedded.waiting_appends import WaitingAppends
 from vlsn.errors import QueueFull, VlsnLogError
 from vlsn.ids import Vlsn
-from vlsn.log_waiting import WaitingAppends
-from vlsn.options import Durability
+from vlsn.state.options import Durability
 
 CEILING_S: Final = 1.0
 CEILING_SYNCS_MAX: Final = 5_000
@@ -187,9 +187,9 @@ class _Run:
 
     def _verify(self) -> dict[str, Any]:
         """Everything read back through a new open, and the directory's own verification."""
-        from vlsn.disk import PosixDisk
-        from vlsn.lmdb_store import LmdbStores
-        from vlsn.verify import verify
+        from vlsn.real.disk import PosixDisk
+        from vlsn.real.lmdb_store import LmdbStores
+        from vlsn.verify.verify import verify
 
         began = time.perf_counter()
         acknowledged = [len(each) for each in self._samples]

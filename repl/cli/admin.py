@@ -156,7 +156,7 @@ def json_object(body: bytes, *needed: str) -> dict[str, Any]:
     """The object in ``body``, which has all of these names in it.  Raises ``BadBody``."""
     import msgspec
 
-    from vlsn.records import JSON_FAULTS
+    from vlsn.format.records import JSON_FAULTS
 
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])

@@ -70,10 +70,10 @@ def _from_command_line(name: str) -> bool:
 def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> dict[str, Any]:
     import msgspec
 
-    from vlsn.disk import PosixDisk
-    from vlsn.forecast import forecast
-    from vlsn.lmdb_store import LmdbStores
-    from vlsn.retention import Retention
+    from vlsn.offline.cleaning_forecast import forecast
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
+    from vlsn.state.retention import Retention
 
     require_log(directory)
     retention = Retention(retention_bytes, retention_age_s)

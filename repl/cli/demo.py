@@ -20,7 +20,7 @@ from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
     from repl.audit.findings import AuditReport
-    from repl.demo import Outcome, Teller
+    from repl.cli.demo_run import Outcome, Teller
 
 
 @click.command(cls=Command)
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), help="Keep the data here.")
 def demo(source: Path | None, entries: int | None, directory: Path | None) -> int:
     """Three nodes, real records, a node killed on the way, everything read back, and an audit."""
-    from repl.demo import records_of
+    from repl.cli.demo_run import records_of
 
     check_spark()
     unwound_by_signals()
@@ -58,8 +58,8 @@ def _removed_unless_it_fails() -> Iterator[Path]:
 
 
 def _run(directory: Path, records: list[bytes]) -> int:
+    from repl.cli.demo_run import Demo
     from repl.cluster import ending_with, free_base_port, prepare
-    from repl.demo import Demo
     from repl.net.network import AiohttpNetwork
 
     teller = TerminalTeller() if sys.stdout.isatty() else PlainTeller()

@@ -13,7 +13,7 @@ import click
 from repl.cli.options import Command, json_option, require_log
 
 if TYPE_CHECKING:
-    from vlsn.dump import DumpRow
+    from vlsn.verify.dump import DumpRow
 
 LINES_AT_ONCE: Final = 1024
 KINDS: Final = (
@@ -70,10 +70,10 @@ def dump(
     require_log(directory)
     import msgspec
 
-    from vlsn.block import EntryKind
-    from vlsn.disk import PosixDisk
-    from vlsn.dump import DumpFilter, dump_rows
-    from vlsn.lmdb_store import LmdbStores
+    from vlsn.format.block import EntryKind
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
+    from vlsn.verify.dump import DumpFilter, dump_rows
 
     wanted = DumpFilter(
         from_vlsn=from_vlsn,

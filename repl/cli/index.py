@@ -30,12 +30,12 @@ def index(directory: Path, as_json: bool, every: bool) -> int:
     is built anew then.  Exit status 1 when something in it cannot be read.
     """
     require_log(directory)
-    from vlsn.directory import LOCK_NAME
-    from vlsn.disk import PosixDisk
     from vlsn.errors import BadArgument
     from vlsn.index.report import read_report
-    from vlsn.lmdb_store import DATA_FILE, LmdbStores
-    from vlsn.recovery import INDEX_NAME
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import DATA_FILE, LmdbStores
+    from vlsn.recover.recovery import INDEX_NAME
+    from vlsn.segments.directory import LOCK_NAME
 
     path = directory / INDEX_NAME
     running = PosixDisk().is_locked(str(directory / LOCK_NAME))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Final
 
-from vlsn.batch import ENTRY_OVERHEAD_BYTES
 from vlsn.errors import BadBody, TooLarge
+from vlsn.format.batch import ENTRY_OVERHEAD_BYTES
 from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KIB, MIB, SEGMENT_BYTES_MIN
 
 READ_BYTES: Final = MIB

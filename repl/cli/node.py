@@ -13,7 +13,7 @@ import click
 
 from repl import config
 from repl.config import ENVIRONMENT_PREFIX, NODE_SETTINGS
-from repl.lifeline import PID_FILE, tie_to_parent, write_pid
+from repl.node.lifeline import PID_FILE, tie_to_parent, write_pid
 
 
 def _flag(name: str) -> click.Option:
@@ -38,15 +38,15 @@ def _run(config_path: Path | None, **flags: Any) -> int:
     settings = config.load_node_config(path=config_path, flags=given)
     if not tied:
         _take_over_pid_file(settings.dir)
-    from repl.process import run_node
+    from repl.node.process import run_node
 
     return run_node(settings)
 
 
 def _take_over_pid_file(directory: Path) -> None:
     """A cluster's node that is started again by hand: its pid file is to name this process."""
-    from vlsn.directory import LOCK_NAME
-    from vlsn.disk import PosixDisk
+    from vlsn.real.disk import PosixDisk
+    from vlsn.segments.directory import LOCK_NAME
 
     if (directory / PID_FILE).exists() and not PosixDisk().is_locked(str(directory / LOCK_NAME)):
         write_pid(directory, os.getpid())

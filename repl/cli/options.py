@@ -139,8 +139,8 @@ def timeout_option(function: F) -> F:
 
 def require_log(directory: Path) -> None:
     """Raises ``BadArgument`` where no node has ever been, ``WrongVersion`` where a later one has."""
-    from vlsn.disk import PosixDisk
-    from vlsn.versions import check_versions
+    from vlsn.real.disk import PosixDisk
+    from vlsn.recover.versions import check_versions
 
     if not (directory / "node.id").exists() and not any(directory.glob("*.vlog")):
         inside = sorted(each.parent.name for each in directory.glob("*/node.id"))

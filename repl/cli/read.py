@@ -17,7 +17,7 @@ from repl.cli.signals import run
 
 if TYPE_CHECKING:
     from repl.client.connect import Client
-    from vlsn.block import Entry
+    from vlsn.format.block import Entry
 
 
 @click.command(cls=Command)
@@ -85,9 +85,9 @@ def _read_directory(
     directory: Path, begin: Place | None, upto: Place | None, all_kinds: bool, undurable: bool, chosen: Chosen
 ) -> None:
     require_log(directory)
-    from vlsn.disk import PosixDisk
-    from vlsn.lmdb_store import LmdbStores
-    from vlsn.stopped import StoppedLog
+    from vlsn.offline.stopped_log import StoppedLog
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
 
     log = StoppedLog(PosixDisk(), LmdbStores(), str(directory))
     first, last = begin.vlsn if begin is not None else 0, upto.vlsn if upto is not None else 0

@@ -13,8 +13,8 @@ from repl.cli.options import Command, json_option, require_log
 from repl.cli.report import print_json, several, size
 
 if TYPE_CHECKING:
-    from vlsn.nodefile import NodeRecord
-    from vlsn.truncate import Floor, Loss
+    from vlsn.offline.truncate import Floor, Loss
+    from vlsn.state.node_file import NodeRecord
 
 
 @click.command(cls=Command)
@@ -38,9 +38,9 @@ def truncate(directory: Path, after: int | None, accept_floor: bool, yes: bool, 
 
 
 def _cut(directory: Path, after: int, *, yes: bool, as_json: bool) -> int:
-    from vlsn.disk import PosixDisk
-    from vlsn.lmdb_store import LmdbStores
-    from vlsn.truncate import loss_of
+    from vlsn.offline.truncate import loss_of
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
 
     loss = loss_of(PosixDisk(), LmdbStores(), str(directory), after)
     if not as_json:
@@ -56,12 +56,12 @@ def _cut(directory: Path, after: int, *, yes: bool, as_json: bool) -> int:
 
 
 def _truncate(directory: Path, after: int) -> None:
-    from vlsn.clock import SystemClock, SystemRandom
-    from vlsn.disk import PosixDisk
-    from vlsn.lmdb_store import LmdbStores
+    from vlsn.offline.truncate import Truncation
+    from vlsn.real.clock import SystemClock, SystemRandom
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
+    from vlsn.real.threads import CallerThreads
     from vlsn.seams import Seams
-    from vlsn.threads import CallerThreads
-    from vlsn.truncate import Truncation
 
     ended: Future[NodeRecord] = Future()
     seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), CallerThreads(), LmdbStores())
@@ -99,9 +99,9 @@ def _lines(directory: Path, loss: Loss, *, done: bool) -> list[str]:
 
 
 def _lift(directory: Path, *, yes: bool, as_json: bool) -> int:
-    from vlsn.disk import PosixDisk
-    from vlsn.lmdb_store import LmdbStores
-    from vlsn.truncate import accept_floor, floor_of
+    from vlsn.offline.truncate import accept_floor, floor_of
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
 
     floor = floor_of(PosixDisk(), LmdbStores(), str(directory))
     if yes and floor.holds:

@@ -15,7 +15,7 @@ from repl.cli.options import Command, json_option, require_log
 from repl.cli.report import print_json, several, size
 
 if TYPE_CHECKING:
-    from vlsn.verify_report import VerifyReport
+    from vlsn.verify.report import VerifyReport
 
 FINDINGS_SHOWN = 50
 
@@ -30,10 +30,10 @@ def verify(directory: Path, as_json: bool, live: bool) -> int:
     A torn tail, and an index behind the log, are normal after a crash: reported, exit status 0.
     So is one unreadable slot of node.id, a note: the other one says the same.
     """
-    from vlsn.disk import PosixDisk
-    from vlsn.lmdb_store import LmdbStores
-    from vlsn.threads import ReadAhead
-    from vlsn.verify import verify as run
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
+    from vlsn.real.threads import ReadAhead
+    from vlsn.verify.verify import verify as run
 
     require_log(directory)
     with _bar() as progress:

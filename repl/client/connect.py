@@ -23,13 +23,13 @@ from repl.client.produce import Producer
 from repl.client.tail import DURABLE, Page, Reader
 from repl.config import split_urls
 from repl.http.types import Network
-from vlsn.block import Entry
-from vlsn.clock import SystemRandom
+from vlsn.embedded.forks import tell_of_forks
+from vlsn.embedded.owned_values import owned_keys, owned_list
 from vlsn.errors import BadArgument, LogClosed
-from vlsn.forks import tell_of_forks
+from vlsn.format.block import Entry
+from vlsn.format.producer_columns import SEQUENCE_MAX
 from vlsn.ids import NUMBER_MAX, U64_MAX
-from vlsn.owned import owned_keys, owned_list
-from vlsn.produced import SEQUENCE_MAX
+from vlsn.real.clock import SystemRandom
 from vlsn.seams import Buffer
 
 FORKED = "the client was opened before this process was forked; connect again behind the fork"

@@ -18,7 +18,7 @@ import msgspec
 from repl.http import problem
 from repl.http.types import Network
 from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError
-from vlsn.records import JSON_FAULTS
+from vlsn.format.records import JSON_FAULTS
 
 STATUS_TIMEOUT_S = 2.0
 CALLERS_AT_ONCE_MAX = 16

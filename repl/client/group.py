@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from repl.api import Acks
-from repl.produce import Answer
-from vlsn.batch import BATCH_BYTES, encode_parts, of_producer
+from repl.produce_messages import Answer
+from vlsn.embedded.owned_values import owned
 from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, VlsnLogError
+from vlsn.format.batch import BATCH_BYTES, encode_parts, of_producer
+from vlsn.format.producer_columns import PRODUCER_BYTES
 from vlsn.limits import BLOCK_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
-from vlsn.owned import owned
-from vlsn.produced import PRODUCER_BYTES
 from vlsn.seams import Buffer
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
 from repl.http.types import Network
-from repl.produce import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
+from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
 from vlsn.errors import (
     BadBody,
     LogClosed,
@@ -40,8 +40,8 @@ from vlsn.errors import (
     Unreachable,
     VlsnLogError,
 )
+from vlsn.format.records import JSON_FAULTS
 from vlsn.limits import PRODUCER_REMEMBERED_MAX
-from vlsn.records import JSON_FAULTS
 from vlsn.seams import Channel, Random
 from vlsn.together import failure_of, together
 

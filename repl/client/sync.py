@@ -17,10 +17,10 @@ from typing import Any, Self, TypeVar
 from repl.api import Acks, Appended
 from repl.client.connect import FORKED, Client, connect
 from repl.client.tail import DURABLE, Page
-from vlsn.block import Entry
+from vlsn.embedded.forks import tell_of_forks
+from vlsn.embedded.owned_values import owned_keys, owned_list
 from vlsn.errors import LogClosed
-from vlsn.forks import tell_of_forks
-from vlsn.owned import owned_keys, owned_list
+from vlsn.format.block import Entry
 from vlsn.seams import Buffer
 
 T = TypeVar("T")

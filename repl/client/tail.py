@@ -24,13 +24,13 @@ from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import problem
 from repl.http.types import Network
-from vlsn import block
-from vlsn.block import Entry, EntryKind
 from vlsn.errors import BadArgument, BadBody, NotFound, NotInLog, Trimmed, UnsupportedType, VlsnLogError
+from vlsn.format import block
+from vlsn.format.block import Entry, EntryKind
+from vlsn.format.feed_messages import Number
+from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import padded
-from vlsn.producers import ProducerPlace
-from vlsn.records import JSON_FAULTS
-from vlsn.stream import Number
+from vlsn.state.producers import ProducerPlace
 from vlsn.together import failure_of
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from repl.http.append import redirect
 from repl.http.limits import PEER_BODY_BYTES_MAX
 from repl.http.types import Request, Response
 from vlsn.errors import BadBody
-from vlsn.records import JSON_FAULTS
+from vlsn.format.records import JSON_FAULTS
 
 _NONE: frozenset[str] = frozenset()
 _CLEAN = frozenset({"dry_run"})

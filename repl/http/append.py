@@ -21,10 +21,10 @@ from repl.api import Acks, Appended, NodeApi, Pending
 from repl.http import ndjson, problem, query
 from repl.http.limits import TIMEOUT_S_MAX, AppendLimits, Budget
 from repl.http.types import Answer, Leave, Request, Response, Start, in_time
-from vlsn import batch
 from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
-from vlsn.produced import SEQUENCE_MAX
-from vlsn.seal import Submission, Values, values_of
+from vlsn.format import batch
+from vlsn.format.producer_columns import SEQUENCE_MAX
+from vlsn.format.seal import Submission, Values, values_of
 from vlsn.seams import Buffer
 
 T = TypeVar("T")

@@ -16,11 +16,11 @@ from repl.http import query
 from repl.http.limits import FEEDS_MAX, Budget
 from repl.http.types import Request, Upgrade
 from vlsn.errors import BadArgument
+from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term, is_name
 from vlsn.levels import Levels, read_levels
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
-from vlsn.stream import STORED_TERM_MAX
 
 MESSAGE_FROM_REPLICA_BYTES_MAX = MIB
 """SYNCUP with its term runs is the largest."""

@@ -23,8 +23,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from vlsn.block import Entry, EntryKind
 from vlsn.errors import BadBody, TooLarge
+from vlsn.format.block import Entry, EntryKind
 from vlsn.limits import BATCH_ENTRIES_MAX, KIB
 
 CONTENT_TYPE = "application/x-ndjson"

@@ -15,7 +15,7 @@ import msgspec
 from repl.http.limits import RETRY_AFTER_S
 from repl.http.types import Response
 from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed, VlsnLogError, by_slug
-from vlsn.records import JSON_FAULTS
+from vlsn.format.records import JSON_FAULTS
 
 CONTENT_TYPE = "application/problem+json"
 DETAIL_BYTES_MAX = 600

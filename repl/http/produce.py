@@ -1,4 +1,4 @@
-"""``WS /v1/produce``: pipelined batches of one producer, answered in their order (messages: ``repl/produce.py``).
+"""``WS /v1/produce``: pipelined batches of one producer, answered in order (``repl/produce_messages.py``).
 
     receive ─► decode ─► node.submit            no task and no queue between these three
     done ─► the request's slot ─► one message with every answer at the head of the line that is known
@@ -25,7 +25,7 @@ from repl.http.feed import require_upgrade
 from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, AppendLimits, Budget
 from repl.http.line import Line
 from repl.http.types import Request, Response, Upgrade
-from repl.produce import (
+from repl.produce_messages import (
     REQUEST_MESSAGE_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     Asked,
@@ -34,7 +34,7 @@ from repl.produce import (
     refused_answer,
 )
 from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError
-from vlsn.seal import Submission
+from vlsn.format.seal import Submission
 from vlsn.seams import Channel
 from vlsn.together import together
 

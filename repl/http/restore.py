@@ -14,12 +14,12 @@ from repl.api import NodeApi
 from repl.http import query
 from repl.http.limits import PEER_BODY_BYTES_MAX, RESTORE_RANGES_MAX, STATE_RECORDS_MAX, Budget
 from repl.http.types import Request, Response
-from vlsn.checksum import crc
 from vlsn.errors import BadArgument, BadBody
+from vlsn.format.checksum import crc
+from vlsn.format.records import JSON_FAULTS
+from vlsn.format.segment import NUMBER_MAX
 from vlsn.limits import RESTORE_RANGE_BYTES_MAX, SEGMENT_BYTES_MAX
-from vlsn.offer import RECORD
-from vlsn.records import JSON_FAULTS
-from vlsn.segment import NUMBER_MAX
+from vlsn.repair.restore_messages import RECORD
 
 CRC_FIELD = "Vlsnlog-Crc32c"
 GENERATION_FIELD = "Vlsnlog-Generation"

@@ -13,7 +13,7 @@ from vlsn.ids import Vlsn, lsn
 from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import SEGMENT_BYTES
-from vlsn.lmdb_store import LmdbStores
+from vlsn.real.lmdb_store import LmdbStores
 
 VLSNS = 700_000
 

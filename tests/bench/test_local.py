@@ -11,10 +11,10 @@ from repl.bench.local.fill import block_runs
 from repl.bench.local.report import Figure, lines
 from repl.bench.local.works import LocalBench
 from vlsn import Log
-from vlsn.block import decode, entries
-from vlsn.disk import PosixDisk
-from vlsn.lmdb_store import LmdbStores
-from vlsn.verify import verify
+from vlsn.format.block import decode, entries
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.verify.verify import verify
 
 
 def test_a_figure_is_the_median_of_its_rounds_against_that_of_its_ceilings() -> None:

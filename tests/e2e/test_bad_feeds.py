@@ -14,11 +14,7 @@ from repl.http.feed import encode_hello
 from tests.e2e.calls import UPGRADE, Answer, call
 from tests.e2e.group import Group
 from tests.e2e.sockets import tell, until_closed, websocket
-from vlsn import nodefile
-from vlsn.disk import PosixDisk
-from vlsn.ids import Incarnation, NodeName, Term
-from vlsn.nodefile import NodeRecord
-from vlsn.stream import (
+from vlsn.format.feed_messages import (
     Ack,
     Matchpoint,
     MessageType,
@@ -32,10 +28,14 @@ from vlsn.stream import (
     encode,
     message_type,
 )
+from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.real.disk import PosixDisk
+from vlsn.state import node_file
+from vlsn.state.node_file import NodeRecord
 
 
 def record(group: Group, name: str) -> NodeRecord:
-    return nodefile.read(PosixDisk(), str(group.path(name) / "node.id"))
+    return node_file.read(PosixDisk(), str(group.path(name) / "node.id"))
 
 
 def hello(group: Group, name: str, **changed: str) -> dict[str, str]:

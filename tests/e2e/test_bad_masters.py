@@ -17,22 +17,15 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from repl.founding import Answer
+from repl.group.founding import Answer
 from repl.http import problem
 from repl.http.types import Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
 from tests.e2e.group import Group
-from vlsn import nodefile
-from vlsn.block import EntryKind, decode_header
-from vlsn.checksum import crc
-from vlsn.disk import PosixDisk
-from vlsn.dump import dump_rows
 from vlsn.errors import ChannelClosed, Halted, NotMaster
-from vlsn.frame import FRAME, FRAME_BYTES
-from vlsn.lmdb_store import LmdbStores
-from vlsn.seal import Values, seal, seal_local
-from vlsn.seams import Channel
-from vlsn.stream import (
+from vlsn.format.block import EntryKind, decode_header
+from vlsn.format.checksum import crc
+from vlsn.format.feed_messages import (
     BLOCKS_HEADER,
     MESSAGE_BYTES_MAX,
     Ack,
@@ -49,6 +42,13 @@ from vlsn.stream import (
     encode,
     heartbeat_message,
 )
+from vlsn.format.frame import FRAME, FRAME_BYTES
+from vlsn.format.seal import Values, seal, seal_local
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.seams import Channel
+from vlsn.state import node_file
+from vlsn.verify.dump import dump_rows
 
 WAIT_S = 30.0
 
@@ -57,7 +57,7 @@ class StandIn:
     """Somebody at n1's address who feeds n2, and refuses everybody else."""
 
     def __init__(self, group: Group) -> None:
-        record = nodefile.read(PosixDisk(), str(group.path("n1") / "node.id"))
+        record = node_file.read(PosixDisk(), str(group.path("n1") / "node.id"))
         block = last_block(group)
         header = decode_header(block)
         self.term = record.term

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from repl.api import Acks
-from repl.produce import REQUEST, REQUEST_MESSAGE_BYTES_MAX, Answer, decode_answers, request_header
+from repl.produce_messages import REQUEST, REQUEST_MESSAGE_BYTES_MAX, Answer, decode_answers, request_header
 from tests.e2e.calls import call
 from tests.e2e.group import Group
 from tests.e2e.sockets import tell, until_closed, websocket
-from vlsn import batch
+from vlsn.format import batch
 
 GOOD = batch.encode([b"a", b"b"])
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.e2e.calls import BATCH, JSON, NDJSON, OCTETS, UPGRADE, Answer, call, connection, raw, raw_socket, whole
 from tests.e2e.group import Group
-from vlsn import batch
-from vlsn.batch import BATCH_BYTES
-from vlsn.checksum import crc
+from vlsn.format import batch
+from vlsn.format.batch import BATCH_BYTES
+from vlsn.format.checksum import crc
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, MIB
 
 VALUES = [b"first", b"second value", b"x"]

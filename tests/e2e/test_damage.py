@@ -17,8 +17,8 @@ from repl.cli.main import main
 from tests.e2e.calls import BLOCKS, OCTETS, call
 from tests.e2e.commands import run
 from tests.e2e.group import Group
-from vlsn.directory import survey
-from vlsn.disk import PosixDisk
+from vlsn.real.disk import PosixDisk
+from vlsn.segments.directory import survey
 
 FLIPS = 100
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from repl.client.tail import decode_blocks
 from tests.e2e.calls import BATCH, BLOCKS, call, raw_socket
 from tests.e2e.group import NAMES, Group
-from vlsn import batch
+from vlsn.format import batch
 
 MEMORY_BYTES_MAX = 300 * 10**6
 BODIES = 300
@@ -20,9 +20,11 @@ BODY = batch.encode([b"%-1000d" % number for number in range(1000)])
 
 
 def test_a_node_imports_neither_spark_nor_arrow(group: Group) -> None:
-    program = "import json, sys, repl.cli.main, repl.cli.node, repl.process; json.dump(sorted(sys.modules), sys.stdout)"
+    program = (
+        "import json, sys, repl.cli.main, repl.cli.node, repl.node.process; json.dump(sorted(sys.modules), sys.stdout)"
+    )
     loaded = json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
-    assert "repl.node" in loaded
+    assert "repl.node.node" in loaded
     assert {module.partition(".")[0] for module in loaded} & {"pyspark", "pyarrow", "py4j", "pandas"} == set()
     for name in NAMES:
         mapped = Path(f"/proc/{group.pid(name)}/maps").read_text()

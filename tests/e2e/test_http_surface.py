@@ -13,9 +13,9 @@ import pytest
 from repl.client.tail import decode_blocks
 from tests.e2e.calls import BATCH, BLOCKS, NDJSON, OCTETS, Answer, call, connection, raw_socket, send, whole
 from tests.e2e.group import NAMES, Group
-from vlsn import batch
+from vlsn.format import batch
+from vlsn.format.segment import FIRST_FRAME, SegmentHeader
 from vlsn.limits import ENTRY_BYTES_MAX, MIB
-from vlsn.segment import FIRST_FRAME, SegmentHeader
 
 STATUS_FIELDS = {
     *("group", "node", "state", "master", "term", "range", "dtvlsn", "checkpoint"),

@@ -19,14 +19,14 @@ import pytest
 
 from tests.e2e.commands import VLSNLOG, Ended, run_all
 from vlsn import Log, LogOptions
-from vlsn.checksum import crc
-from vlsn.disk import PosixDisk
-from vlsn.dump import DumpFilter, dump_rows
 from vlsn.errors import WrongVersion
-from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.index.stored import FIRST_KEY, RECORD_KEY
-from vlsn.lmdb_store import LmdbStores
-from vlsn.state import RECORD_KEY as STATE_KEY
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.state.state_store import RECORD_KEY as STATE_KEY
+from vlsn.verify.dump import DumpFilter, dump_rows
 
 ENTRIES = 40
 MAP_BYTES = 1 << 30

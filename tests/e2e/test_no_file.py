@@ -16,7 +16,7 @@ from tests.e2e.commands import VLSNLOG
 from tests.e2e.group import Group
 from vlsn import Log
 from vlsn.limits import MIB
-from vlsn.options import LogOptions
+from vlsn.state.options import LogOptions
 
 END_S = 60.0
 """On a busy machine; what hangs never ends."""
@@ -89,7 +89,7 @@ OPENED = [*((SEGMENT, kind) for kind in KINDS), *((name, "a FIFO") for name in F
 @pytest.mark.parametrize(("name", "kind"), OPENED)
 def test_an_embedded_log_refuses_to_open(whole: Path, tmp_path: Path, name: str, kind: str) -> None:
     directory = replaced(whole, tmp_path, name, kind)
-    script = f"from vlsn import Log; from vlsn.options import LogOptions; Log.open({str(directory)!r})"
+    script = f"from vlsn import Log; from vlsn.state.options import LogOptions; Log.open({str(directory)!r})"
     python = Path(VLSNLOG).with_name("python")
     ended = subprocess.run([python, "-c", script], capture_output=True, timeout=END_S, check=False)
     assert f"NoRegularFile: {directory / name} is {kind}".encode() in ended.stderr, ended

@@ -17,9 +17,9 @@ from repl.cli.main import main
 from tests.e2e.calls import BATCH, call
 from tests.e2e.commands import run_all
 from tests.e2e.group import NAMES, Group
-from vlsn import batch
-from vlsn.block import BLOCK_BYTES
-from vlsn.frame import FRAME, FRAME_BYTES
+from vlsn.format import batch
+from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.frame import FRAME, FRAME_BYTES
 
 MISSED = 40
 """Batches of 1 MiB that a replica misses: far more than the ring and a socket hold."""

@@ -12,9 +12,9 @@ from feeder.source import Mode
 from tests.feeder.test_source_rollback import inline
 from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import BadBody
+from vlsn.format.feed_messages import Ack, MessageType, Start, Syncup, ack_message, encode, message_type
 from vlsn.ids import Term, Vlsn
 from vlsn.seams import Buffer, Channel
-from vlsn.stream import Ack, MessageType, Start, Syncup, ack_message, encode, message_type
 
 
 class Replica(Channel):

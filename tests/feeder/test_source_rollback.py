@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from feeder.source import Mode, Source
-from tests.vlsn.crash_operations import Model, roll_back
 from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, put
-from vlsn import block as block_format
+from tests.vlsn.recover.crash_operations import Model, roll_back
+from vlsn.format import block as block_format
 from vlsn.ids import Vlsn
-from vlsn.reader import ReadRun
+from vlsn.segments.reader import ReadRun
 
 
 def inline(job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.syncup import matchpoint
-from vlsn.stream import Syncup, TermRun, check_syncup
+from vlsn.format.feed_messages import Syncup, TermRun, check_syncup
 
 
 def runs_of(terms: list[int]) -> list[TermRun]:

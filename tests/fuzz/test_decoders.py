@@ -19,18 +19,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repl import founding, produce
+from repl import produce_messages
 from repl.api import Acks
+from repl.group import founding
 from tests.golden.hex import golden
 from tests.vlsn.strategies import blocks, entry_lists, rebuilt, with_batch_header, with_block_header
-from vlsn import batch, block, frame, stream
-from vlsn.checksum import crc
 from vlsn.errors import BadBody, TooLarge, WrongVersion
-from vlsn.nodefile import NodeRecord
-from vlsn.records import CheckpointEnd, CheckpointStart, GroupEntry, RollbackEnd, RollbackStart, TermEntry
-from vlsn.seal import Values, seal
-from vlsn.segment import HEADER_PAGE, SegmentHeader
-from vlsn.sidecar import Sidecar
+from vlsn.format import batch, block, feed_messages, frame
+from vlsn.format.checksum import crc
+from vlsn.format.records import CheckpointEnd, CheckpointStart, GroupEntry, RollbackEnd, RollbackStart, TermEntry
+from vlsn.format.seal import Values, seal
+from vlsn.format.segment import HEADER_PAGE, SegmentHeader
+from vlsn.format.sidecar import Sidecar
+from vlsn.state.node_file import NodeRecord
 
 SALT, OFFSET = 0xDEADBEEF, 4096
 FIXED_COST_BYTES = 64 << 10
@@ -110,15 +111,15 @@ def blocks_of(counts: list[int]) -> bytes:
         values = Values([b"v" * (number % 7) for number in range(count)])
         found.append(seal([values], term=3, first_vlsn=first, dtvlsn=0, clock_us=1)[0].data)
         first += count
-    return stream.blocks_message(POSITION, found)
+    return feed_messages.blocks_message(POSITION, found)
 
 
 def blocks_again(data: bytes) -> bytes:
-    if stream.message_type(data) is not stream.MessageType.BLOCKS:
+    if feed_messages.message_type(data) is not feed_messages.MessageType.BLOCKS:
         raise BadBody("no BLOCKS")
-    position = stream.decode_position(data)
-    run = stream.split_blocks(data, expected_first=5, term_min=1, term_max=3)
-    return stream.blocks_message(position, run.blocks)
+    position = feed_messages.decode_position(data)
+    run = feed_messages.split_blocks(data, expected_first=5, term_min=1, term_max=3)
+    return feed_messages.blocks_message(position, run.blocks)
 
 
 def reseal_blocks(data: bytes) -> bytes:
@@ -130,19 +131,19 @@ def reseal_blocks(data: bytes) -> bytes:
 
 
 def heartbeat_again(data: bytes) -> bytes:
-    if stream.message_type(data) is not stream.MessageType.HEARTBEAT:
+    if feed_messages.message_type(data) is not feed_messages.MessageType.HEARTBEAT:
         raise BadBody("no HEARTBEAT")
-    return stream.heartbeat_message(stream.decode_position(data))
+    return feed_messages.heartbeat_message(feed_messages.decode_position(data))
 
 
 def json_message(message: Any) -> Format:
     def decoded(data: bytes) -> None:
-        value = stream.decode_json(data, type(message))
-        if isinstance(value, stream.Syncup):
-            stream.check_syncup(value)
-        assert stream.decode_json(stream.encode(value), type(message)) == value
+        value = feed_messages.decode_json(data, type(message))
+        if isinstance(value, feed_messages.Syncup):
+            feed_messages.check_syncup(value)
+        assert feed_messages.decode_json(feed_messages.encode(value), type(message)) == value
 
-    return Format(st.just(stream.encode(message)), decoded)
+    return Format(st.just(feed_messages.encode(message)), decoded)
 
 
 def answer_again(data: bytes) -> None:
@@ -152,28 +153,38 @@ def answer_again(data: bytes) -> None:
 
 
 def request_again(data: bytes) -> bytes:
-    id, acks, timeout_ms, born, batch_at = produce.decode_request(data)
-    return produce.request_header(id, acks, timeout_ms, born) + data[batch_at:]
+    id, acks, timeout_ms, born, batch_at = produce_messages.decode_request(data)
+    return produce_messages.request_header(id, acks, timeout_ms, born) + data[batch_at:]
 
 
-POSITION = stream.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
+POSITION = feed_messages.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
 ANSWER = founding.Answer(
     group="g", name="n2", incarnation="0" * 16, process="1" * 16, term=3, empty=False, last_term=3, last=9
 )
 FORMATS = {
     "BLOCKS": Format(st.lists(st.integers(1, 9), min_size=1, max_size=20).map(blocks_of), blocks_again, reseal_blocks),
-    "HEARTBEAT": Format(st.just(stream.heartbeat_message(POSITION)), heartbeat_again),
+    "HEARTBEAT": Format(st.just(feed_messages.heartbeat_message(POSITION)), heartbeat_again),
     "ACK": Format(
-        st.just(stream.ack_message(stream.Ack(4, 10, 9))), lambda data: stream.ack_message(stream.decode_ack(data))
+        st.just(feed_messages.ack_message(feed_messages.Ack(4, 10, 9))),
+        lambda data: feed_messages.ack_message(feed_messages.decode_ack(data)),
     ),
-    "ROUND": Format(st.just(stream.round_message(4, 9)), lambda data: stream.round_message(*stream.decode_round(data))),
-    "SYNCUP": json_message(stream.Syncup(1, 9, 9, 3, [stream.TermRun(1, 1, 4), stream.TermRun(3, 5, 9)])),
-    "MATCHPOINT": json_message(stream.Matchpoint(9, 3, term=3, block_first=5, crc32c=7, crc32=8)),
-    "START": json_message(stream.Start(10)),
-    "REFUSE": json_message(stream.Refuse("stale-term", "no")),
+    "ROUND": Format(
+        st.just(feed_messages.round_message(4, 9)),
+        lambda data: feed_messages.round_message(*feed_messages.decode_round(data)),
+    ),
+    "SYNCUP": json_message(
+        feed_messages.Syncup(1, 9, 9, 3, [feed_messages.TermRun(1, 1, 4), feed_messages.TermRun(3, 5, 9)])
+    ),
+    "MATCHPOINT": json_message(feed_messages.Matchpoint(9, 3, term=3, block_first=5, crc32c=7, crc32=8)),
+    "START": json_message(feed_messages.Start(10)),
+    "REFUSE": json_message(feed_messages.Refuse("stale-term", "no")),
     "answer to a hello": Format(st.just(msgspec.json.encode(ANSWER)), answer_again),
-    "producer's request": Format(st.just(produce.request_header(7, Acks.ALL, 9, 60) + b"batch"), request_again),
-    "produce request": Format(st.just(produce.request_header(7, Acks.MAJORITY, 10_000) + b"batch"), request_again),
+    "producer's request": Format(
+        st.just(produce_messages.request_header(7, Acks.ALL, 9, 60) + b"batch"), request_again
+    ),
+    "produce request": Format(
+        st.just(produce_messages.request_header(7, Acks.MAJORITY, 10_000) + b"batch"), request_again
+    ),
     "block": Format(blocks(), rebuilt, with_block_header),
     "batch": Format(
         entry_lists().map(lambda drawn: batch.encode(*drawn)),

@@ -22,17 +22,19 @@ from tests.fakes.disk import FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.fakes.seeds import seeds
 from tests.vlsn.builder import SEGMENT_BYTES, LogBuilder
-from vlsn import Log, nodefile, scan
-from vlsn.checksum import crc
-from vlsn.dump import DumpFilter, dump_rows
+from vlsn import Log
 from vlsn.errors import VlsnLogError, WrongVersion
-from vlsn.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind
+from vlsn.format import scan
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind
+from vlsn.format.segment import FIRST_FRAME
 from vlsn.ids import Lsn, Term, Vlsn, lsn
-from vlsn.nodefile import NodeRecord
-from vlsn.segment import FIRST_FRAME
-from vlsn.state import IdleEnd, StateStore
-from vlsn.truncate import loss_of
-from vlsn.verify import verify
+from vlsn.offline.truncate import loss_of
+from vlsn.state import node_file
+from vlsn.state.node_file import NodeRecord
+from vlsn.state.state_store import IdleEnd, StateStore
+from vlsn.verify.dump import DumpFilter, dump_rows
+from vlsn.verify.verify import verify
 
 Harm = Callable[[Random, bytearray], bytearray]
 PEAK_BYTES_MAX = 24 * SEGMENT_BYTES + (8 << 20)
@@ -117,7 +119,7 @@ def log_of(rng: Random) -> LogBuilder:
         elif step == 3:
             built.roll(built.piece.header.number + rng.randint(1, 3))
     built.write(sidecars=True)
-    nodefile.create(built.disk, "/d/node.id", NodeRecord(group="g", node="n1", incarnation=7, term=9)).close()
+    node_file.create(built.disk, "/d/node.id", NodeRecord(group="g", node="n1", incarnation=7, term=9)).close()
     return built
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from vlsn import Log, nodefile
-from vlsn.disk import PosixDisk
-from vlsn.lmdb_store import LmdbStores
-from vlsn.state import RECORD_KEY, StateStore
-from vlsn.verify import verify
+from vlsn import Log
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.state import node_file
+from vlsn.state.state_store import RECORD_KEY, StateStore
+from vlsn.verify.verify import verify
 
 HERE = Path(__file__).parent
 VALUES = [*(b"entry %d" % number for number in range(20)), b"keyed", b"in the second segment", b"behind the checkpoint"]
@@ -46,4 +47,4 @@ def test_what_says_nothing_of_a_level_is_of_level_1(directory: str) -> None:
     record = StateStore(store).record()
     assert record is not None and (record.level, record.level_vlsn) == (1, 0)
     store.close()
-    assert nodefile.read(PosixDisk(), f"{directory}/node.id").level == 1
+    assert node_file.read(PosixDisk(), f"{directory}/node.id").level == 1

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from tests.golden.hex import GOLDEN, golden
-from vlsn import batch, block, frame, nodefile, records, restore_marker, seal, segment, sidecar
-from vlsn.block import EntryKind
-from vlsn.columns import Columns, offsets_of
+from vlsn.format import batch, block, frame, records, seal, segment, sidecar
+from vlsn.format.block import EntryKind
+from vlsn.format.columns import Columns, offsets_of
 from vlsn.ids import Term, Vlsn
 from vlsn.index import bucket, stored
 from vlsn.index.range import VlsnRange
+from vlsn.segments import restore_marker
+from vlsn.state import node_file
 
 CLOCK_US = 1_700_000_000_000_000
 SALT = 0xDEADBEEF
@@ -41,7 +43,7 @@ STANDBY = segment.SegmentHeader(
     size=1 << 16,
     created_us=CLOCK_US,
 )
-NODE = nodefile.NodeRecord(
+NODE = node_file.NodeRecord(
     group="demo",
     node="n1",
     incarnation=0xFEDCBA9876543210,

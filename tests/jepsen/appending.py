@@ -16,7 +16,7 @@ import threading
 
 from vlsn import Log
 from vlsn.errors import VlsnLogError
-from vlsn.options import LogOptions
+from vlsn.state.options import LogOptions
 
 OPTIONS = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=96 << 10)
 

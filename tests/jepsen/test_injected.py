@@ -22,9 +22,9 @@ from harness.syscalls import may_trace, wait_traced
 
 from repl.cluster import free_base_port
 from vlsn import Log
-from vlsn.disk import PosixDisk
-from vlsn.lmdb_store import LmdbStores
-from vlsn.verify import verify
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.verify.verify import verify
 
 pytestmark = [
     pytest.mark.real,

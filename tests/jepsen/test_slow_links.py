@@ -16,7 +16,7 @@ from harness.group.nodes import Group, make_group
 from repl.client.connect import real_network
 from repl.http.types import Network
 from tests.e2e.calls import BATCH, call
-from vlsn import batch
+from vlsn.format import batch
 from vlsn.limits import KIB, MIB
 
 pytestmark = pytest.mark.real

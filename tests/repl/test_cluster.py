@@ -21,8 +21,8 @@ from repl import connect_sync
 from repl.cluster import Cluster, Node, NodeEnded, ending_with, free_base_port, prepare
 from repl.config import load_node_config
 from repl.net.network import AiohttpNetwork
-from vlsn.disk import PosixDisk
 from vlsn.errors import BadArgument
+from vlsn.real.disk import PosixDisk
 
 WAIT_S = 120.0
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from repl.events import ERRORS, KINDS, RECENT, REPEATING, RING, WARNINGS, Events, level_of
-from repl.logging_format import JsonLines
+from repl.node.logging_format import JsonLines
 
 
 def test_events_are_numbered_and_told_from_any_on() -> None:

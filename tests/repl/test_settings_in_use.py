@@ -20,8 +20,8 @@ from tests.repl.http.calls import BATCH, NDJSON, OCTETS, call
 from tests.repl.http.memory_node import MemoryNode
 from tests.seam.nodes import Group
 from tests.vlsn.logs import SMALL, Machine, Opened
-from vlsn import batch
-from vlsn.options import LogOptions
+from vlsn.format import batch
+from vlsn.state.options import LogOptions
 
 PRODUCT = ("vlsn", "feeder", "replica", "repl")
 ROOT = Path(__file__).parents[2]

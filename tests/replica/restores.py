@@ -12,12 +12,12 @@ from replica.restore import Progress, Transfer
 from replica.unpack import Unpacked
 from tests.vlsn.logs import SMALL, Machine, Opened
 from vlsn.errors import LogFailed
+from vlsn.format.segment import segment_name
 from vlsn.ids import Term, Vlsn
-from vlsn.local import LocalLog
-from vlsn.offer import Offer, RestoreAsk
-from vlsn.recovery import recover
-from vlsn.restoring import Restart, RestoreListener
-from vlsn.segment import segment_name
+from vlsn.recover.recovery import recover
+from vlsn.repair.restore import Restart, RestoreListener
+from vlsn.repair.restore_messages import Offer, RestoreAsk
+from vlsn.write.local_log import LocalLog
 
 
 class Provider:
@@ -73,7 +73,7 @@ def open_restoring(machine: Machine) -> LocalLog:
 
 
 async def restore(machine: Machine, provider: Provider, *, end: tuple[int, int] | None) -> LocalLog:
-    """Begins or goes on, to the end.  As ``repl.restoring.Restoration.run``; the log that was restored, closed."""
+    """Begins or goes on, to the end.  As ``repl.repair.restoring.Restoration.run``; the log, closed."""
     restart = restart_of(machine)
     if restart.begun() is None:
         restart.begin(Vlsn(provider.opened.log.range.first - 1), "a test", end=end)

@@ -13,10 +13,7 @@ from replica.feed import ReplicaFeed
 from replica.syncup import matchpoint_of
 from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
-from vlsn.ids import Term, Vlsn
-from vlsn.reader import LogReader, ReadRun
-from vlsn.seams import Buffer, Channel
-from vlsn.stream import (
+from vlsn.format.feed_messages import (
     Ack,
     Matchpoint,
     Position,
@@ -27,6 +24,9 @@ from vlsn.stream import (
     message_type,
     round_message,
 )
+from vlsn.ids import Term, Vlsn
+from vlsn.seams import Buffer, Channel
+from vlsn.segments.reader import LogReader, ReadRun
 
 
 class Master(Channel):

@@ -16,14 +16,14 @@ from replica.restore import Disagrees, agree, choose
 from tests.fakes.disk import StopHere
 from tests.replica.restores import Provider, open_restoring, restart_of, restore, run_restore, transfer
 from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, Waiting, put
-from vlsn.cleaning import CleaningReport
 from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
+from vlsn.format.feed_messages import TermRun
+from vlsn.format.seal import Values
 from vlsn.ids import Vlsn
-from vlsn.offer import Offer, RestoreAsk
-from vlsn.restore_marker import MARKER_NAME
-from vlsn.seal import Values
-from vlsn.stream import TermRun
-from vlsn.verify import verify
+from vlsn.repair.restore_messages import Offer, RestoreAsk
+from vlsn.segments.restore_marker import MARKER_NAME
+from vlsn.verify.verify import verify
+from vlsn.write.cleaning import CleaningReport
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ
 ENDS = ("kill", "power_cut", "torn")

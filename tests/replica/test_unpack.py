@@ -10,7 +10,7 @@ from replica.unpack import unpack
 from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder
 from vlsn.errors import BadBody
-from vlsn.segment import FIRST_FRAME
+from vlsn.format.segment import FIRST_FRAME
 
 Steps = st.lists(
     st.one_of(

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from repl.config import NodeConfig
-from repl.node import Node
+from repl.node.node import Node
 from tests.fakes.disk import StopHere
 from tests.fakes.machine import Machine
 from tests.fakes.net import FakeNet

@@ -13,9 +13,9 @@ from tests.fakes.disk import Call
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told
+from vlsn.format.feed_messages import Ack
 from vlsn.ids import Incarnation, NodeName, Vlsn
 from vlsn.seams import Buffer, Channel
-from vlsn.stream import Ack
 
 SLOW_S = 0.8
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.disk import FakeDisk
-from vlsn.disk import IOV_MAX, PosixDisk
 from vlsn.errors import LogInUse, NoRegularFile
+from vlsn.real.disk import IOV_MAX, PosixDisk
 from vlsn.seams import Buffer, Disk
 
 
@@ -354,7 +354,7 @@ def test_calls_that_the_kernel_ends_early_are_gone_on_with(tmp_path: Path, monke
 
 def test_a_lock_ends_with_its_process_and_asking_does_not_take_it(tmp_path: Path) -> None:
     disk, path = PosixDisk(), str(tmp_path / "LOCK")
-    hold = f"from vlsn.disk import PosixDisk; held = PosixDisk().lock({path!r}); print(1, flush=True); input()"
+    hold = f"from vlsn.real.disk import PosixDisk; held = PosixDisk().lock({path!r}); print(1, flush=True); input()"
     holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with holder:
         assert holder.stdout is not None

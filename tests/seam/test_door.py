@@ -12,9 +12,9 @@ from replica import feed
 from replica.syncup import describe
 from tests.fakes.loop import run
 from tests.seam.nodes import JSON, Group
+from vlsn.format.feed_messages import Syncup, TermRun
 from vlsn.ids import Term
 from vlsn.index.range import VlsnRange
-from vlsn.stream import Syncup, TermRun
 
 SLOW_S = (0.4, 0.4)
 

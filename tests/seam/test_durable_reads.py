@@ -9,7 +9,7 @@ from repl.http.read import BLOCKS
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told
-from vlsn.block import decode_header
+from vlsn.format.block import decode_header
 from vlsn.ids import padded
 
 HEADER_BYTES = 64

@@ -14,8 +14,8 @@ from repl.cli.append import STARTING_S, require_a_node
 from repl.client.connect import Client
 from tests.fakes.loop import VirtualLoop, run
 from tests.seam.nodes import Group
-from vlsn.block import Entry
 from vlsn.errors import NotInLog, OutcomeUnknown, Unreachable
+from vlsn.format.block import Entry
 
 WRITERS = 4
 

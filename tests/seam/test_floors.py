@@ -8,9 +8,9 @@ import pytest
 
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
-from vlsn.block import BLOCK_BYTES
-from vlsn.dump import DumpFilter, dump_rows
-from vlsn.frame import FRAME_BYTES
+from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.verify.dump import DumpFilter, dump_rows
 
 
 async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:

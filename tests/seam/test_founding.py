@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
-from vlsn.block import EntryKind
+from vlsn.format.block import EntryKind
 
 
 async def founded(seed: int, victim: str, stop_at: int | None, *, power: bool) -> int:

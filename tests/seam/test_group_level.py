@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from repl.leading import Leading
-from repl.raising import raise_level
+from repl.lead.leading import Leading
+from repl.lead.level_raising import raise_level
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG, CLEANS, Group
 from tests.seam.test_membership import fed
-from vlsn import nodefile
-from vlsn.block import EntryKind
 from vlsn.errors import BadArgument, VlsnLogError, WrongVersion
+from vlsn.format.block import EntryKind
+from vlsn.format.records import CommitEntry, Settings
 from vlsn.levels import Levels
-from vlsn.local import LocalLog
-from vlsn.records import CommitEntry, Settings
+from vlsn.state import node_file
+from vlsn.write.local_log import LocalLog
 
 BOTH = Levels(1, 2)
 RAISE = CommitEntry(set=Settings(level=2)).encode()
@@ -52,7 +52,7 @@ def log(group: Group, name: str) -> LocalLog:
 
 def promised(group: Group, name: str) -> int:
     """What its node file says, as the disk has it."""
-    return nodefile.read(group.machines[name].disk, f"/{name}/node.id").level
+    return node_file.read(group.machines[name].disk, f"/{name}/node.id").level
 
 
 def bytes_of(group: Group, name: str) -> dict[str, bytes]:

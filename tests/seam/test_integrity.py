@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.integrity import Verdict, weigh
+from repl.repair.integrity import Verdict, weigh
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_mending import place
-from vlsn import block as block_format
-from vlsn.checksum import crc
-from vlsn.frame import FRAME_BYTES, FrameKind, build_header, decode_header
+from vlsn.format import block as block_format
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FrameKind, build_header, decode_header
+from vlsn.format.segment import SegmentHeader
 from vlsn.ids import NodeName
-from vlsn.segment import SegmentHeader
 
 NAMES = [NodeName(f"n{number}") for number in range(1, 6)]
 

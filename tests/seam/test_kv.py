@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.kv import FakeStores
 from vlsn.errors import Damaged, LogClosed, LogInUse
-from vlsn.lmdb_store import LmdbStores
+from vlsn.real.lmdb_store import LmdbStores
 from vlsn.seams import KeyValue, Stores
 
 MAP_BYTES = 1 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG, SEGMENT, Group
 from tests.seam.test_membership import fed
-from vlsn.checksum import crc
 from vlsn.errors import WrongVersion
-from vlsn.frame import FRAME_BYTES
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.levels import Levels
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from repl.founding import DISCOVERY, Question, read_answer
+from repl.group.founding import DISCOVERY, Question, read_answer
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.seam.test_membership import fed, ordered, told
-from vlsn.segment import segment_name
-from vlsn.stream import FEED_BYTES
+from vlsn.format.feed_messages import FEED_BYTES
+from vlsn.format.segment import segment_name
 
 
 async def cleaned(seed: int) -> Group:

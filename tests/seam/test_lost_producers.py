@@ -13,7 +13,7 @@ from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_lost_group import lose_state
 from tests.seam.test_membership import changed, fed
 from vlsn.ids import Vlsn
-from vlsn.producers import ProducersRecord
+from vlsn.state.producers import ProducersRecord
 
 LATER = 0xA
 """A producer with three submissions, all cleaned away."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from repl.claims import TERMS_AHEAD_MAX
+from repl.group.claims import TERMS_AHEAD_MAX
 from repl.http.types import Request, Response
 from tests.fakes.loop import run
 from tests.seam.nodes import JSON, Group
 from tests.seam.test_membership import changed, electable, fed, has_all, told
-from vlsn.nodefile import NodeRecord
-from vlsn.stream import STORED_TERM_MAX
+from vlsn.format.feed_messages import STORED_TERM_MAX
+from vlsn.state.node_file import NodeRecord
 
 
 async def grown(group: Group) -> tuple[str, str, str, dict[int, bytes]]:

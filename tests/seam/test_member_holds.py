@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
-from repl import peers
-from repl.founding import DISCOVERY, HoldPosition, read_answer
-from repl.member_holds import MemberHolds
+from repl.group import peers
+from repl.group.founding import DISCOVERY, HoldPosition, read_answer
+from repl.group.member_holds import MemberHolds
 from tests.fakes.loop import run
 from tests.seam.nodes import CLEANS, SEGMENT, Group
 from tests.seam.test_cleaning import append, first, status
@@ -18,9 +18,9 @@ from tests.seam.test_membership import electable, fed, joined, told
 from tests.seam.test_stalls import pause, resume
 from tests.vlsn.logs import Machine, Opened, Undurable
 from vlsn.errors import BadBody
-from vlsn.holds import Owner
+from vlsn.format.records import GroupEntry, Member
 from vlsn.ids import NodeName, Vlsn
-from vlsn.records import GroupEntry, Member
+from vlsn.state.holds import Owner
 
 
 async def master_changed(group: Group) -> None:

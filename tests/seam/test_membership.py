@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from repl.leading import Leading
+from repl.lead.leading import Leading
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 

@@ -11,14 +11,14 @@ from random import Random
 import msgspec
 import pytest
 
-from repl.membership import listed_as
+from repl.group.membership import listed_as
 from tests.fakes.loop import run
 from tests.fakes.machine import Image
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import ordered
 from vlsn.errors import VlsnLogError
-from vlsn.records import GroupEntry
+from vlsn.format.records import GroupEntry
 
 STEPS = 15
 OK = ("MASTER", "REPLICA")

@@ -14,11 +14,11 @@ from tests.fakes.seeds import seeds
 from tests.seam.nodes import SEGMENT, Group
 from tests.seam.test_restore import append
 from vlsn.errors import Damaged
-from vlsn.frame import FRAME_BYTES
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.segment import parse_segment_name, segment_name
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.limits import KIB
-from vlsn.segment import parse_segment_name, segment_name
-from vlsn.verify import verify
+from vlsn.verify.verify import verify
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": SEGMENT,

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from repl.images import NOTHING, Told, both
-from repl.members import TELL_S
-from repl.peers import answer_of, heard_in
+from repl.group.members import TELL_S
+from repl.group.old_images import NOTHING, Told, both
+from repl.group.peers import answer_of, heard_in
 from tests.fakes.loop import VirtualLoop, run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import changed, electable, fed, has_all, incarnation, listed, told
+from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Vlsn
-from vlsn.segment import FIRST_FRAME, segment_name
 
 
 async def started(seed: int) -> tuple[Group, dict[int, bytes]]:

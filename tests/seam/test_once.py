@@ -11,11 +11,11 @@ import pytest
 
 from repl.api import Acks
 from repl.http import problem
-from repl.produce import Answer, decode_answers, request_header
+from repl.produce_messages import Answer, decode_answers, request_header
 from tests.fakes.loop import VirtualLoop, run
 from tests.seam.nodes import Group
-from vlsn import batch
 from vlsn.errors import OutOfSequence
+from vlsn.format import batch
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX
 

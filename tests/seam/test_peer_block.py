@@ -9,7 +9,7 @@ import msgspec
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told
-from vlsn.block import decode_header
+from vlsn.format.block import decode_header
 from vlsn.ids import Vlsn
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from repl.api import Acks
 from repl.http import problem
-from repl.produce import Answer, decode_answers, request_header
+from repl.produce_messages import Answer, decode_answers, request_header
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
-from vlsn import batch
 from vlsn.errors import NotMaster
+from vlsn.format import batch
 
 
 @pytest.mark.parametrize("expires", [0, 1, 3])

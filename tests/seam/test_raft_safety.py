@@ -2,8 +2,8 @@
 
 Figure 3 of the paper names five properties; each has its test here, and what else the sections ask of elections, of
 followers that fail, of handing over and of nodes that come back.  The pure core's rules are in
-``tests/repl/test_election.py``, the commit rule in ``tests/feeder/test_acks.py``; ``tests/sim`` holds all of it against
-random schedules.
+``tests/repl/elect/test_raft.py``, the commit rule in ``tests/feeder/test_acks.py``; ``tests/sim`` holds all of it
+against random schedules.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
-from vlsn.block import decode_header
-from vlsn.local import LocalLog
+from vlsn.format.block import decode_header
+from vlsn.write.local_log import LocalLog
 
 
 def played(story: Callable[[Group], Awaitable[None]], seed: int, size: int = 3, **settings: Any) -> None:

@@ -19,8 +19,8 @@ from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.sim.logs import places
 from vlsn.ids import Vlsn
 from vlsn.limits import KIB
-from vlsn.offer import read_offer
-from vlsn.producers import Producers, ProducersRecord
+from vlsn.repair.restore_messages import read_offer
+from vlsn.state.producers import Producers, ProducersRecord
 
 SETTINGS: dict[str, Any] = {**CLEANS, "retention_bytes": 8 * SEGMENT, "hold_bytes_max": 4 * SEGMENT}
 

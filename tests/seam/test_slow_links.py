@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
-from vlsn import batch
+from vlsn.format import batch
 from vlsn.limits import KIB, MIB
 
 SETTINGS = {"segment_bytes": 24 * MIB, "checkpoint_bytes": 1 << 30}

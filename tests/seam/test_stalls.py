@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from repl.electing import UNSYNCED_MAX_S
+from repl.elect.electing import UNSYNCED_MAX_S
 from replica.feed import SILENCE_S
 from tests.fakes.disk import Call
 from tests.fakes.loop import VirtualLoop, run

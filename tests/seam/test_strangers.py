@@ -15,8 +15,8 @@ from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, incarnation
 from vlsn.errors import DuplicateFeed, StaleTerm
+from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term
-from vlsn.stream import STORED_TERM_MAX
 
 FAR = STORED_TERM_MAX
 MADE_UP = "00000000deadbeef"

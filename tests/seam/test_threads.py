@@ -18,8 +18,8 @@ from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.fakes.threads import FakeThreads, InlineThreads
 from vlsn.errors import LogClosed
+from vlsn.real.threads import CallerThreads, LoopThreads
 from vlsn.seams import Threads, Worker
-from vlsn.threads import CallerThreads, LoopThreads
 
 Body = Callable[[Threads], Awaitable[None]]
 RunBody = Callable[[Body], None]

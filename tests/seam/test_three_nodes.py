@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
-from vlsn.truncate import accept_floor
+from vlsn.offline.truncate import accept_floor
 
 
 async def story(seed: int) -> dict[str, object]:

@@ -12,11 +12,11 @@ from tests.fakes.loop import run
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import InlineThreads
 from tests.seam.nodes import Group
-from vlsn import nodefile
-from vlsn.nodefile import NodeRecord
+from vlsn.offline.truncate import Truncation, accept_floor, floor_of, loss_of
 from vlsn.seams import Seams
-from vlsn.truncate import Truncation, accept_floor, floor_of, loss_of
-from vlsn.verify import verify
+from vlsn.state import node_file
+from vlsn.state.node_file import NodeRecord
+from vlsn.verify.verify import verify
 
 
 def cut(group: Group, name: str, after: int) -> None:
@@ -78,7 +78,7 @@ def test_a_master_that_was_cut_does_not_lead_before_it_has_everything_back(accep
         told = await filled(group, 40)
         group.kill("n1")
         cut(group, "n1", 20)
-        assert nodefile.read(group.machines["n1"].disk, "/n1/node.id").floor_vlsn == max(told)
+        assert node_file.read(group.machines["n1"].disk, "/n1/node.id").floor_vlsn == max(told)
         if accepted:  # the floor is gone: it votes, and stands, with what it has; the others' logs are longer
             accept_floor(group.machines["n1"].disk, "/n1")
         await group.start("n1")

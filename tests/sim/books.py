@@ -7,7 +7,7 @@ Whoever has heard of a promise knows it for the life of its process.  An image o
     a vote that was told of, in its term
     a block that was acknowledged in its term, by name: not the VLSN alone
 
-none of which is asked of the product: its own rule (``repl/images.py``) is what these books judge.
+none of which is asked of the product: its own rule (``repl/group/old_images.py``) is what these books judge.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import msgspec
 
 from tests.sim.logs import Block
 from vlsn.errors import BadBody
-from vlsn.nodefile import NodeRecord
-from vlsn.records import GroupEntry
-from vlsn.stream import ACK, decode_ack
+from vlsn.format.feed_messages import ACK, decode_ack
+from vlsn.format.records import GroupEntry
+from vlsn.state.node_file import NodeRecord
 
 if TYPE_CHECKING:
     from tests.sim.group import SimGroup, SimNode
@@ -84,7 +84,7 @@ class Books:
 
     def said(self, speaker: str, listener: str, path: str, body: bytes) -> None:
         """An answer has arrived, at whom it was that asked.  A question proves nothing: anybody may have sent it, and
-        who hears it asks back (``repl/confirming.py``)."""
+        who hears it asks back (``repl/group/confirming.py``)."""
         if path not in (HELLO, VOTE) or listener not in self._group.nodes:
             return
         message: dict[str, Any] = msgspec.json.decode(body)

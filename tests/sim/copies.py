@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.sim.logs import Block, Medium, block_of
+from vlsn.format.records import GroupEntry
 from vlsn.ids import Vlsn
-from vlsn.records import GroupEntry
 
 if TYPE_CHECKING:
     from tests.sim.group import SimNode

@@ -14,7 +14,7 @@ from tests.fakes.threads import FakeWorker
 from tests.sim.logs import FIRST_FRAME, Block, places
 
 if TYPE_CHECKING:
-    from repl.node import Node
+    from repl.node.node import Node
     from tests.sim.nemesis import Nemesis, Table
 
 SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))

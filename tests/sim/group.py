@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from repl.config import NodeConfig
-from repl.node import Node
-from repl.service import NodeService
+from repl.node.node import Node
+from repl.node.service import NodeService
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
 from tests.sim.books import Books

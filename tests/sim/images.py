@@ -19,7 +19,7 @@ from tests.fakes.machine import Image
 from tests.sim.logs import Block, visible
 from tests.sim.terms import newest_record
 from tests.sim.ways import between
-from vlsn.nodefile import SLOT_BYTES, NodeRecord
+from vlsn.state.node_file import SLOT_BYTES, NodeRecord
 
 if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table

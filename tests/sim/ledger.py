@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.logs import Block
-from vlsn.block import EntryKind, decode_header, entries
-from vlsn.records import GroupEntry
+from vlsn.format.block import EntryKind, decode_header, entries
+from vlsn.format.records import GroupEntry
 
 if TYPE_CHECKING:
     from tests.sim.copies import Copy

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-import vlsn.producers
+import vlsn.state.producers
 from repl import connect
 from repl.api import Appended
 from repl.client.connect import Client
@@ -41,13 +41,13 @@ FEW_RATE = 0.3
 def few_producers(seed: int) -> Iterator[bool]:
     """The log forgets whom it has not heard of for long, in some seeds."""
     few = Random(f"few/{seed}").random() < FEW_RATE
-    limits = vlsn.producers.ProducerLimits
+    limits = vlsn.state.producers.ProducerLimits
     if few:
-        vlsn.producers.ProducerLimits = partial(limits, producers=FEW_PRODUCERS)  # type: ignore[assignment,misc]
+        vlsn.state.producers.ProducerLimits = partial(limits, producers=FEW_PRODUCERS)  # type: ignore[assignment,misc]
     try:
         yield few
     finally:
-        vlsn.producers.ProducerLimits = limits  # type: ignore[misc]
+        vlsn.state.producers.ProducerLimits = limits  # type: ignore[misc]
 
 
 class LibraryClient:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from tests.fakes.disk import FakeDisk
-from vlsn.checksum import crc
-from vlsn.segment import segment_name
+from vlsn.format.checksum import crc
+from vlsn.format.segment import segment_name
 
 Flips = Mapping[str, Mapping[int, int]]
 """By path and offset: what each byte was before rot struck it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from vlsn.errors import BadBody
-from vlsn.nodefile import SLOT_BYTES, NodeRecord
+from vlsn.state.node_file import SLOT_BYTES, NodeRecord
 
 if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis

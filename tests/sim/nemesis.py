@@ -24,7 +24,7 @@ from tests.sim.people import People
 from tests.sim.report import Report
 from tests.sim.strangers import Strangers
 from tests.sim.ways import Ways, between
-from vlsn.truncate import accept_floor
+from vlsn.offline.truncate import accept_floor
 
 Strike = Callable[[str], object]
 """Strikes a machine; False when there was nothing to strike."""

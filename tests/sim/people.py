@@ -15,7 +15,7 @@ import msgspec
 
 from tests.fakes.machine import Machine
 from vlsn.errors import VlsnLogError
-from vlsn.records import GroupEntry
+from vlsn.format.records import GroupEntry
 
 if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table

@@ -1,8 +1,8 @@
 """A stranger at the group's doors: hellos, votes, requests to stand and feeds in the name of members, or of nobody.
 
 What it says is made up or recorded from what nodes have told; it sends, and answers nothing.  A group takes terms,
-leads and names from members alone (``repl.claims``): no stored term comes near what a stranger tells, no node becomes
-another incarnation for it, and the group heals as it does in other seeds.
+leads and names from members alone (``repl.group.claims``): no stored term comes near what a stranger tells, no node
+becomes another incarnation for it, and the group heals as it does in other seeds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 from repl.api import FeedHello
 from repl.http.feed import encode_hello
 from vlsn.errors import VlsnLogError
+from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term
-from vlsn.stream import STORED_TERM_MAX
 
 if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vlsn.errors import BadBody
-from vlsn.nodefile import SLOT_BYTES, NodeRecord
+from vlsn.state.node_file import SLOT_BYTES, NodeRecord
 
 if TYPE_CHECKING:
     from tests.sim.group import SimNode

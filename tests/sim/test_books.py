@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.loop import run
 from tests.sim.books import may_miss
 from tests.sim.group import SimGroup, Violation
-from vlsn.records import GroupEntry, Member
+from vlsn.format.records import GroupEntry, Member
 
 
 def listed(names: str) -> GroupEntry:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from repl.node import Node
+from repl.node.node import Node
 from tests.fakes.machine import Machine
 from tests.sim import library, whole
 from tests.sim.clients import Clients
@@ -25,7 +25,7 @@ from tests.sim.group import SimGroup
 from tests.sim.logs import sound, visible
 from tests.sim.nemesis import Nemesis, Rot
 from tests.sim.report import OPERATIONS_MIN, Report
-from vlsn.verify import verify
+from vlsn.verify.verify import verify
 
 FAULTS_S = 60.0
 HEALS_S = 60.0

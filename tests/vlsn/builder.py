@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vlsn import block as block_format
-from vlsn.block import EntryKind
-from vlsn.frame import FLAG_AT, OVERMARKED, FrameKind, build_header
+from vlsn.format import block as block_format
+from vlsn.format.block import EntryKind
+from vlsn.format.frame import FLAG_AT, OVERMARKED, FrameKind, build_header
+from vlsn.format.records import CheckpointEnd, CheckpointFlag, CheckpointStart, RollbackEnd, RollbackStart
+from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, segment_name, sidecar_name
+from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.ids import Lsn, lsn, padded
-from vlsn.records import CheckpointEnd, CheckpointFlag, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.seams import Disk
-from vlsn.segment import FIRST_FRAME, SegmentHeader, SegmentState, segment_name, sidecar_name
-from vlsn.sidecar import Sidecar, content_crc
 
 SEGMENT_BYTES = 64 * 1024
 

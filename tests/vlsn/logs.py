@@ -10,18 +10,18 @@ from tests.fakes.disk import FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import InlineThreads
-from vlsn.block import EntryKind
 from vlsn.errors import LogFailed, NoSpace, VlsnLogError
+from vlsn.format.block import EntryKind
+from vlsn.format.records import TermEntry
+from vlsn.format.seal import Values
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.limits import RETRY_S_MAX
-from vlsn.local import LocalLog
-from vlsn.options import Durability, LogOptions
-from vlsn.queued import Pending
-from vlsn.reader import LogReader
-from vlsn.records import TermEntry
-from vlsn.recovery import recover
-from vlsn.seal import Values
+from vlsn.recover.recovery import recover
 from vlsn.seams import Seams
+from vlsn.segments.reader import LogReader
+from vlsn.state.options import Durability, LogOptions
+from vlsn.write.local_log import LocalLog
+from vlsn.write.queue import Pending
 
 DIRECTORY = "/log"
 SMALL = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes_max=16 << 10, group_bytes_max=32 << 10)

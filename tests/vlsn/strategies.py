@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from vlsn import block, seal
-from vlsn.batch import BATCH, Batch, decode, encode
-from vlsn.block import BLOCK, EntryKind
-from vlsn.checksum import crc
-from vlsn.columns import Columns, columns_of, cut, producer_bytes
-from vlsn.produced import SEQUENCE_MAX
-from vlsn.produced import columns as producer_columns
+from vlsn.format import block, seal
+from vlsn.format.batch import BATCH, Batch, decode, encode
+from vlsn.format.block import BLOCK, EntryKind
+from vlsn.format.checksum import crc
+from vlsn.format.columns import Columns, columns_of, cut, producer_bytes
+from vlsn.format.producer_columns import SEQUENCE_MAX
+from vlsn.format.producer_columns import columns as producer_columns
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,32}", fullmatch=True)
 u32 = st.integers(0, 2**32 - 1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.vlsn.logs import Machine, Opened, contents
-from vlsn.checksum import crc
-from vlsn.dump import dump_rows
 from vlsn.errors import WrongVersion
-from vlsn.frame import FRAME_BYTES, FrameKind
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.ids import lsn_offset
-from vlsn.verify import verify
+from vlsn.verify.dump import dump_rows
+from vlsn.verify.verify import verify
 
 PATH = "/log/00000001.vlog"
 

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from tests.vlsn.logs import Machine, Opened, Undurable, contents
-from vlsn import nodefile
-from vlsn.block import EntryKind
 from vlsn.errors import BadArgument, BadBody, Damaged, WrongVersion
+from vlsn.format.block import EntryKind
+from vlsn.format.records import CommitEntry, Settings
+from vlsn.format.segment import HEADER_PAGE, SegmentHeader, segment_name
 from vlsn.levels import LEVEL_MAX, Levels
-from vlsn.records import CommitEntry, Settings
 from vlsn.seams import Seams
-from vlsn.segment import HEADER_PAGE, SegmentHeader, segment_name
-from vlsn.state import RECORD_KEY, StateStore
+from vlsn.state import node_file
+from vlsn.state.state_store import RECORD_KEY, StateStore
 
 MAP_BYTES = 1 << 20
 
@@ -231,7 +231,7 @@ def test_the_node_file_keeps_its_level_and_its_sequence_through_other_changes() 
     opened.log.node_file.replace(replace(record, term=record.term + 1))
     assert opened.log.node_file.record.level == 2
     opened.close()
-    assert nodefile.read(machine.disk, "/log/node.id").level == 2
+    assert node_file.read(machine.disk, "/log/node.id").level == 2
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"set":{}}', b'{"set":{"quota":7},"handle":"9"}'])

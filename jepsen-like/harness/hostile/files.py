@@ -16,9 +16,9 @@ from harness.hostile.kind import Attack, Scene
 from harness.orders import order
 from repl.cluster import LOG_FILE, Node
 from repl.net.network import AiohttpNetwork
-from vlsn.directory import survey
-from vlsn.disk import PosixDisk
 from vlsn.errors import VlsnLogError
+from vlsn.real.disk import PosixDisk
+from vlsn.segments.directory import survey
 
 POLL_S = 0.1
 END_S = 60.0

@@ -14,8 +14,8 @@ from repl.api import FeedHello
 from repl.http.feed import encode_hello
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import VlsnLogError
+from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term
-from vlsn.stream import STORED_TERM_MAX
 
 PAUSE_S = 0.01
 TIMEOUT_S = 5.0

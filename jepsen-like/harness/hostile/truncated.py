@@ -6,7 +6,7 @@ import os
 
 from harness.hostile.files import HEAL_S, Victim, on_a_victim
 from harness.hostile.kind import Kind, Limits
-from vlsn.segment import FIRST_FRAME
+from vlsn.format.segment import FIRST_FRAME
 
 
 async def _truncated(victim: Victim) -> str:

@@ -16,8 +16,8 @@ from harness.values import OWN, number_of
 from repl.client.connect import connect
 from repl.client.tail import Page
 from repl.http.types import Network
-from vlsn.block import EntryKind
 from vlsn.errors import Unreachable, VlsnLogError
+from vlsn.format.block import EntryKind
 
 AGAIN_S = 0.2
 LOOK_TIMEOUT_S = 3.0

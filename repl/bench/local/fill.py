@@ -19,23 +19,23 @@ from concurrent.futures import Future
 from dataclasses import replace
 from itertools import accumulate
 
-from vlsn.block import EntryKind, seal_body
-from vlsn.block_run import BlockRun
-from vlsn.clock import SystemClock, SystemRandom
-from vlsn.columns import i32
-from vlsn.disk import PosixDisk
-from vlsn.embedded import GROUP_NAME, NODE_NAME
+from vlsn.embedded.log import GROUP_NAME, NODE_NAME
 from vlsn.errors import LogFailed, VlsnLogError
+from vlsn.format.block import EntryKind, seal_body
+from vlsn.format.block_run import BlockRun
+from vlsn.format.columns import i32
 from vlsn.ids import Term, Vlsn
 from vlsn.limits import CHECKPOINT_BYTES, MIB
-from vlsn.lmdb_store import LmdbStores
-from vlsn.local import LocalLog
-from vlsn.options import LogOptions
-from vlsn.queued import Pending
-from vlsn.recovery import Recovered, recover
+from vlsn.real.clock import SystemClock, SystemRandom
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.real.threads import CallerThreads
+from vlsn.recover.recovery import Recovered, recover
 from vlsn.seams import Seams
-from vlsn.state import Checkpoint
-from vlsn.threads import CallerThreads
+from vlsn.state.options import LogOptions
+from vlsn.state.state_store import Checkpoint
+from vlsn.write.local_log import LocalLog
+from vlsn.write.queue import Pending
 
 RUN_BYTES = 4 * MIB
 RUNS_UNDER_WAY = 2

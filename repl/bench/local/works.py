@@ -21,13 +21,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from repl.bench.local.report import Figure
-from vlsn.disk import PosixDisk
-from vlsn.embedded import Log
+from vlsn.embedded.log import Log
 from vlsn.errors import LogFailed
 from vlsn.limits import MIB
-from vlsn.lmdb_store import LmdbStores
-from vlsn.threads import ReadAhead
-from vlsn.verify import verify
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.real.threads import ReadAhead
+from vlsn.verify.verify import verify
 
 SINGLE_S = 1.0
 SINGLE_CHECK = 256

@@ -13,13 +13,13 @@ from repl.audit.findings import Finding
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import LocalJobs, audited
 from tests.repl.audit.logs import Copy, blocks, numbered
-from vlsn.disk import PosixDisk
 from vlsn.errors import BadArgument
-from vlsn.frame import FrameKind
+from vlsn.format.frame import FrameKind
+from vlsn.format.segment import segment_name, sidecar_name
 from vlsn.ids import Lsn, Term, Vlsn, lsn_file, lsn_offset
-from vlsn.lmdb_store import LmdbStores
-from vlsn.segment import segment_name, sidecar_name
-from vlsn.state import IdleEnd, StateStore
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.state.state_store import IdleEnd, StateStore
 
 STORY = numbered(400, 5, 60)
 """VLSN 1 to 2 000, some 190 KiB: three segments of 64 KiB and a rest."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from repl.audit.columns import BATCH_BYTES, SCHEMA, log_batches, segment_batches
 from repl.audit.directory import DirectorySource
 from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
-from vlsn.block import Columns, EntryKind, build, columns_of, decode, decode_header, entries
+from vlsn.format.block import Columns, EntryKind, build, columns_of, decode, decode_header, entries
 from vlsn.ids import lsn
 
 Row = dict[str, Any]

@@ -30,9 +30,9 @@ from repl.audit.history import (
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import LocalJobs, audited
 from tests.repl.audit.logs import Copy, blocks, numbered
-from vlsn.checksum import crc
 from vlsn.errors import BadArgument
-from vlsn.segment import segment_name
+from vlsn.format.checksum import crc
+from vlsn.format.segment import segment_name
 
 KEYS = [b"alice", None, b"\xff\x00"]
 VALUES = [[f"value {n} {m}" for m in range(1 + n % 7)] for n in range(60)]

@@ -17,7 +17,7 @@ from repl.audit.history import parts_of
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.logs import Copy, numbered
-from vlsn.segment import segment_name
+from vlsn.format.segment import segment_name
 
 STORY = numbered(400, 5, 60)
 LAST, DTVLSN = 2000, 1995

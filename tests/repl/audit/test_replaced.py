@@ -10,17 +10,17 @@ import pytest
 from tests.fakes.disk import Call
 from tests.repl.audit.jobs import audited
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
-from tests.vlsn.test_checkpoint import run_of
-from vlsn.disk import PosixDisk
-from vlsn.dump import DumpFilter, dump_rows
+from tests.vlsn.write.test_checkpoint import run_of
+from vlsn.format.segment import segment_name
 from vlsn.ids import Vlsn
-from vlsn.inspection import Rule
 from vlsn.limits import STATE_MAP_BYTES
-from vlsn.lmdb_store import LmdbStores
-from vlsn.options import LogOptions
-from vlsn.segment import segment_name
-from vlsn.state import StateStore
-from vlsn.verify import verify
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.state.options import LogOptions
+from vlsn.state.state_store import StateStore
+from vlsn.verify.dump import DumpFilter, dump_rows
+from vlsn.verify.inspection import Rule
+from vlsn.verify.verify import verify
 
 OPTIONS = LogOptions(segment_bytes=128 << 10, checkpoint_bytes=1 << 30, idle_end_s=0.0)
 

@@ -28,9 +28,9 @@ from repl.cli.status import status as status_command
 from tests.repl.client.group import GroupNode, ServedNode
 from tests.repl.http.memory_node import TERM
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
+from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import SEGMENT_BYTES_MIN
-from vlsn.queued import FRAME_OVERHEAD_BYTES
-from vlsn.segment import FIRST_FRAME
+from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 
 NOWHERE = "http://127.0.0.1:9"
 

@@ -11,7 +11,7 @@ import pytest
 
 from repl.cli.main import main
 from vlsn import Log
-from vlsn.options import LogOptions
+from vlsn.state.options import LogOptions
 
 OPTIONS = LogOptions(segment_bytes=128 << 10, checkpoint_bytes=256 << 10, durable_when_synced=False, idle_end_s=0.05)
 LOOKS_MAX = 400

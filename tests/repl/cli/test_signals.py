@@ -104,7 +104,7 @@ def test_ctrl_c_while_a_command_is_loaded_ends_it_quietly(module: str, directory
     assert ended(LOADING, module, "dump", directory) == (KILLED, b"", b"")
 
 
-@pytest.mark.parametrize("module", ["vlsn.dump", "numpy"])
+@pytest.mark.parametrize("module", ["vlsn.verify.dump", "numpy"])
 def test_ctrl_c_while_a_command_runs_that_has_nothing_to_put_away_ends_it_quietly(module: str, directory: Path) -> None:
     assert ended(LOADING, module, "dump", directory) == (KILLED, b"", b"")
 

@@ -11,8 +11,9 @@ import pytest
 
 from repl.cli.main import main
 from tests.repl.cli.test_offline import flip, snapshot
-from vlsn import Log, nodefile
-from vlsn.disk import PosixDisk
+from vlsn import Log
+from vlsn.real.disk import PosixDisk
+from vlsn.state import node_file
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -41,7 +42,7 @@ def test_it_shows_first_and_cuts_only_with_yes(directory: Path, capsys: pytest.C
     _, out, _ = run(capsys, "dump", directory, "--json", "--all", "--from", 6)
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["first"] for row in rows if row["overmarked"]] == [6, 8, 10]
-    record = nodefile.read(PosixDisk(), str(directory / "node.id"))
+    record = node_file.read(PosixDisk(), str(directory / "node.id"))
     assert (record.floor_term, record.floor_vlsn) == (1, 11)
     with Log.open(str(directory)) as log:
         assert [entry.value for entry in log.read()][-2:] == [b"entry 1", b"x" * 100]
@@ -73,13 +74,13 @@ def test_a_floor_is_shown_then_lifted(directory: Path, capsys: pytest.CaptureFix
     status, out, _ = run(capsys, "truncate", directory, "--accept-floor", "--yes")
     assert (status, out) == (0, f"{directory}: there is no vote floor\n")
     path = str(directory / "node.id")
-    file = nodefile.NodeFile.open(PosixDisk(), path)
+    file = node_file.NodeFile.open(PosixDisk(), path)
     file.replace(replace(file.record, floor_term=1, floor_vlsn=20))
     file.close()
     status, out, _ = run(capsys, "truncate", directory, "--accept-floor")
     assert status == 2
     assert "VLSN 12 to 20, which this node once had, may be lost" in out
-    assert nodefile.read(PosixDisk(), path).floor_vlsn == 20
+    assert node_file.read(PosixDisk(), path).floor_vlsn == 20
     status, out, _ = run(capsys, "truncate", directory, "--accept-floor", "--yes", "--json")
     assert (status, json.loads(out)) == (
         0,
@@ -88,4 +89,4 @@ def test_a_floor_is_shown_then_lifted(directory: Path, capsys: pytest.CaptureFix
             "first_lost": 12, "last_lost": 20, "done": True,
         },
     )  # fmt: skip
-    assert nodefile.read(PosixDisk(), path).floor_vlsn == 0
+    assert node_file.read(PosixDisk(), path).floor_vlsn == 0

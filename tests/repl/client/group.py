@@ -15,11 +15,11 @@ from repl.api import Acks, Done
 from repl.http.routes import Gateway
 from repl.http.types import Handler, Listener, Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
-from repl.produce import REQUEST_MESSAGE_BYTES_MAX
+from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX
 from tests.repl.http.memory_node import TERM, MemoryNode, MemoryPending
-from vlsn.batch import Batch, decode_entries
 from vlsn.errors import VlsnLogError
-from vlsn.seal import Submission
+from vlsn.format.batch import Batch, decode_entries
+from vlsn.format.seal import Submission
 from vlsn.seams import Channel
 
 

@@ -13,11 +13,9 @@ from repl.client import produce
 from repl.client.group import Group
 from repl.client.identity import Identities
 from repl.http import problem
-from repl.produce import Asked, decode_request, done_answer, refused_answer
+from repl.produce_messages import Asked, decode_request, done_answer, refused_answer
 from tests.fakes.random import SeededRandom
 from tests.repl.client.group import GroupNode, ServedNode, scripted, served, serving, until
-from vlsn import batch
-from vlsn.batch import Batch
 from vlsn.errors import (
     BadArgument,
     BadBody,
@@ -31,9 +29,11 @@ from vlsn.errors import (
     UnknownProducer,
     VlsnLogError,
 )
+from vlsn.format import batch
+from vlsn.format.batch import Batch
+from vlsn.format.producer_columns import PRODUCER_BYTES
 from vlsn.ids import Term, Vlsn
 from vlsn.limits import BODY_BYTES_MAX
-from vlsn.produced import PRODUCER_BYTES
 from vlsn.seams import Channel
 
 

@@ -13,7 +13,7 @@ from repl import connect
 from repl.api import Acks, Appended
 from repl.client import produce, queue
 from repl.http import problem
-from repl.produce import decode_request, done_answer, refused_answer
+from repl.produce_messages import decode_request, done_answer, refused_answer
 from tests.repl.client.group import GroupNode, scripted, served, serving, until
 from tests.repl.http.memory_node import TERM
 from vlsn.errors import (

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello, ProducerAt
-from vlsn.batch import Batch, decode_entries
-from vlsn.block import Entry, EntryKind
 from vlsn.errors import (
     BadBody,
     ChannelClosed,
@@ -27,11 +25,13 @@ from vlsn.errors import (
     VlsnLogError,
     WrongGroup,
 )
+from vlsn.format.batch import Batch, decode_entries
+from vlsn.format.block import Entry, EntryKind
+from vlsn.format.seal import Submission, seal
 from vlsn.ids import Term, Vlsn
 from vlsn.levels import LEVELS, Levels
-from vlsn.producers import ProducerPlace
-from vlsn.seal import Submission, seal
 from vlsn.seams import Channel
+from vlsn.state.producers import ProducerPlace
 
 TERM = Term(7)
 CLOCK_US = 1_700_000_000_000_000

@@ -24,7 +24,6 @@ from tests.repl.http.calls import (
     request,
 )
 from tests.repl.http.memory_node import MemoryNode
-from vlsn import batch
 from vlsn.errors import (
     DuplicateForgotten,
     Halted,
@@ -36,6 +35,7 @@ from vlsn.errors import (
     UnknownProducer,
     VlsnLogError,
 )
+from vlsn.format import batch
 from vlsn.limits import BATCH_ENTRIES_MAX, BODIES_IN_FLIGHT_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.http import ndjson
-from vlsn.block import Entry, EntryKind
 from vlsn.errors import BadBody, TooLarge
+from vlsn.format.block import Entry, EntryKind
 from vlsn.ids import Term, Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX
 

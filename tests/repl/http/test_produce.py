@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from repl import produce
+from repl import produce_messages
 from repl.api import Acks
 from repl.http import limits, problem
 from repl.http.routes import Gateway
 from repl.http.types import Upgrade
-from repl.produce import Answer, decode_answers, request_header
+from repl.produce_messages import Answer, decode_answers, request_header
 from tests.repl.client.group import until
 from tests.repl.http.calls import call, json, refused, request
 from tests.repl.http.channels import MemoryChannel, pair
 from tests.repl.http.memory_node import MemoryNode
-from vlsn import batch
 from vlsn.errors import BadBody, ChannelClosed, NoSpace, NotMaster, OutcomeUnknown, QueueFull
+from vlsn.format import batch
 
 UPGRADE = {"Upgrade": "websocket"}
 
@@ -335,8 +335,8 @@ async def test_produce_refusals_come_before_the_upgrade() -> None:
 
 def test_answers_round_trip_with_and_without_problems() -> None:
     document = problem.document(NotMaster("gone"))
-    ok = produce.ANSWER.pack(1, 0, 1, 3, 0, 7, 10, 19)
-    found = decode_answers(ok + produce.refused_answer(2, document) + ok)
+    ok = produce_messages.ANSWER.pack(1, 0, 1, 3, 0, 7, 10, 19)
+    found = decode_answers(ok + produce_messages.refused_answer(2, document) + ok)
     assert found[0] == found[2] == Answer(1, True, 3, found[0].term, found[0].first, found[0].last, b"")
     assert (found[0].first, found[0].last, found[0].term) == (10, 19, 7)
     assert (found[1].id, found[1].done, found[1].problem) == (2, False, document)
@@ -347,14 +347,14 @@ def test_answers_round_trip_with_and_without_problems() -> None:
     [
         b"",
         bytes(39),
-        produce.ANSWER.pack(1, 3, 0, 0, 0, 0, 0, 0),
-        produce.ANSWER.pack(1, 2, 0, 0, 5, 0, 0, 0) + bytes(8),
-        produce.ANSWER.pack(1, 0, 2, 0, 0, 0, 0, 0),
-        produce.ANSWER.pack(1, 1, 0, 0, 0, 0, 0, 0),
-        produce.ANSWER.pack(1, 0, 0, 0, 5, 0, 0, 0) + bytes(8),
-        produce.ANSWER.pack(1, 1, 0, 0, 5, 0, 0, 0) + bytes(5),
-        produce.ANSWER.pack(1, 1, 0, 0, 0xFFFF_FFFF, 0, 0, 0) + bytes(64),
-        produce.refused_answer(1, b"problem") + bytes(8),
+        produce_messages.ANSWER.pack(1, 3, 0, 0, 0, 0, 0, 0),
+        produce_messages.ANSWER.pack(1, 2, 0, 0, 5, 0, 0, 0) + bytes(8),
+        produce_messages.ANSWER.pack(1, 0, 2, 0, 0, 0, 0, 0),
+        produce_messages.ANSWER.pack(1, 1, 0, 0, 0, 0, 0, 0),
+        produce_messages.ANSWER.pack(1, 0, 0, 0, 5, 0, 0, 0) + bytes(8),
+        produce_messages.ANSWER.pack(1, 1, 0, 0, 5, 0, 0, 0) + bytes(5),
+        produce_messages.ANSWER.pack(1, 1, 0, 0, 0xFFFF_FFFF, 0, 0, 0) + bytes(64),
+        produce_messages.refused_answer(1, b"problem") + bytes(8),
     ],
 )
 def test_answers_that_are_not_their_format_are_refused(message: bytes) -> None:
@@ -404,6 +404,6 @@ async def test_a_producers_message_without_a_producer_is_refused(data: bytes) ->
 def test_layouts_are_these_bytes() -> None:
     assert request_header(0x0102030405060708, Acks.ALL, 0x0A0B).hex() == "010200000b0a00000807060504030201"
     assert request_header(1, Acks.NONE, 2, 3).hex() == "0200000002000000" + "0100000000000000" + "0300000000000000"
-    assert produce.refused_answer(1, b"abc").hex() == (
+    assert produce_messages.refused_answer(1, b"abc").hex() == (
         "01000000000000000100000003000000" + "00" * 24 + "6162630000000000"
     )

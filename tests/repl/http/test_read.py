@@ -13,10 +13,10 @@ from repl.http.routes import Gateway
 from repl.http.types import Response
 from tests.repl.http.calls import call, refused, whole_body
 from tests.repl.http.memory_node import MemoryNode
-from vlsn import block
 from vlsn.errors import Damaged, Lagging, NotMaster
+from vlsn.format import block
 from vlsn.limits import MIB
-from vlsn.producers import ProducerPlace
+from vlsn.state.producers import ProducerPlace
 
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
 

@@ -9,11 +9,11 @@ from repl.http.limits import PEER_BODY_BYTES_MAX, RESTORE_RANGES_MAX
 from repl.http.restore import CRC_FIELD, GENERATION_FIELD
 from tests.repl.http.calls import JSON, call, json, refused
 from tests.repl.http.memory_node import MemoryNode
-from vlsn.checksum import crc
 from vlsn.errors import BadBody
+from vlsn.format.checksum import crc
 from vlsn.limits import RESTORE_RANGE_BYTES_MAX
-from vlsn.offer import Offer, OfferedSegment, read_ask, read_offer
-from vlsn.state import StateRecord
+from vlsn.repair.restore_messages import Offer, OfferedSegment, read_ask, read_offer
+from vlsn.state.state_store import StateRecord
 
 RANGE = "/v1/peer/restore?session=good&segment=1&start=10&end=20&have=3"
 BLOCK = "/v1/peer/block?group=g&sender=n2&to=n1&term=7&first=41"

@@ -17,11 +17,11 @@ from repl.net import AiohttpNetwork, arrivals
 from repl.net.arrivals import FREE_BYTES, Arrival, Arrivals
 from repl.net.frames import Frames
 from repl.net.server import HttpListener
-from repl.produce import REQUEST_MESSAGE_BYTES_MAX, decode_answers, request_header
+from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX, decode_answers, request_header
 from tests.repl.client.group import until
 from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_net import Wire
-from vlsn import batch
+from vlsn.format import batch
 from vlsn.limits import MIB
 
 BINARY, CONTINUATION, PING = 2, 0, 9

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl import produce
+from repl import produce_messages
 from repl.api import Acks
 from repl.http.feed import encode_hello
 from repl.http.routes import Gateway
@@ -16,8 +16,8 @@ from repl.net.server import HttpListener
 from tests.repl.http.memory_node import MemoryNode
 from tests.repl.http.test_feed import HELLO
 from tests.repl.net.test_net import Wire
-from vlsn import batch
 from vlsn.errors import ChannelClosed, DuplicateFeed, NotMaster, Unreachable, WrongGroup, WrongVersion
+from vlsn.format import batch
 from vlsn.limits import MIB
 
 ASK = b"GET /v1/feed HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -184,14 +184,14 @@ async def test_produce_over_a_socket_with_the_largest_batch(
     network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
 ) -> None:
     channel = await network.connect(
-        listener.url + "/v1/produce", message_bytes_max=produce.ANSWERS_MESSAGE_BYTES_MAX, timeout_s=5
+        listener.url + "/v1/produce", message_bytes_max=produce_messages.ANSWERS_MESSAGE_BYTES_MAX, timeout_s=5
     )
     many = [bytes(MIB - 100)] * 16
     for id, values in enumerate([[b"a"], many, [b"b"]]):
-        await channel.send(produce.request_header(id, Acks.MAJORITY, 10_000) + batch.encode(values))
-    answers: list[produce.Answer] = []
+        await channel.send(produce_messages.request_header(id, Acks.MAJORITY, 10_000) + batch.encode(values))
+    answers: list[produce_messages.Answer] = []
     while len(answers) < 3:
-        answers += produce.decode_answers(await channel.receive())
+        answers += produce_messages.decode_answers(await channel.receive())
     assert [(one.id, one.first, one.last) for one in answers] == [(0, 2, 2), (1, 3, 18), (2, 19, 19)]
     await channel.close()
 
@@ -200,7 +200,7 @@ async def test_produce_on_another_node_follows_to_the_master(network: AiohttpNet
     elsewhere = MemoryNode(leads=False, master=listener.url)
     replica = await network.serve("127.0.0.1", 0, Gateway(elsewhere).handle)
     channel = await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=5)
-    await channel.send(produce.request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"v"]))
-    assert produce.decode_answers(await channel.receive())[0].done
+    await channel.send(produce_messages.request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"v"]))
+    assert produce_messages.decode_answers(await channel.receive())[0].done
     await channel.close()
     await replica.close()

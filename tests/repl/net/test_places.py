@@ -12,12 +12,12 @@ from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork
 from repl.net.places import Guest, Places
 from repl.net.server import HttpListener
-from repl.produce import request_header
+from repl.produce_messages import request_header
 from tests.repl.client.group import until
 from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_arrivals import BINARY, UPGRADE, frame
 from tests.repl.net.test_net import Wire, post
-from vlsn import batch
+from vlsn.format import batch
 
 PLACES, KEPT = 16, 4
 STRANGERS = PLACES - KEPT

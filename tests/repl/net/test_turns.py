@@ -19,12 +19,12 @@ from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork, metered, turns
 from repl.net.server import HttpListener
 from repl.net.turns import FRAMES_A_TURN, FRAMES_AT_ONCE, Turns
-from repl.produce import decode_answers, request_header
+from repl.produce_messages import decode_answers, request_header
 from tests.repl.client.group import until
 from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_arrivals import BINARY, CONTINUATION, PING, UPGRADE, frame
 from tests.repl.net.test_net import Wire
-from vlsn import batch
+from vlsn.format import batch
 
 TURN_S_MAX = 0.1
 """CPU time of the loop's thread: a machine that does other things, too, does not show."""

@@ -18,7 +18,7 @@ from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.range import EMPTY
 from vlsn.index.scanner import ForwardScanner
 from vlsn.index.stored import RECORD_KEY
-from vlsn.lmdb_store import LmdbStores
+from vlsn.real.lmdb_store import LmdbStores
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import settings
 
 from tests.vlsn.index.machine import FailingWritesMachine, IndexMachine
-from vlsn.lmdb_store import LmdbStores
+from vlsn.real.lmdb_store import LmdbStores
 from vlsn.seams import Stores
 
 

@@ -1,0 +1,280 @@
+"""The demonstration: real records through a cluster that loses its master on the way, and the proof that
+nothing was lost.
+
+    three nodes start ─► records appended in order ─► SIGKILL of the master, half way, under load ─► another one is
+      elected, appends go on ─► the killed one starts again and catches up ─► every node reads everything back
+      ─► Spark audit of all three
+
+What must hold, each a line of the verdict: every record is acknowledged, once and in order, and no VLSN between the
+first and the last is anything else but the new master's own first entry; every node's read has the SHA-256 of the
+input, and the audit finds the three logs equal up to the last record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from repl.cli.report import several
+from repl.client.connect import Client, connect
+from repl.cluster import Cluster, Node
+from vlsn.errors import BadArgument, Unreachable
+from vlsn.format.block import EntryKind
+
+if TYPE_CHECKING:
+    from repl.audit.findings import AuditReport
+
+LINES_AN_APPEND: Final = 50
+APPENDS: Final = 64
+"""At least so many, of fewer lines each where the input is short: the master is to die in the middle of them."""
+APPENDS_UNDER_WAY: Final = 8
+START_S: Final = 60.0
+CATCH_UP_S: Final = 60.0
+KILL_AT: Final = 0.5
+RESTART_AT: Final = 0.75
+
+
+class Teller(Protocol):
+    """How the demonstration is told: on a terminal with bars, elsewhere in lines."""
+
+    def say(self, text: str) -> None: ...
+
+    def wait(self, text: str) -> AbstractContextManager[object]:
+        """Around what takes a while and has no measure."""
+        ...
+
+    def bar(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Gives a function to call with how much is done."""
+        ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was seen, and whether each of it holds."""
+
+    records: int = 0
+    bytes: int = 0
+    sha256: str = ""
+    first: int = 0
+    last: int = 0
+    append_s: float = 0.0
+    killed: str = ""
+    own: int = 0
+    """The log's own entries between the first record and the last: a TERM of each master elected meanwhile."""
+    waited_s: float = 0.0
+    """The longest that no append was acknowledged."""
+    missed: int = 0
+    catch_up_s: float = 0.0
+    reads: dict[str, str] = field(default_factory=dict)
+    audit: AuditReport | None = None
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """Each promise with whether it was kept."""
+        complete = self.records > 0 and self.last - self.first + 1 == self.records + self.own
+        return [
+            (
+                complete,
+                f"{several(self.records, 'record')} acknowledged on a majority, each once, in order, no gap",
+            ),
+            *(
+                (digest == self.sha256, f"{name} gives back the same bytes, SHA-256 {digest[:16]}…")
+                for name, digest in self.reads.items()
+            ),
+            (self._audited(), self._audit_words()),
+        ]
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.killed) and len(self.reads) > 1 and all(kept for kept, _ in self.checks())
+
+    def _audited(self) -> bool:
+        report = self.audit
+        return report is not None and report.equal and not report.findings and report.compared_to >= self.last
+
+    def _audit_words(self) -> str:
+        report = self.audit
+        if report is None:
+            return "the audit did not run"
+        verdict = "equal" if report.equal else "NOT equal"
+        found = f", {several(len(report.findings), 'finding')}" if report.findings else ""
+        compared = f"from VLSN {report.compared_from} to {report.compared_to}"
+        return f"audit: {len(report.sources)} logs {verdict} {compared}{found}"
+
+
+def installed_records() -> list[bytes]:
+    """The RECORD and METADATA lines of every distribution of this environment, by name: irregular, real."""
+    lines: list[bytes] = []
+    for each in sorted(distributions(), key=lambda each: str(each.metadata["Name"]).lower()):
+        for name in ("METADATA", "RECORD"):
+            text = each.read_text(name)
+            if text:
+                lines += text.encode("utf-8", "surrogateescape").split(b"\n")
+    return lines
+
+
+def file_records(path: Path) -> list[bytes]:
+    """The lines of a file, as ``vlsnlog append`` takes them."""
+    from repl.cli.lines import bodies
+
+    with path.open("rb") as source:
+        return [line for body in bodies(source) for line in body.values]
+
+
+def records_of(path: Path | None, entries: int | None) -> list[bytes]:
+    """At most ``entries`` of them.  Raises ``BadArgument`` when there is none."""
+    lines = installed_records() if path is None else file_records(path)
+    if not lines:
+        raise BadArgument(f"input: {path} is empty; the demonstration needs at least one line")
+    return lines[:entries]
+
+
+class Demo:
+    """One demonstration on a cluster that was prepared and not started."""
+
+    def __init__(self, cluster: Cluster, records: Sequence[bytes], teller: Teller) -> None:
+        self._cluster = cluster
+        self._records = records
+        self._teller = teller
+        self.outcome = Outcome(records=len(records), bytes=sum(map(len, records)), sha256=digest_of(records))
+
+    async def run(self) -> None:
+        """All but the audit."""
+        await self._start()
+        victim = await self._master()
+        await self._append(victim)
+        await self._catch_up(victim)
+        await self._read_back()
+
+    async def _start(self) -> None:
+        say = self._teller.say
+        say(f"starting {len(self._cluster.nodes)} nodes in {self._cluster.directory}")
+        for node in self._cluster.nodes:
+            node.start()
+        with self._teller.wait("they open their logs and found a group"):
+            async with _within(START_S, "the nodes did not found a group"):
+                for node in self._cluster.nodes:
+                    await self._cluster.answering(node)
+                master = await self._cluster.serving()
+        say(f"{', '.join(node.name for node in self._cluster.nodes)} are up, {master} is the master")
+
+    async def _master(self) -> Node:
+        master = await self._cluster.serving()
+        return next(node for node in self._cluster.nodes if node.name == master)
+
+    async def _append(self, victim: Node) -> None:
+        """All records, in order; the victim dies and returns meanwhile."""
+        total = len(self._records)
+        async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
+            begun: list[asyncio.Task[Any]] = []
+            try:
+                with self._teller.bar("append", total) as show:
+                    await self._append_all(log, victim, begun, show)
+            except BaseException:
+                for task in begun:
+                    task.cancel()
+                await asyncio.gather(*begun, return_exceptions=True)
+                raise
+        rate = total / self.outcome.append_s
+        said = f"all {several(total, 'record')} acknowledged in {self.outcome.append_s:.1f} s ({rate:,.0f}/s)"
+        self._teller.say(said)
+        await asyncio.gather(*begun)
+
+    async def _append_all(
+        self, log: Client, victim: Node, begun: list[asyncio.Task[Any]], show: Callable[[int], None]
+    ) -> None:
+        """A few appends under way; ``begun`` gets them, and the victim's return."""
+        outcome, total = self.outcome, len(self._records)
+        loop = asyncio.get_running_loop()
+        started = acknowledged = loop.time()
+        done, restarted = 0, False
+        bodies = self._bodies()
+        under_way_max = min(APPENDS_UNDER_WAY, max(1, len(bodies) // APPENDS_UNDER_WAY))
+        under_way: deque[asyncio.Task[tuple[int, int]]] = deque()
+        for body in [*bodies, None]:
+            if body is not None:
+                under_way.append(asyncio.create_task(log.append_many(body)))
+                begun.append(under_way[-1])
+            while under_way and (body is None or len(under_way) == under_way_max):
+                first, last = await under_way.popleft()
+                outcome.first = outcome.first or first
+                done += last - first + 1
+                outcome.last = last
+                now = loop.time()
+                outcome.waited_s = max(outcome.waited_s, now - acknowledged)
+                acknowledged = now
+                show(done)
+                if not outcome.killed and done >= total * KILL_AT:
+                    self._kill(victim, done)
+                if not restarted and done >= total * RESTART_AT:
+                    restarted = True
+                    begun.append(asyncio.create_task(self._restart(victim, done)))
+        outcome.append_s = loop.time() - started
+
+    def _bodies(self) -> list[Sequence[bytes]]:
+        lines = min(LINES_AN_APPEND, max(1, len(self._records) // APPENDS))
+        return [self._records[start : start + lines] for start in range(0, len(self._records), lines)]
+
+    def _kill(self, victim: Node, done: int) -> None:
+        victim.kill()
+        self.outcome.killed = victim.name
+        after = several(done, "record")
+        self._teller.say(f"SIGKILL to {victim.name}, the master, after {after}; the others elect another one")
+
+    async def _restart(self, victim: Node, done: int) -> None:
+        leader = await self._cluster.serving()
+        self._teller.say(f"{leader} leads; {victim.name} is started again after {several(done, 'record')}")
+        victim.start()
+
+    async def _catch_up(self, victim: Node) -> None:
+        """Every node serves durable reads up to the last record."""
+        loop = asyncio.get_running_loop()
+        with self._teller.wait(f"{victim.name} catches up"):
+            async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
+                status = await self._cluster.answering(victim)
+                behind = self.outcome.last - int((status.document.get("range") or {}).get("last") or 0)
+                started = loop.time()
+                await self._cluster.durable(self.outcome.last)
+        self.outcome.missed = max(0, behind)
+        self.outcome.catch_up_s = loop.time() - started
+        self._teller.say(f"{victim.name} has caught up")
+
+    async def _read_back(self) -> None:
+        outcome = self.outcome
+        for node in self._cluster.nodes:
+            digest, count = hashlib.sha256(), 0
+            async with connect(node.url) as log:
+                with self._teller.bar(f"read {node.name}", outcome.records) as show:
+                    own = 0
+                    async for page in log.read_pages(outcome.first, outcome.last, all_kinds=True):
+                        records = [entry for entry in page.entries if entry.kind == EntryKind.DATA]
+                        for entry in records:
+                            digest.update(entry.value + b"\n")
+                        own += len(page.entries) - len(records)
+                        count += len(records)
+                        show(count)
+            outcome.own = own
+            outcome.reads[node.name] = digest.hexdigest()
+
+
+@asynccontextmanager
+async def _within(seconds: float, failure: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{failure} within {seconds:.0f} s; each node's node.log says why") from None
+
+
+def digest_of(records: Sequence[bytes]) -> str:
+    """SHA-256 of the records as ``vlsnlog read`` prints them: each with a newline."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(record + b"\n")
+    return digest.hexdigest()

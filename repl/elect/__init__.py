@@ -1,0 +1,1 @@
+"""Elections: the pure rules, and a node's part in them."""

@@ -1,0 +1,429 @@
+"""A node's part in elections: the pure core (``raft``) with its node's log, node file, network and time.
+
+    tick, votes asked and answered, feeds taken  ─►  the door  ─►  core  ─►  Store, Ask, Lead, StepDown carried out
+
+**One door for role changes.**  One event at a time goes through it, to the end of the last action it leads to.  Before
+this node compares logs for a vote, stands, or stores a higher term, feeds and sealing of lower terms have ended and its
+write path is drained.  Else a block could be acknowledged for the old term behind the comparison that the vote rests
+on, and be lost with the new master.
+
+What is heard on a feed of the stored term does not pass the door: a stall of the disk must not make a master seem
+silent.  Time is counted in ticks of bounded length, so that after a stall of this whole process nobody is held to have
+been silent whose messages lie unread in its sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from feeder.acks import majority
+from repl.elect.raft import Election, Role, Standing
+from repl.group import peers
+from repl.group.claims import Claim, claim_of
+from repl.group.electors import Elector, electors, voters
+from repl.group.founding import Found
+from repl.group.lost_group import REASON, is_lost
+from repl.group.membership import counting, leaving
+from repl.group.vote_messages import Action, Ask, Lead, StepDown, Store, VoteReply, VoteRequest
+from vlsn.errors import StaleTerm, VlsnLogError
+from vlsn.format.records import GroupEntry
+from vlsn.ids import NodeName, Term
+from vlsn.together import failure_of
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+UNCONFIRMED = "unconfirmed"
+"""Why a vote is refused whose candidate is not listed, or not heard where it is (``claims``)."""
+TICK_S = 0.05
+TICK_MIN_S = 0.001
+TICK_MAX_S = 0.2
+"""The most that one tick counts for, however long it took."""
+UNSYNCED_MAX_S = 10.0
+"""A master whose oldest unsynced block is older steps down: its disk has stopped."""
+_T = TypeVar("_T")
+
+
+class Electing:
+    """One for the life of an open log.  ``leads`` is the term that this node leads, None while it follows."""
+
+    def __init__(self, node: Node) -> None:
+        self.leads: Term | None = None
+        self.founds: Found | None = None
+        """The decision behind a founding term."""
+        self.announced: tuple[Term, str] = (Term(0), "")
+        """Whom this node has asked to take over as the master of that term; it stays said when the term is over."""
+        self._node = node
+        self._log = node.opened()
+        self._now = 0.0
+        self._ticked_s = node.seams.clock.monotonic_s()
+        self._door = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._looks_at: asyncio.Task[bool] | None = None
+        """Whether the master whose feed is being taken leads still."""
+        self._listed: tuple[GroupEntry | None, bool, list[Elector]] = (None, False, [])
+        """The newest group of the log, whether it is known durable, and the electors that count by it."""
+        self.core = self._new_core()
+
+    def _new_core(self) -> Election:
+        node, least = self._node, self._node.config.election_timeout_s
+        return Election(
+            self._log.node_file.record,
+            now=self._now,
+            timeout_s=(least, 2 * least),
+            uniform=node.seams.random.uniform,
+        )
+
+    # Time.
+
+    async def run(self) -> None:
+        """Ticks for as long as the node lives."""
+        try:
+            while True:
+                await asyncio.sleep(self._pause_s())
+                self._count()
+                if not self._door.locked() and not self._rests():
+                    async with self._door:  # at once; where this task ends, all that comes through the door does
+                        await self._tick()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _pause_s(self) -> float:
+        """Until the next tick: one is there when this node's time comes, for milliseconds order who stands first."""
+        left = self.core.due_in(self._now)
+        return max(left, TICK_MIN_S) if 0.0 < left < TICK_S else TICK_S
+
+    def _count(self) -> None:
+        now = self._node.seams.clock.monotonic_s()
+        self._now += min(TICK_MAX_S, max(0.0, now - self._ticked_s))
+        self._ticked_s = now
+
+    def _rests(self) -> bool:
+        return not self._unfit() and self.core.rests(self._now, self._electors())
+
+    async def _tick(self) -> None:
+        core, node = self.core, self._node
+        standing = self._standing()
+        if core.is_due(self._now, standing):
+            if self._takes_feed_of_the_living(standing):
+                return
+            await node.roles.end()
+            await node.drained()
+            standing = self._standing()
+        why = self._unfit()
+        if why:
+            await self._carry_out(core.resign(why, self._now, standing))
+        await self._carry_out(core.tick(self._now, standing))
+
+    def _takes_feed_of_the_living(self, standing: Standing) -> bool:
+        """A feed is being taken, which may take its time, a rollback say: its master is asked whether it leads, and the
+        election is put off while that answer is on its way, and where it does.  A master that has fallen silent costs a
+        second more, whatever the feed is doing."""
+        following = self._node.following
+        if following is None or not following.taking_feed or following.master is None:
+            self._looks_at = None
+            return False
+        if self._looks_at is None:
+            self._looks_at = self._spawn(self._leads_still(following.master))
+            return True
+        if not self._looks_at.done():
+            return True
+        leads, self._looks_at = failure_of(self._looks_at) is None and self._looks_at.result(), None
+        if leads:
+            self.core.postpone(self._now, standing)
+        return leads
+
+    async def _leads_still(self, master: NodeName) -> bool:
+        answer = await self._node.confirming.answer(master)
+        return answer is not None and answer.state == "MASTER" and answer.term >= self.core.term
+
+    def _unfit(self) -> str:
+        """Why this node can lead no more, if it leads."""
+        if self.leads is None:
+            return ""
+        if self._log.writing_s > UNSYNCED_MAX_S:
+            return f"the disk has not synced for {self._log.writing_s:.0f} s"
+        return ""
+
+    # What others say and ask.
+
+    def heard(self, master: NodeName, term: Term) -> None:
+        """A message came on the feed of ``master`` in ``term``, the stored one."""
+        core = self.core
+        if term == core.term and core.role is not Role.MASTER:
+            actions = core.heard(master, term, self._now, self._electors())
+            assert not actions
+
+    def heard_from(self, replica: str) -> None:
+        """A replica has answered on its feed."""
+        self.core.heard_from(NodeName(replica), self._now)
+
+    def gone(self, master: NodeName) -> None:
+        """Where ``master`` was, connections are refused."""
+        self._count()
+        self.core.gone(master, self._now, self._electors())
+
+    async def take_feed(self, master: NodeName, term: Term) -> None:
+        """``term`` is stored, synced, and ``master`` heard, on return.  Raises ``StaleTerm``."""
+
+        async def take() -> None:
+            core = self.core
+            if term < core.term or self.leads is not None:
+                raise StaleTerm(f"a feed of term {term}; this node has stored term {core.term}")
+            for action in core.heard(master, term, self._now, self._electors()):
+                assert isinstance(action, Store), action
+                await self._store(action)
+
+        await self._through(take)
+
+    async def asked(self, request: VoteRequest) -> VoteReply:
+        """``POST /v1/peer/vote``; what the reply says is synced."""
+        claim = claim_of(request)
+        believed = await self._believed(claim)
+        if believed is None or believed < claim.term:
+            await self._rise_to(believed or 0)
+            if not request.pre:
+                self._node.event("vote", term=request.term, sender=request.sender, granted=False, why=UNCONFIRMED)
+            return self.core.reply(request, UNCONFIRMED, self._standing())
+        if request.transfer and not await self._is_handed_over(request):
+            request = msgspec.structs.replace(request, transfer=False)
+
+        async def ask() -> VoteReply:
+            core, node = self.core, self._node
+            if core.considers(request, self._now, self._standing()):
+                if request.term > core.term:
+                    await node.roles.end()
+                await node.drained()
+            actions, reply = core.asked(request, self._now, self._standing())
+            await self._carry_out(actions)
+            if not request.pre:
+                node.event("vote", term=request.term, sender=request.sender, granted=reply.granted, why=reply.reason)
+            return msgspec.structs.replace(reply, sequence=self._log.node_file.record.sequence)
+
+        return await self._through(ask)
+
+    async def stand(self, master: NodeName, term: Term) -> None:
+        """The master of ``term`` asks this node to take over.  Raises ``StaleTerm`` when it is not the one heard, or
+        does not say so itself."""
+
+        def check() -> None:
+            if term != self.core.term or self.core.master != master:
+                raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
+
+        check()
+        if not await self._node.confirming.hands_over(master, term, to=self._node.name):
+            raise StaleTerm(f"{master} does not say itself that it hands term {term} over to this node")
+
+        async def stand() -> None:
+            core, node = self.core, self._node
+            check()
+            await node.roles.end()
+            await node.drained()
+            await self._carry_out(core.transfer(self._now, self._standing()))
+
+        await self._through(stand)
+
+    async def found(self, found: Found) -> bool:
+        """Leads the founding term; False when a higher one is stored meanwhile."""
+
+        async def lead() -> bool:
+            if found.term <= self.core.term or self._log.allocated:
+                return False
+            self.founds = found
+            for action in self.core.founded(found.term, self._now, self._founding(found)):
+                if isinstance(action, Store):
+                    await self._store(action)
+                else:
+                    self.leads = found.term  # the role that asks for this ends by itself
+            return True
+
+        return await self._through(lead)
+
+    async def become_another(self) -> None:
+        """The store draws another incarnation; synced on return."""
+
+        async def draw() -> None:
+            log = self._log
+            record = replace(
+                log.node_file.record,
+                incarnation=self._node.seams.random.u64() or 1,
+                voted_for="",
+                vote_term=0,
+            )
+            await self._written(lambda: log.node_file.replace(record))
+            self.core = self._new_core()
+
+        await self._through(draw)
+
+    def saw(self, claim: Claim) -> None:
+        """A replica says that it has stored a higher term: if it counts, a master of a lower one steps down."""
+        if claim.term > self.core.term:
+            self._spawn(self._see(claim))
+
+    async def _see(self, claim: Claim) -> None:
+        await self._rise_to(await self._believed(claim) or 0)
+
+    async def _rise_to(self, term: int) -> None:
+        if term > self.core.term:
+            await self._through(lambda: self._carry_out(self.core.saw(Term(term))))
+
+    async def _believed(self, claim: Claim) -> int | None:
+        return await self._node.confirming.believed(claim, self._electors(), stored=self.core.term)
+
+    async def _is_handed_over(self, request: VoteRequest) -> bool:
+        """Whether the master of the term before, this node or the one that it hears, has asked the candidate to
+        stand."""
+        core = self.core
+        term, master = core.term, core.master
+        if master is None or request.term != term + 1:
+            return False
+        if master == self._node.name:
+            return self.announced == (term, request.sender)
+        return await self._node.confirming.hands_over(master, term, to=request.sender)
+
+    async def resign(self, term: Term, why: str) -> None:
+        """The lead of ``term`` has ended by itself, or must end."""
+
+        async def end() -> None:
+            if self.leads == term:
+                await self._carry_out(self.core.resign(why, self._now, self._standing()))
+
+        await self._through(end)
+
+    @property
+    def reason(self) -> str:
+        """Why this node does not stand, where that is its vote floor, or that it has lost its group."""
+        if is_lost(self._log):
+            return REASON
+        why = self.core.waits_for(self._standing())
+        return f"below-floor: {why}" if why else ""
+
+    # The core's actions.
+
+    async def _carry_out(self, actions: list[Action]) -> None:
+        node = self._node
+        for action in actions:
+            match action:
+                case Store():
+                    if action.term > self._log.node_file.record.term:
+                        await node.roles.end()
+                    await self._store(action)
+                case Ask():
+                    if action.requests and not action.requests[0].pre:
+                        node.event("stands", term=action.requests[0].term)
+                    for request in action.requests:
+                        self._spawn(self._ask(request, self.core.rounds))
+                case Lead():
+                    node.event("elected", term=action.term)
+                    self.leads = action.term
+                    await node.roles.end()
+                case StepDown():
+                    node.event("steps_down", term=self.leads or 0, why=action.reason)
+                    self.leads = None
+                    await node.roles.end()
+
+    async def _store(self, action: Store) -> None:
+        """Synced on return.  A node file that cannot be written ends the process: what it says now nobody knows."""
+        log = self._log
+
+        def store() -> None:
+            record = log.node_file.record
+            if action.term > record.term or (
+                action.term == record.term and action.voted_for not in ("", record.voted_for)
+            ):
+                vote_term = action.term if action.voted_for else 0
+                log.node_file.replace(
+                    replace(record, term=action.term, voted_for=action.voted_for, vote_term=vote_term)
+                )
+
+        await self._written(store)
+
+    async def _written(self, write: Callable[[], object]) -> None:
+        try:
+            await self._node.on_keeper(write)
+        except VlsnLogError as error:
+            self._node.fatal(error)
+            raise
+
+    async def _ask(self, request: VoteRequest, asked: int) -> None:
+        """``asked``: the round that it is a question of."""
+        request = msgspec.structs.replace(request, sequence=self._log.node_file.record.sequence)
+        try:
+            reply = await peers.ask_vote(self._node, request)
+        except (VlsnLogError, OSError):
+            return
+
+        async def answer() -> None:
+            core = self.core
+            late = core.rounds != asked and reply.term <= core.term
+            if not late and (core.role in (Role.ASKING, Role.STANDING) or reply.term > core.term):
+                await self._node.drained()
+                await self._carry_out(core.answered(reply, self._now, self._standing()))
+
+        await self._through(answer)
+
+    # The node as the core sees it.
+
+    def _standing(self) -> Standing:
+        log, node = self._log, self._node
+        record = log.node_file.record
+        self.core.floor = (record.floor_term, record.floor_vlsn)
+        last = log.range.last_sync
+        sound = node.state not in ("HALTED", "DAMAGED", "RESTORING")
+        sound = sound and not self._is_removed() and not is_lost(log)
+        return Standing(
+            end=(log.history.term_of(last), last),
+            electors=self._electors(),
+            may_stand=sound and node.recognised and (node.mending is None or node.mending.may_stand),
+            may_vote=node.state != "HALTED" and node.recognised,
+            reluctant=log.refusal is not None,
+            leaving=leaving(log.history.groups, log.dtvlsn, node.name, node.incarnation),
+        )
+
+    def _is_removed(self) -> bool:
+        """A majority of those whom this node would ask for votes lists it no more, though its own log does not say so:
+        it was away.  They can elect a master without it; one of them alone may be behind, and need its log."""
+        following = self._node.following
+        if following is None or not following.unlisted_by:
+            return False
+        electable = voters(self._electors())
+        return len(following.unlisted_by & electable) >= majority(len(electable))
+
+    def _electors(self) -> list[Elector]:
+        log = self._log
+        group, settled = log.history.group, log.dtvlsn >= log.history.group_vlsn
+        if self._listed[0] is not group or self._listed[1] is not settled:
+            self._listed = group, settled, electors(counting(log.history.groups, log.dtvlsn))
+        return self._listed[2]
+
+    def _founding(self, found: Found) -> Standing:
+        return Standing(end=(0, 0), electors=electors(found.group))
+
+    # The door.
+
+    async def _through(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Carries out ``event`` alone and to its end, also if whoever waits for it is gone."""
+
+        async def alone() -> _T:
+            async with self._door:
+                return await event()
+
+        return await asyncio.shield(self._spawn(alone()))
+
+    def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work, name="election")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = failure_of(task)
+        if error is not None and not isinstance(error, VlsnLogError):
+            self._node.fatal(error)

@@ -1,0 +1,399 @@
+"""Elections, as Raft §5.2, §5.4 and the pre-vote of its dissertation §9.6; what comes in and what goes out is data.
+
+    tick, heard, asked, answered  ─►  Election  ─►  Store (synced before anything behind it), Ask, Lead, StepDown
+
+              nobody heard for a timeout      a majority would      a majority does
+    FOLLOWER ───────────────────────────► ASKING ─────────────► STANDING ─────────────► MASTER
+        ▲                                   │ refused, silence      │ a higher term        │ a majority silent
+        └───────────────────────────────────┴───────────────────────┴──────────────────────┘
+
+1. One vote for an incarnation in a term: it is stored, synced, before it is told.
+2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's.  A voter below its vote floor counts
+   the floor as its end, and does not stand; once *all* electable members have told their ends, and nothing but floors
+   speaks against it, the highest of them stands and may have the votes.
+3. Whoever has heard a master within its election timeout refuses, so that one who comes back does not unseat it; a
+   planned transfer passes.  Asking first (``pre``) changes nothing anywhere, so that a node that is cut off does not
+   drive up terms.
+4. A vote is counted by whoever asked for it, from its own log: it counts if the voter's incarnation is listed there,
+   electable; the term of any other is not taken from its reply.  Which requests come here at all: ``claims``.
+5. Priority only delays standing, and orders it where the master's process has ended (``electors``).  With priority 0 a
+   node stands after five rounds in which nobody won.
+6. A master that has not heard a majority, itself included, for a timeout steps down.
+
+Pure: the time, the log's end and the group come in with each call, ``uniform`` gives the only chance there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from feeder.acks import majority
+from repl.group.electors import Elector, Listed, voters
+from repl.group.vote_messages import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest
+from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.state.node_file import NodeRecord
+
+ROUNDS_BEFORE_PRIORITY_0 = 5
+FIRST_FRACTION = 0.2
+"""Of an election timeout: how long at least a node that has just started waits; whoever hears a master refuses it."""
+
+BELOW_FLOOR = "below-floor"
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    ASKING = "asking"
+    STANDING = "standing"
+    MASTER = "master"
+
+
+@dataclass(slots=True)
+class Standing:
+    """What this node may do now, and what its log says; given with every call."""
+
+    end: End
+    """Of its drained log: everything sealed or taken before is synced."""
+    electors: Sequence[Elector]
+    may_stand: bool = True
+    """False while it is damaged, restoring, or its state is not known."""
+    may_vote: bool = True
+    reluctant: bool = False
+    """It could lead, but take no appends (no space): it stands as with priority 0."""
+    leaving: bool = False
+    """The list that leaves it out may still be rolled back: until it is durable this node may be the only one that a
+    majority of the others can elect (Raft, dissertation, §4.2.2).  It counts for nothing itself."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """One try, from its first question to its end."""
+
+    granted: set[NodeName] = field(default_factory=set)
+    ends: dict[NodeName, End] = field(default_factory=dict)
+    refused_otherwise: bool = False
+    """For another reason than a floor."""
+    transfer: bool = False
+
+    def is_highest_of_all(self, electable: set[NodeName], own: tuple[NodeName, End]) -> bool:
+        if self.refused_otherwise or electable - {own[0]} - set(self.ends):
+            return False
+        return all(end <= own[1] for end in self.ends.values())
+
+
+class Election:
+    """One node's part.  The owner carries out the actions in their order, and calls nothing before it has."""
+
+    def __init__(
+        self,
+        record: NodeRecord,
+        *,
+        now: float,
+        timeout_s: tuple[float, float],
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        self.group = record.group
+        self.name = NodeName(record.node)
+        self.incarnation = Incarnation(record.incarnation)
+        self.term = Term(record.term)
+        self.role = Role.FOLLOWER
+        self.master: NodeName | None = None
+        """Whom this node hears, or itself."""
+        self.failed_rounds = 0
+        self.rounds = 0
+        """Rounds of questions so far: an answer to one of an earlier round is late."""
+        self._voted_for = record.voted_for if record.vote_term == record.term else ""
+        self.floor: End = (record.floor_term, record.floor_vlsn)
+        """The owner keeps it as the node file has it."""
+        self._timeout_s = timeout_s
+        self._uniform = uniform
+        self._heard_at = now - timeout_s[1]
+        """When a master was heard last; before the start nobody was."""
+        self._heard_from: dict[NodeName, float] = {}
+        self._round = _Round()
+        self._listed = Listed((), self.name)
+        self._deadline = now + uniform(timeout_s[0] * FIRST_FRACTION, timeout_s[0])
+
+    # Events.
+
+    def founded(self, term: Term, now: float, standing: Standing) -> list[Action]:
+        """All members have answered that they are empty: the founding term has no vote.  ``term`` is above every
+        stored one."""
+        assert term > self.term, (term, self.term)
+        self.term = term
+        self._voted_for = ""
+        return [Store(term, ""), self._lead(now, {elector.name for elector in standing.electors})]
+
+    def rests(self, now: float, electors: Sequence[Elector]) -> bool:
+        """A ``tick`` would do nothing, whatever else stands in a ``Standing``."""
+        if self.role is Role.MASTER:
+            electable = self._of(electors).electable
+            return not electable or self._heard(now, electable) >= majority(len(electable))
+        return self._waits(now, electors)
+
+    def due_in(self, now: float) -> float:
+        """Seconds until this node's time to stand has come, if it follows."""
+        return self._deadline - now
+
+    def is_due(self, now: float, standing: Standing) -> bool:
+        """The next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
+        if self.role is Role.MASTER or self._waits(now, standing.electors):
+            return False
+        return self._may_stand(standing, rounds=self.failed_rounds + 1)
+
+    def postpone(self, now: float, standing: Standing) -> None:
+        """A feed is being taken: nothing is to be said against its master before that has ended."""
+        self._wait(now, standing.electors)
+
+    def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
+        """Nothing listens any more where ``master`` was: its process has ended, and silence need not be waited out."""
+        if self.role is Role.FOLLOWER and self.master == master:
+            self.master = None
+            self._heard_at = now - self._timeout_s[1]
+            least, most = self._of(electors).turn(master)
+            turn = self._uniform(least * self._timeout_s[0], most * self._timeout_s[0])
+            self._deadline = min(self._deadline, now + turn)
+
+    def saw(self, term: Term) -> list[Action]:
+        """A listed member has stored ``term``."""
+        return self._rise(term, f"a member has stored term {term}") if term > self.term else []
+
+    def resign(self, why: str, now: float, standing: Standing) -> list[Action]:
+        """This master can lead no more."""
+        if self.role is not Role.MASTER:
+            return []
+        self.role = Role.FOLLOWER
+        self.master = None
+        self._wait(now, standing.electors)
+        return [StepDown(why)]
+
+    def tick(self, now: float, standing: Standing) -> list[Action]:
+        """Called many times a timeout."""
+        if self.role is Role.MASTER:
+            return self._check_majority(now, standing)
+        if self._waits(now, standing.electors):
+            return []
+        self.failed_rounds += 1
+        self.master = None
+        self._wait(now, standing.electors)
+        if not self._may_stand(standing, rounds=self.failed_rounds):
+            self.role = Role.FOLLOWER
+            return []
+        return self._ask(now, standing, pre=True)
+
+    def heard(self, master: NodeName, term: Term, now: float, electors: Sequence[Elector]) -> list[Action]:
+        """A feed of ``master`` in ``term`` was taken, or goes on.  Not of a term below the stored one: such a
+        feed is refused."""
+        assert term >= self.term, (term, self.term)
+        actions: list[Action] = []
+        if term > self.term:
+            actions = self._rise(term, f"{master} leads term {term}")
+        elif self.role is not Role.FOLLOWER:
+            assert self.role is not Role.MASTER, f"two masters of term {term}: {self.name} and {master}"
+            self.role = Role.FOLLOWER
+        self.master = master
+        self.failed_rounds = 0
+        self._heard_at = now
+        self._wait(now, electors)
+        return actions
+
+    def heard_from(self, member: NodeName, now: float) -> None:
+        """``member`` has answered this master in its term."""
+        self._heard_from[member] = now
+
+    def considers(self, request: VoteRequest, now: float, standing: Standing) -> bool:
+        """``asked`` will compare logs, or rise: feeds and sealing of lower terms must have ended, and the log be
+        drained, before."""
+        if request.pre or not standing.may_vote or request.term < self.term:
+            return False
+        return request.transfer or not self._hears(now)
+
+    def asked(self, request: VoteRequest, now: float, standing: Standing) -> tuple[list[Action], VoteReply]:
+        """The reply goes out behind the actions."""
+        actions: list[Action] = []
+        refusal = self._refusal(request, now, standing)
+        if refusal == "" and not request.pre:
+            if request.term > self.term:
+                actions += self._rise(
+                    Term(request.term), f"{request.sender} stands in term {request.term}", store=False
+                )
+            self._voted_for = request.sender
+            actions.append(Store(self.term, request.sender))
+            self._wait(now, standing.electors)
+        elif not request.pre and request.term > self.term and not self._hears(now) and standing.may_vote:
+            actions += self._rise(Term(request.term), f"{request.sender} stands in term {request.term}")
+        return actions, self.reply(request, refusal, standing)
+
+    def reply(self, request: VoteRequest, refusal: str, standing: Standing) -> VoteReply:
+        """``refusal``: why it is refused, "" for a vote."""
+        return VoteReply(
+            sender=self.name,
+            incarnation=f"{self.incarnation:016x}",
+            term=self.term,
+            pre=request.pre,
+            granted=not refusal,
+            last_term=standing.end[0],
+            last_vlsn=standing.end[1],
+            reason=refusal,
+            master=self.master or "",
+        )
+
+    def answered(self, reply: VoteReply, now: float, standing: Standing) -> list[Action]:
+        """A reply to what ``Ask`` sent; late ones and those of another round change nothing."""
+        listed = {elector.name: elector for elector in standing.electors if elector.electable}
+        elector = listed.get(NodeName(reply.sender))
+        if elector is None or f"{elector.incarnation:016x}" != reply.incarnation:
+            return []  # rule 4; and its term is nobody's who counts
+        if reply.term > self.term and not (reply.pre and reply.granted):
+            return self._rise(Term(reply.term), f"{reply.sender} has stored term {reply.term}")
+        if reply.granted and not reply.pre and reply.term != self.term:
+            return []  # a vote of an earlier term, late: its voter may vote otherwise in this one
+        wanted = {Role.ASKING: True, Role.STANDING: False}.get(self.role)
+        if wanted is None or reply.pre is not wanted:
+            return []
+        self._round.ends[elector.name] = reply.end
+        if reply.granted:
+            self._round.granted.add(elector.name)
+        elif reply.reason != BELOW_FLOOR:
+            self._round.refused_otherwise = True
+        return self._count(now, standing)
+
+    def transfer(self, now: float, standing: Standing) -> list[Action]:
+        """The master asks this node, which has all of its log, to take over."""
+        if self.role is not Role.FOLLOWER or not self._may_stand(standing, rounds=0, asked=True):
+            return []
+        self._round = _Round(transfer=True)
+        return self._stand(now, standing)
+
+    # Standing.
+
+    def _ask(self, now: float, standing: Standing, *, pre: bool) -> list[Action]:
+        highest = not pre and self._round.is_highest_of_all(voters(standing.electors), (self.name, standing.end))
+        self.role = Role.ASKING if pre else Role.STANDING
+        self._round = _Round({self.name}, transfer=self._round.transfer and not pre)
+        self.rounds += 1
+        requests = tuple(
+            VoteRequest(
+                group=self.group,
+                sender=self.name,
+                incarnation=f"{self.incarnation:016x}",
+                to=elector.name,
+                term=self.term + 1 if pre else self.term,
+                pre=pre,
+                last_term=standing.end[0],
+                last_vlsn=standing.end[1],
+                transfer=self._round.transfer,
+                highest_of_all=highest,
+            )
+            for elector in standing.electors
+            if elector.electable and elector.name != self.name
+        )
+        return [Ask(requests), *self._count(now, standing)]
+
+    def _stand(self, now: float, standing: Standing) -> list[Action]:
+        self.term = Term(self.term + 1)
+        self._voted_for = self.name
+        self._wait(now, standing.electors)
+        return [Store(self.term, self.name), *self._ask(now, standing, pre=False)]
+
+    def _count(self, now: float, standing: Standing) -> list[Action]:
+        electable = voters(standing.electors)
+        won = len(self._round.granted & electable) >= majority(len(electable))
+        if self.role is Role.ASKING:
+            highest = self._round.is_highest_of_all(electable, (self.name, standing.end))
+            return self._stand(now, standing) if (won and standing.end >= self.floor) or highest else []
+        if not won or self.role is not Role.STANDING:
+            return []
+        return [self._lead(now, self._round.granted)]
+
+    def _lead(self, now: float, heard: Iterable[NodeName]) -> Lead:
+        self.role = Role.MASTER
+        self.master = self.name
+        self.failed_rounds = 0
+        self._heard_from = dict.fromkeys(heard, now)
+        return Lead(self.term)
+
+    def _may_stand(self, standing: Standing, *, rounds: int, asked: bool = False) -> bool:
+        own = next((elector for elector in standing.electors if elector.name == self.name), None)
+        if not standing.may_stand:
+            return False
+        if own is None:
+            return standing.leaving
+        if own.incarnation != self.incarnation or not own.electable:
+            return False
+        return asked or (own.priority > 0 and not standing.reluctant) or rounds >= ROUNDS_BEFORE_PRIORITY_0
+
+    def waits_for(self, standing: Standing) -> str:
+        """What keeps this node from standing, as far as its vote floor does; "" when that does not."""
+        if standing.end >= self.floor:
+            return ""
+        further = [name for name, end in self._round.ends.items() if end > standing.end]
+        if further:
+            return f"{further[0]} has more of the log than this node"
+        silent = sorted(voters(standing.electors) - {self.name} - set(self._round.ends))
+        return f"waits for {', '.join(silent)} to tell the end of its log" if silent else ""
+
+    # Voting.
+
+    def _refusal(self, request: VoteRequest, now: float, standing: Standing) -> str:
+        """Why the vote is refused; "" when it is given."""
+        if not standing.may_vote:
+            return "may-not-vote"
+        if request.term < self.term or (request.pre and request.term == self.term and self._voted_for):
+            return "stale-term"
+        if not request.transfer and self._hears(now):
+            return "hears-master"
+        if request.term == self.term and self._voted_for not in ("", request.sender):
+            return "voted"
+        if request.end < standing.end:
+            return "shorter-log"
+        if request.end < self.floor and not request.highest_of_all:
+            return BELOW_FLOOR
+        return ""
+
+    def _hears(self, now: float) -> bool:
+        return self.role is Role.MASTER or now - self._heard_at < self._timeout_s[0]
+
+    # Time and terms.
+
+    def _waits(self, now: float, electors: Sequence[Elector]) -> bool:
+        """It is not yet time; who is alone in its group has nobody to wait for."""
+        return now < self._deadline and self._of(electors).electable != {self.name}
+
+    def _heard(self, now: float, electable: set[NodeName]) -> int:
+        """How many of them this master has heard within a timeout, itself included."""
+        since = now - self._timeout_s[0]
+        return sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
+
+    def _of(self, electors: Sequence[Elector]) -> Listed:
+        """What is asked of the same list many times a second."""
+        if electors is not self._listed.electors:
+            self._listed = Listed(electors, self.name)
+        return self._listed
+
+    def _check_majority(self, now: float, standing: Standing) -> list[Action]:
+        electable = voters(standing.electors)
+        if not electable:
+            return []  # founding: the group is not in the log yet
+        heard = self._heard(now, electable)
+        if heard >= majority(len(electable)):
+            return []
+        self.role = Role.FOLLOWER
+        self.master = None
+        self._wait(now, standing.electors)
+        return [StepDown(f"no majority: {heard} of {len(electable)} members heard")]
+
+    def _rise(self, term: Term, why: str, *, store: bool = True) -> list[Action]:
+        """To a higher term, in which this node has voted for nobody."""
+        led = self.role is Role.MASTER
+        self.term = term
+        self._voted_for = ""
+        self.role = Role.FOLLOWER
+        self.master = None
+        actions: list[Action] = [StepDown(why)] if led else []
+        return [*actions, Store(term, "")] if store else actions
+
+    def _wait(self, now: float, electors: Sequence[Elector]) -> None:
+        """Until another timeout, drawn anew; longer with a lower priority."""
+        self._deadline = now + self._uniform(*self._timeout_s) + self._of(electors).delay_s

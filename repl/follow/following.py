@@ -1,0 +1,338 @@
+"""Following: the role of a replica.
+
+    who leads? ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (ends) ─► again, for ever
+
+All members are asked at once; the first that says it leads, in a term not below the stored one, is the master.  Where
+all that lead do so in a lower one, one of them is told of the stored term, so that it steps down.  An empty node takes
+its very first feed only from the incarnation and process that it last told that it is empty.  Each try backs off up to
+half a second and starts over once a feed has streamed.  A refusal that time alone does not mend (not listed, nothing
+in common) shows in the state's reason, and is tried all the same: a person, or the group, may change it.  Where its
+block differs from the master's, the members' copies decide (``integrity``).  A rollback of what is durable halts the
+node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repl.api import FeedHello
+from repl.group import founding
+from repl.group.catching_up import CatchingUp
+from repl.group.claims import TERMS_AHEAD_MAX
+from repl.group.founding import Answer
+from repl.group.peers import ask
+from repl.http.feed import encode_hello
+from repl.repair.integrity import agree_where_durable, resolve
+from repl.role import Role
+from replica.feed import FeedRejected, ReplicaFeed
+from vlsn.errors import (
+    BadBody,
+    ChannelClosed,
+    Damaged,
+    FeedRefused,
+    Halted,
+    IntegrityFault,
+    NotListed,
+    NotMaster,
+    Trimmed,
+    Unreachable,
+    VlsnLogError,
+)
+from vlsn.format.feed_messages import MESSAGE_BYTES_MAX, Position
+from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.seams import Channel
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 0.5
+FIND_TIMEOUT_S = 2.0
+DAMAGED_SYNCUPS_MAX = 10
+"""So many syncups in a row that end because this node's own log cannot be read (what is to be rolled back, say, which
+no peer can give) end in a restore."""
+_Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
+
+
+class Following(Role):
+    """One stretch of following whoever leads; ``master`` is the one that is fed from, or was last."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.log = node.opened()
+        self.master: NodeName | None = None
+        self.feed: ReplicaFeed | None = None
+        self.reason = ""
+        self.feeds = 0
+        self.unlisted_by: set[NodeName] = set()
+        """Who says, as of the last search, that the group lists this node no more."""
+        self.catching_up = CatchingUp()
+        self._tries = 0
+        self._damaged_syncups = 0
+        self._called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def master_url(self) -> str | None:
+        """Where appends go, while this node hears of a master."""
+        streaming = self.feed is not None and self.feed.streaming
+        return self.node.members.urls.get(self.master) if streaming and self.master is not None else None
+
+    def streams_in(self, term: Term) -> bool:
+        """This log is matched with that of the master of ``term``."""
+        return self.feed is not None and self.feed.streaming and self.feed.term == term
+
+    @property
+    def taking_feed(self) -> bool:
+        return self.feed is not None and not self.feed.streaming
+
+    async def run(self) -> None:
+        while True:
+            with suppress(*_Again):
+                await self._follow()
+            await asyncio.wait([self._called], timeout=self._backoff_s())
+
+    def _backoff_s(self) -> float:
+        most = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._tries, 10))
+        self._tries += 1
+        return self.node.seams.random.uniform(most / 2, most)
+
+    def called(self) -> None:
+        """A new master asks for its replicas: a search that waits for members that are gone begins again, at once."""
+        if not self._called.done():
+            self._called.set_result(None)
+
+    async def _follow(self) -> None:
+        """One feed, from the search for a master to its end; always raises."""
+        node = self.node
+        try:
+            answer = await self._find()
+            self._check_near(answer)
+            channel = await self._connect(answer)
+        except (VlsnLogError, OSError, TimeoutError) as error:
+            self._stopped(error)
+            if isinstance(error, _Again):
+                raise
+            raise Unreachable(str(error)) from error  # what the master says of itself is no state of this node
+        self.master = master = NodeName(answer.name)
+        assert node.electing is not None
+        feed = self.feed = ReplicaFeed(
+            log=self.log,
+            channel=channel,
+            store_term=partial(node.electing.take_feed, master),
+            roll_back=node.roll_back,
+            drained=node.drained,
+            offload=node.offload("feeds"),
+            on_position=self._on_position,
+            on_progress=self._on_progress,
+            unsynced_bytes_max=node.config.unsynced_bytes_max,
+        )
+        self.feeds += 1
+        try:
+            await feed.run()
+        except (BaseExceptionGroup, VlsnLogError, OSError, TimeoutError) as errors:
+            first = _first(errors) if isinstance(errors, BaseExceptionGroup) else errors
+            self._raise(await self._weighed(first))
+        finally:
+            self.feed = None
+            await channel.close()
+
+    async def _find(self) -> Answer:
+        """What the member that leads says of itself.  One that leads a term below the stored one is taken only when
+        no other leads: its feed is no good, but it steps down when it is told.  Raises ``NotMaster``, ``NotListed``,
+        ``WrongVersion``."""
+        node = self.node
+        loop = asyncio.get_running_loop()
+        called = self._called = loop.create_future()
+        asked = {
+            asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
+            for name, url in node.members.urls.items()
+            if name != node.name
+        }
+        deadline = loop.time() + FIND_TIMEOUT_S
+        said: list[str] = []
+        unlisted: set[NodeName] = set()
+        behind: Answer | None = None
+        waiting = set(asked)
+        try:
+            while waiting and not called.done() and (left := deadline - loop.time()) > 0:
+                await asyncio.wait({*waiting, called}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                done = {task for task in waiting if task.done()}
+                waiting -= done
+                for task in sorted(done, key=lambda task: asked[task]):
+                    error = task.exception()
+                    if error is None and (answer := task.result()).state == "MASTER":
+                        if answer.term >= self.log.node_file.record.term:
+                            self.unlisted_by = set()
+                            return answer
+                        behind = answer
+                        said.append(f"{asked[task]} leads term {answer.term}, which is over")
+                    elif error is not None and not isinstance(error, VlsnLogError | OSError):
+                        raise error
+                    elif error is None and task.result().state == "HALTED":
+                        said.append(f"{asked[task]} is HALTED, its status says why")
+                    elif error is not None:
+                        self._silent(asked[task], error)
+                        if isinstance(error, NotListed):
+                            unlisted.add(asked[task])
+                            self.unlisted_by.add(asked[task])
+                        said.append(f"{asked[task]}: {error}")
+        finally:
+            for task in asked:
+                task.cancel()
+        assert node.electing is not None
+        self.unlisted_by = unlisted
+        if unlisted:
+            raise NotListed("; ".join(sorted(said)))
+        if behind is not None and not called.done():
+            return behind
+        node.members.check_strangers()
+        raise NotMaster(node.electing.reason or "; ".join(sorted(said)) or "no member leads")
+
+    def _silent(self, name: NodeName, error: BaseException) -> None:
+        """A member that does not answer; if it led, and where nothing listens any more its process has ended."""
+        if isinstance(error, Unreachable) and error.refused:
+            assert self.node.electing is not None
+            self.node.electing.gone(name)
+
+    def _check_near(self, master: Answer) -> None:
+        """A master that nobody else names is none many terms ahead: this node's vote has had a part in its election.
+        Raises ``NotMaster``."""
+        stored = self.log.node_file.record.term
+        if master.term > stored + TERMS_AHEAD_MAX and self.node.members.vouches_for_itself(NodeName(master.name)):
+            raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and nobody else names it")
+
+    async def _connect(self, master: Answer) -> Channel:
+        """A feed's channel.  Raises what the master refuses it with."""
+        node = self.node
+        incarnation = Incarnation(founding.parse_hex(master.incarnation))
+        process = founding.parse_hex(master.process)
+        if not self.log.allocated and node.founder is not None and node.founder != (incarnation, process):
+            raise Unreachable(f"{master.name} is not the process that this empty node answered; waits for it")
+        return await node.network.connect(
+            f"{node.members.urls[NodeName(master.name)]}/v1/feed",
+            headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
+            message_bytes_max=MESSAGE_BYTES_MAX + 64,
+            timeout_s=node.config.connect_timeout_s,
+        )
+
+    def _hello(self, to: NodeName, to_incarnation: Incarnation) -> FeedHello:
+        record = self.log.node_file.record
+        return FeedHello(
+            group=self.node.config.group,
+            node=self.node.config.name,
+            incarnation=Incarnation(record.incarnation),
+            to=to,
+            to_incarnation=to_incarnation,
+            term=Term(record.term),
+            process=self.node.process,
+            levels=self.node.seams.levels,
+        )
+
+    async def _weighed(self, fault: BaseException) -> BaseException:
+        """What is raised in the place of ``fault``: one that time does not mend may end in a restore, or halt the
+        node."""
+        if self.node.stopping:
+            return fault
+        try:
+            if _is_integrity(fault):
+                return Unreachable(await resolve(self.node, getattr(fault, "vlsn", 0), str(fault)))
+            why = self._restores_for(fault)
+            if why:
+                silent = await agree_where_durable(self.node, why)
+                self.node.restoration.want(why, silent=silent)
+        except (Halted, Unreachable) as error:
+            return error
+        return fault
+
+    def _restores_for(self, fault: BaseException) -> str:
+        """Why this log is to be replaced for ``fault`` of a feed; "" where another try may do."""
+        feed = self.feed
+        if isinstance(fault, FeedRejected) and fault.reason == Trimmed.slug and feed is not None and not feed.term:
+            return f"trimmed: {fault}"
+        if isinstance(fault, Damaged) and feed is not None and feed.position is None:
+            self._damaged_syncups += 1
+            if self._damaged_syncups >= DAMAGED_SYNCUPS_MAX:
+                return f"damaged: {self._damaged_syncups} syncups in a row ended so: {fault}"
+        return ""
+
+    def _raise(self, error: BaseException) -> None:
+        if self.node.stopping:
+            raise asyncio.CancelledError from error
+        if isinstance(error, Halted | asyncio.CancelledError):
+            raise error
+        self._stopped(error)
+        if isinstance(error, FeedRejected):
+            raise Unreachable(f"{error.reason}: {error}") from error
+        if isinstance(error, VlsnLogError) and not isinstance(error, _Again):
+            raise ChannelClosed(str(error)) from error
+        raise error
+
+    def _stopped(self, error: BaseException) -> None:
+        slug = error.reason if isinstance(error, FeedRejected) else getattr(error, "slug", "internal")
+        reason = f"{slug}: {error}" if slug != "internal" else str(error) or type(error).__name__
+        if self.reason != reason:
+            self.node.event("feed.stopped", master=self.master, why=reason)
+        self.reason = reason
+        self.node.set_state("UNKNOWN", reason)
+
+    def _on_position(self, position: Position) -> None:
+        assert self.master is not None and self.node.electing is not None
+        self.node.electing.heard(self.master, Term(position.term))
+        if self.node.state != "REPLICA":
+            self._tries = self._damaged_syncups = 0
+            self.reason = ""
+            self.node.set_state("REPLICA")
+            self._taken()
+        self.node.durable_rose()
+
+    def _on_progress(self) -> None:
+        assert self.master is not None and self.feed is not None and self.node.electing is not None
+        self.node.electing.heard(self.master, self.feed.term)
+
+    def _taken(self) -> None:
+        """A feed has got past its syncup."""
+        node, feed = self.node, self.feed
+        assert self.master is not None and feed is not None
+        node.master_is(self.master, feed.term)
+        node.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
+
+    # What the node passes on.
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        if self.feed is not None:
+            self.feed.synced()
+
+    def tick(self) -> None:
+        if self.feed is not None:
+            self.feed.tick()
+        if self.feed is not None and self.feed.position is not None:
+            now = self.node.seams.clock.monotonic_s()
+            self.catching_up.note(now, self.log.range.last_sync, self.feed.position.last_vlsn)
+            self._meet_floor(self.feed.position)
+
+    def _meet_floor(self, position: Position) -> None:
+        """Whatever a floor stands for was acknowledged before this feed began: it is in what the master, of the stored
+        term, had by then, or counts for nothing.  Else a floor of that term, set high, would stand until the next."""
+        log = self.log
+        record, last = log.node_file.record, log.range.last_sync
+        below = (log.history.term_of(last), last) < (record.floor_term, record.floor_vlsn)
+        if below and last >= position.last_vlsn and record.term == position.term:
+            log.meet_floor(Term(position.term))
+
+
+def _is_integrity(error: BaseException) -> bool:
+    """Two copies differ, as this side has found or the master has."""
+    rejected = isinstance(error, FeedRejected) and error.reason == IntegrityFault.slug
+    return rejected or isinstance(error, IntegrityFault)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first fault that is none of the loop's own cancels."""
+    for error in errors.exceptions:
+        found = _first(error) if isinstance(error, BaseExceptionGroup) else error
+        if not isinstance(found, asyncio.CancelledError):
+            return found
+    return errors.exceptions[0]

@@ -1,0 +1,111 @@
+"""The role of a node that starts with a disk that was used before: it asks what others have heard of it.
+
+Before at least one other member has answered it neither votes, nor stands, nor takes a feed.  What it turns out to have
+forgotten makes it another incarnation: its log stays, and it counts for nothing until a GROUP entry admits it again
+(``old_images``, ``group_changes``).  A node that was empty when it started, and the only electable member, ask nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from repl.group import founding
+from repl.group.founding import Answer
+from repl.group.old_images import Told, forgotten, most, show
+from repl.group.peers import ask, heard_in
+from repl.repair.providing import make_restores
+from repl.role import Role
+from vlsn.errors import NotListed, VlsnLogError
+from vlsn.ids import NodeName
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+AGAIN_S = 0.2
+REST_S = 0.2
+"""How long the other answers are waited for behind the first."""
+
+
+class Returning(Role):
+    """``run`` returns once somebody has answered, and the node is who it may be."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.log = node.opened()
+        self._is_unlisted = False
+
+    async def run(self) -> None:
+        node = self.node
+        heard: list[Told] = []
+        while not heard:
+            heard = await self._ask()
+            if not heard:
+                await asyncio.sleep(AGAIN_S)
+        log = self.log
+        span = log.range
+        shown = show(log.node_file.record, first=span.first, last=span.last_sync, term_of=log.history.term_of)
+        why = forgotten(shown, most(heard))
+        if why:
+            assert node.electing is not None
+            before = node.incarnation
+            await node.electing.become_another()
+            if node.restores is not None:
+                node.restores.close_all("this node is another incarnation now")
+            node.restores = make_restores(node)
+            node.old_images += 1
+            node.event("old_image", why=why, before=f"{before:016x}", incarnation=f"{node.incarnation:016x}")
+        node.recognised = True
+
+    async def _ask(self) -> list[Told]:
+        """What those who answer have heard of this incarnation."""
+        node = self.node
+        asked = {
+            asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
+            for name, url in node.members.urls.items()
+            if name != node.name
+        }
+        try:
+            waiting = set(asked)
+            done: set[asyncio.Task[Answer]] = set()
+            while waiting and not any(task.exception() is None and not task.result().empty for task in done):
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                done |= ended
+                refused = _refused(done, asked)
+                if any(isinstance(error, NotListed) for error in refused.values()) and not self._is_unlisted:
+                    self._say(refused)  # at once, though others may be silent for long
+            if waiting:
+                ended, _ = await asyncio.wait(waiting, timeout=REST_S)
+                done |= ended
+        finally:
+            for task in asked:
+                task.cancel()
+        answers = [task.result() for task in done if task.exception() is None]
+        refused = _refused(done, asked)
+        if all(answer.empty for answer in answers) and len(answers) < len(asked):
+            self._say(refused)  # an empty node has heard of nobody: who is silent may have
+            return []
+        return [heard_in(answer) for answer in answers]
+
+    def _say(self, refused: Mapping[NodeName, BaseException]) -> None:
+        said = "; ".join(f"{name}: {error}" for name, error in sorted(refused.items()))
+        self._is_unlisted = any(isinstance(error, NotListed) for error in refused.values())
+        reason = (
+            f"{NotListed.slug}: {said}" if self._is_unlisted else f"waits for a member that has heard of it: {said}"
+        )
+        self.node.set_state("UNKNOWN", reason)
+
+
+def _refused(
+    done: set[asyncio.Task[Answer]], asked: Mapping[asyncio.Task[Answer], NodeName]
+) -> dict[NodeName, BaseException]:
+    """Why those gave no answer.  Raises what is none of theirs."""
+    refused: dict[NodeName, BaseException] = {}
+    for task in done:
+        error = task.exception()
+        if isinstance(error, VlsnLogError | OSError):
+            refused[asked[task]] = error
+        elif error is not None:
+            raise error
+    return refused

@@ -1,0 +1,89 @@
+"""Asking a member about what has come in its name: a hello to where this node has it listed.
+
+Whoever asks while a question is on its way shares the next one, so that nobody can make a node ask more often than its
+members answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repl.group.claims import TERMS_AHEAD_MAX, Claim, Weight, announces, bears_out, weigh
+from repl.group.electors import Elector
+from repl.group.founding import DISCOVERY, Answer
+from repl.group.old_images import Told
+from repl.group.peers import ask
+from repl.shared import Shared
+from vlsn.errors import NotMaster, VlsnLogError
+from vlsn.ids import NodeName, Term
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repl.node.node import Node
+
+
+CONFIRM_S = 1.0
+"""How long whoever has spoken in a member's name waits for what that member says."""
+
+
+class Confirming:
+    """One node's, from its start to its stop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._asked: dict[NodeName, Shared[Answer]] = {}
+        self._looks: dict[NodeName, asyncio.Task[Answer | None]] = {}
+
+    async def answer(self, name: NodeName) -> Answer | None:
+        """What the member ``name`` says of itself from now on; None when it says nothing within ``CONFIRM_S``."""
+        if name not in self._asked:
+            self._asked[name] = Shared(partial(self._ask, name))
+        try:
+            async with asyncio.timeout(CONFIRM_S):
+                return await self._asked[name].get()
+        except (VlsnLogError, OSError, TimeoutError):
+            return None
+
+    async def believed(self, claim: Claim, electors: Sequence[Elector], *, stored: int) -> int | None:
+        """The term that is taken of ``claim``, asking whoever it names where the rule says so; None when nothing is.
+        It is a lower one of a sender that nobody else vouches for: terms rise towards its own by a few at a time."""
+        weight = weigh(claim, electors, stored=stored, known=self._node.members.urls)
+        if weight is Weight.TAKEN:
+            return claim.term
+        answer = await self.answer(claim.sender) if weight is Weight.ASK else None
+        if answer is None or not bears_out(claim, answer):
+            return None
+        if self._node.members.vouches_for_itself(claim.sender):
+            return min(claim.term, stored + TERMS_AHEAD_MAX)
+        return claim.term
+
+    async def hands_over(self, master: NodeName, term: Term, *, to: str) -> bool:
+        """Whether ``master`` says itself that it, of ``term``, hands over to ``to``."""
+        answer = await self.answer(master)
+        return answer is not None and announces(answer, term=term, to=to)
+
+    def told(self, name: NodeName, incarnation: int, told: Told) -> None:
+        """Somebody says in the name of ``name`` how far that is.  What is remembered of it is only what it answers: it
+        is asked when that would be another term or vote."""
+        members = self._node.members
+        heard = members.heard_of(incarnation)
+        newer = told.sequence > heard.sequence or told.term > heard.term
+        if newer and name in members.urls and name != self._node.name and name not in self._looks:
+            look = self._looks[name] = asyncio.create_task(self.answer(name), name=f"look at {name}")
+            look.add_done_callback(lambda _: self._looks.pop(name, None))
+
+    async def close(self) -> None:
+        """Ends every question under way."""
+        for asked in self._asked.values():
+            asked.close(NotMaster("the node is stopping"))
+        if self._looks:
+            await asyncio.wait(self._looks.values())
+
+    async def _ask(self, name: NodeName) -> Answer:
+        url = self._node.members.urls.get(name)
+        if url is None:
+            raise NotMaster(f"{name} is no member any more")
+        return await ask(self._node, name, url, DISCOVERY)

@@ -1,0 +1,203 @@
+"""Founding: how a group begins, and who may tell whom.
+
+The founding term has no vote.  The first member by name asks every member; only when *all* have answered
+that they are empty (their write path drained) does it take a term above all stored ones, synced, and write
+TERM and GROUP, which lists their incarnations, as **one block**:
+
+    ask n1 n2 n3  ─►  all empty, stored terms 0 0 2  ─►  term 3 stored, synced  ─►  block (3, 1): TERM, GROUP
+
+A crash before that block is synced leaves every log empty, and founding starts again with a higher term; a
+crash after it leaves a group.  Who answered takes its first feed only from the incarnation and process that
+it answered last.  Pure: answers in, decision out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from vlsn.errors import BadBody
+from vlsn.format.feed_messages import Hex, Name, Number, StoredTerm
+from vlsn.format.json_messages import read_json, read_object
+from vlsn.format.records import MEMBERS_MAX, GroupEntry, Member
+from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.levels import LEVEL_1, Levels
+
+Purpose = Literal["founding", "discovery"]
+MasterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,32}\Z")]
+MasterUrl = Annotated[str, Meta(pattern=r"^(http://[!-~]{1,256})?\Z")]
+FOUNDING: Final = "founding"
+DISCOVERY: Final = "discovery"
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits.  ``term``, ``sequence``, ``told``,
+    ``told_term``: what the sender tells of itself (``old_images``)."""
+
+    group: Name
+    sender: Name
+    to: Name
+    incarnation: Hex
+    process: Hex
+    purpose: Purpose
+    term: StoredTerm = 0
+    sequence: Number = 0
+    told: Number = 0
+    url: MasterUrl = ""
+    """The sender's."""
+    group_term: Number = 0
+    group_vlsn: Number = 0
+    """Where the newest GROUP entry lies that its log has."""
+    told_term: Number = 0
+    wants_group: bool = False
+    """Its own log has lost the GROUP entry that counts (``lost_group``)."""
+    levels: Levels = LEVEL_1
+    """What the sender speaks; left out, and so understood by whoever knows of no levels, while that is level 1."""
+
+
+class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a member is, and what it is: ``vlsn`` 0 where nobody knows."""
+
+    incarnation: Hex
+    vlsn: Number
+
+
+class KnownGroup(msgspec.Struct, frozen=True):
+    """The newest GROUP entry that is known durable, at ``vlsn``; there is no other up to ``upto``."""
+
+    vlsn: Number
+    upto: Number
+    entry: GroupEntry
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself.  ``last_term``, ``last``: the end of its log, synced; a vote floor above it
+    is told in its place to whoever ranks logs."""
+
+    group: Name
+    name: Name
+    incarnation: Hex
+    process: Hex
+    term: StoredTerm
+    empty: bool
+    last_term: Number
+    last: Number
+    floor_term: Number = 0
+    floor_vlsn: Number = 0
+    state: str = "UNKNOWN"
+    no_space: bool = False
+    """It takes no appends: a master without space hands over to another one only."""
+    clock_us: Number = 0
+    """Its wall clock, µs since the epoch."""
+    sequence: Number = 0
+    told: Number = 0
+    told_term: Number = 0
+    """With ``term``: what it tells of itself (``old_images``); ``told_term`` is that of the block at VLSN ``told``."""
+    master: MasterName = ""
+    master_url: MasterUrl = ""
+    """Who leads, as far as it knows, and where: a node that was away may not know that member yet."""
+    heard_sequence: Number = 0
+    heard_term: Number = 0
+    heard_told: Number = 0
+    heard_told_term: Number = 0
+    """What it has heard of who asks."""
+    known_group: KnownGroup | None = None
+    """To who wants it."""
+    holds: dict[Name, HoldPosition] | None = None
+    """Of a master: what each member still needs (``member_holds``)."""
+    levels: Levels = LEVEL_1
+    """What it speaks."""
+    members: dict[Name, MasterUrl] = {}  # msgspec copies it
+    """Of a list that is newer than the asker's: who is in it, and where."""
+    hands_to: MasterName = ""
+    hands_term: Number = 0
+    """Whom it has asked to take over, and from which term of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Write the first block, in ``term`` (to be stored first)."""
+
+    term: Term
+    group: GroupEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again; ``reason`` is for status."""
+
+    reason: str
+
+
+def read_question(body: object) -> Question:
+    """Raises ``BadBody``."""
+    return read_object(body, Question, "hello")
+
+
+def read_answer(body: bytes) -> Answer:
+    """What another node said of itself, each number within what a record or a block can hold.  Raises ``BadBody``."""
+    answer = read_json(body, Answer, "no answer to a hello")
+    if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:
+        raise BadBody(f"an answer that tells how far {len(answer.holds)} members are")
+    if (answer.empty and answer.last) or answer.last_term > answer.term:
+        raise BadBody(f"an answer of a log to {answer.last} of term {answer.last_term}, stored term {answer.term}")
+    return answer
+
+
+def is_newer(at: tuple[int, int], end: tuple[int, int]) -> bool:
+    """Whether the GROUP entry at ``at`` (term, VLSN) is one that a log with that ``end`` lacks and may yet get: behind
+    its end.  Before that, a durable one is in that log, and what is not was rolled back."""
+    return at > end
+
+
+def parse_hex(text: str) -> int:
+    """Raises ``BadBody``."""
+    if len(text) != 16 or text.strip("0123456789abcdef"):
+        raise BadBody(f"{text[:40]!r} is not 16 lower-case hex digits")
+    return int(text, 16)
+
+
+def decide(
+    group: str, members: Mapping[NodeName, str], answers: Mapping[NodeName, Answer], *, stored_term: Term
+) -> Found | Wait:
+    """``members``: name → URL of all, the founder too; ``answers``: of all that answered, the founder's own too."""
+    silent = [name for name in members if name not in answers]
+    if silent:
+        return Wait(f"founding: no answer from {', '.join(silent)}")
+    full = [name for name in members if not answers[name].empty]
+    if full:
+        return Wait(f"not-listed: {', '.join(full)} already hold a log of this group, this node is empty")
+    incarnations = {answer.incarnation for answer in answers.values()}
+    if len(incarnations) < len(members):
+        return Wait("founding: two members answered with one incarnation; is one directory a copy of another?")
+    term = Term(max([stored_term, *(answer.term for answer in answers.values())]) + 1)
+    listed = [Member(name=name, url=url, incarnation=answers[name].incarnation) for name, url in members.items()]
+    return Found(term, GroupEntry(group=group, members=listed))
+
+
+def listed_incarnation(group: GroupEntry | None, name: str) -> Incarnation | None:
+    """The incarnation that the group lists under ``name``."""
+    if group is None:
+        return None
+    for member in group.members:
+        if member.name == name:
+            return Incarnation(parse_hex(member.incarnation))
+    return None
+
+
+def electable_incarnations(group: GroupEntry | None) -> list[Incarnation]:
+    if group is None:
+        return []
+    return [Incarnation(parse_hex(member.incarnation)) for member in group.members if member.electable]
+
+
+def further(own: tuple[int, int], answers: Mapping[NodeName, Answer]) -> NodeName | None:
+    """A member whose log's end (last term, last VLSN) is past ``own``, if there is one."""
+    for name, answer in answers.items():
+        if (answer.last_term, answer.last) > own:
+            return name
+    return None

@@ -1,0 +1,55 @@
+"""A GROUP entry that a node has lost: fetched from whoever has it, with the hellos that members exchange anyway.
+
+A log that was cleaned past its GROUP entry has that in its state record alone.  Without both a node counts nobody's
+votes and acknowledgements: it does not lead, does not clean, and says so.
+
+    GROUP at 2, log cleaned up to 60, state lost      asks in its hellos; n2 knows GROUP 2, and no other up to 95
+                                                      95 reaches 60: the entry at 2 is the one that counts there
+
+What n2 calls durable up to 95 and what lies before this log's first VLSN are of one history; an entry from 60 on would
+be in this log itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repl.group.founding import Answer, KnownGroup
+from vlsn.format.records import GroupEntry
+from vlsn.ids import Vlsn
+from vlsn.write.local_log import LocalLog
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+REASON = "no-group: its GROUP entry was cleaned away and `state` is lost; waits for a member that has it"
+
+
+def is_lost(log: LocalLog) -> bool:
+    return log.history.lacks_group(log.range.first, log.dtvlsn)
+
+
+def known_group(log: LocalLog) -> KnownGroup | None:
+    """What this node can tell of the group."""
+    durable = [(vlsn, entry) for vlsn, entry in log.history.groups if vlsn <= log.dtvlsn]
+    if not durable or is_lost(log):
+        return None
+    return KnownGroup(vlsn=durable[-1][0], upto=log.dtvlsn, entry=durable[-1][1])
+
+
+def counts(known: KnownGroup, first: int) -> bool:
+    """Whether it is the newest GROUP entry before ``first``, where the log begins that has lost it: whoever tells knows
+    the log up to there."""
+    return known.vlsn < first <= known.upto + 1
+
+
+def take(node: Node, answer: Answer) -> None:
+    """A member has answered; its group is this node's, too, where that has lost it.  Raises ``BadBody``."""
+    log, known = node.log, answer.known_group
+    if known is None or log is None or not is_lost(log):
+        return
+    if known.entry.group != node.config.group or not counts(known, log.range.first):
+        return
+    log.history.found_group(Vlsn(known.vlsn), GroupEntry.decode(known.entry.encode()))
+    members = ",".join(member.name for member in known.entry.members)
+    node.event("group.found", vlsn=known.vlsn, members=members, peer=answer.name)

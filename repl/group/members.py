@@ -1,0 +1,162 @@
+"""The other members, as one node knows them: where they are, what they have told it, and what it tells them.
+
+A member is who the group's log lists; while this node knows no such list, who its settings name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from feeder.acks import majority
+from repl.group import peers
+from repl.group.old_images import Heard, Told, both
+from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName, WrongVersion
+from vlsn.ids import NodeName, Term
+from vlsn.levels import Levels
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+BY_OWN_WORD_MAX = 4
+"""Who has no other word than its own: the last ones."""
+TELL_S = 5.0
+"""How often the members tell one another how far they are (``old_images``)."""
+
+
+class Members:
+    """Kept from the node's start to its stop; the list follows its log."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._learned: dict[NodeName, str] = {}
+        """A master that neither this node's log nor its settings name."""
+        self._vouched: dict[NodeName, str] = {}
+        """Whom a member's newer list names."""
+        self._by_own_word: dict[NodeName, str] = {}
+        """Who says of itself that a newer list names it; of use while too few of this node's own list are there."""
+        self.heard = Heard()
+        """What other nodes have told of themselves in this process's life."""
+        self._left: dict[NodeName, str] = {}
+        """Where each was looked for last and not found."""
+        self.silent: dict[NodeName, str] = {}
+        """Who could not be reached when last asked, and why; each member is asked every ``TELL_S``."""
+        self.levels: dict[NodeName, Levels] = {}
+        """What each has told that it speaks."""
+        self.strangers: dict[NodeName, str] = {}
+        """With whom this node had no level in common when it last asked."""
+
+    # Where they are.
+
+    @property
+    def listed(self) -> dict[NodeName, str]:
+        """Who may ask this node: those that its group lists; while it knows none, those that its settings name."""
+        configured, logged = self._node.config.members, self._logged
+        return {name: self._place(name) for name in (configured if logged is None else logged)}
+
+    @property
+    def _logged(self) -> dict[NodeName, str] | None:
+        """As the newest GROUP entry says; None without one."""
+        log = self._node.log
+        group = log.history.group if log is not None else None
+        return None if group is None else {NodeName(each.name): each.url for each in group.members}
+
+    def _place(self, name: NodeName) -> str:
+        """Where ``name`` is looked for: as configured here, else as the group, or a member with a newer list, says; the
+        next of these once it was not found there.  A name moves on, and settings are older than that."""
+        if name == self._node.config.name:
+            return self._node.config.url
+        said = (self._node.config.members, self._logged or {}, self._vouched, self._learned, self._by_own_word)
+        places = list(dict.fromkeys(each[name] for each in said if name in each))
+        left = self._left.get(name)
+        return places[(places.index(left) + 1) % len(places)] if left in places else places[0]
+
+    @property
+    def urls(self) -> dict[NodeName, str]:
+        """Whom this node asks, and where: every member, and who is one by its settings alone."""
+        hints = self._by_own_word if self._by_own_word and self.are_too_few() else {}
+        names = {**hints, **self._vouched, **self._learned, **(self._logged or {}), **self._node.config.members}
+        return {name: self._place(name) for name in names}
+
+    def are_too_few(self) -> bool:
+        """Those of this node's own list that can be reached elect nobody."""
+        electable = self.electable
+        return sum(name not in self.silent for name in electable) < majority(len(electable))
+
+    def vouches_for_itself(self, name: NodeName) -> bool:
+        """Nobody but ``name`` has said that it is a member."""
+        return name not in {**self._vouched, **self._learned, **self.listed, **self._node.config.members}
+
+    def vouched_for(self, members: Mapping[str, str]) -> None:
+        """A member has a newer list than this node: these are in it."""
+        self._vouched = {NodeName(name): url for name, url in members.items() if url}
+
+    def told_of_itself(self, name: NodeName, url: str) -> None:
+        """``name`` says that it is at ``url``, and in a newer list than this node's."""
+        if url:
+            self._by_own_word.pop(name, None)
+            self._by_own_word[name] = url
+            while len(self._by_own_word) > BY_OWN_WORD_MAX:
+                del self._by_own_word[next(iter(self._by_own_word))]
+
+    def learn(self, master: NodeName, url: str) -> None:
+        """A member says who leads, and where; of use where this node knows nothing of that one."""
+        if url and master not in {**self.listed, **self._node.config.members}:
+            self._learned = {master: url}
+
+    @property
+    def electable(self) -> list[NodeName]:
+        """Who has a vote, by name: as the group lists them; while this node knows no list, all that its settings
+        name."""
+        group = self._node.opened().history.group
+        if group is None:
+            return sorted(self._node.config.members)
+        return sorted(NodeName(each.name) for each in group.members if each.electable)
+
+    def are_none(self) -> bool:
+        """No other member has a vote."""
+        return not set(self.electable) - {self._node.config.name}
+
+    def not_at(self, name: NodeName, url: str, fault: VlsnLogError) -> None:
+        """``name`` was asked there in vain; with most faults it has answered."""
+        if isinstance(fault, Unreachable | WrongName | WrongGroup):
+            self._left[name] = url
+
+    def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
+        """``name`` was asked, or has asked; with a refusal it has answered, too."""
+        for kind, named in ((Unreachable, self.silent), (WrongVersion, self.strangers)):
+            if isinstance(fault, kind):
+                named[name] = str(fault)
+            else:
+                named.pop(name, None)
+
+    def check_strangers(self) -> None:
+        """Raises ``WrongVersion`` naming the members that this node cannot talk to, if there are any."""
+        if self.strangers:
+            raise WrongVersion("; ".join(said for _, said in sorted(self.strangers.items())))
+
+    # What is told.
+
+    def told(self) -> Told:
+        """What this node tells of itself: it never takes it back."""
+        node = self._node
+        log, lead, following = node.opened(), node.lead, node.following
+        record = log.node_file.record
+        leads = lead is not None and lead.term == record.term
+        fed = following is not None and following.streams_in(Term(record.term))
+        if not (leads or fed):
+            return Told(record.sequence, record.term)
+        last = log.range.last_sync
+        return Told(record.sequence, record.term, last, log.history.term_of(last))
+
+    def heard_of(self, incarnation: int) -> Told:
+        heard, leading = self.heard.of(incarnation), self._node.leading
+        return both(heard, leading.heard_of(incarnation)) if leading is not None else heard
+
+    async def tell(self) -> None:
+        """For ever: what was told long ago would find no old image out."""
+        while True:
+            await asyncio.sleep(TELL_S)
+            if self._node.recognised:
+                await peers.tell_all(self._node)

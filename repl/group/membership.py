@@ -1,0 +1,212 @@
+"""Membership: which changes of a group there are, and who counts while one is not durable yet.
+
+    log      … GROUP at 2 {n1 a, n2 b, n3 c} …… GROUP at 90 {n1 a, n2 b, n3 c'} ……
+    counts   up to 90: a b c        from 90 on, until it is durable: a b and nobody, of 3        then: a b c'
+
+1. A GROUP entry counts from the moment it is in the log, and stops when it is rolled back.  It lists everyone; between
+   it and the one before, the electable members differ by one, so that majorities of both overlap (Raft's dissertation,
+   §4.1).  It is appended only in a term whose first block is durable, behind a durable GROUP (the one fault of that
+   section as it was first printed).
+2. A name that passes to another incarnation is two changes at once: one voter goes, another comes, and majorities of
+   the two lists need not meet (b c of the one, a c' of the other, should the disk of c turn up again).  Until such an
+   entry is durable that member counts for the size and for nothing else: a majority then consists of nodes that are in
+   both lists, and the wiped node's own ack never admits it.
+3. Who is not listed may be fed; it counts for nothing.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from feeder.acks import majority
+from vlsn.errors import BadArgument, BadBody, GroupBusy, InsufficientReplicas
+from vlsn.format.feed_messages import Name
+from vlsn.format.records import PRIORITY_MAX, GroupEntry, Member
+from vlsn.ids import Incarnation, Vlsn
+
+NOBODY = f"{0:016x}"
+"""The incarnation of no node: none draws 0."""
+Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)]
+
+
+class Add(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="add"):
+    """``name`` joins, and becomes electable once it has caught up, unless ``secondary``."""
+
+    name: Name
+    url: str
+    secondary: bool = False
+    priority: Priority = 1
+
+
+class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="remove"):
+    name: Name
+
+
+class Promote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="promote"):
+    """A secondary becomes electable once it has caught up."""
+
+    name: Name
+
+
+class Prefer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="priority"):
+    name: Name
+    priority: Priority
+
+
+Change = Add | Remove | Promote | Prefer
+"""What a person asks for: the body of ``POST /v1/admin/group``."""
+
+
+def read_change(body: object) -> Change:
+    """Raises ``BadBody``."""
+    try:
+        change: Change = msgspec.convert(body, Change)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"a change of the group: {error}") from None
+    return change
+
+
+# What the next GROUP entry says; ``previous`` is set by whoever appends it.
+
+
+def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
+    """``add.name`` joins as a secondary.  Raises ``BadArgument``."""
+    url = add.url.rstrip("/")
+    for member in group.members:
+        if member.name == add.name:
+            raise BadArgument(f"{add.name} is a member already, at {member.url}")
+        if member.url == url:
+            raise BadArgument(f"{url} is the member {member.name}; each has its own URL")
+        if member.incarnation == incarnation:
+            raise BadArgument(f"the node at {url} is {member.name} itself; is one directory a copy of another?")
+    joined = Member(
+        name=add.name,
+        url=url,
+        incarnation=incarnation,
+        electable=False,
+        priority=add.priority,
+        joining=not add.secondary,
+    )
+    return _checked(replace(group, members=[*group.members, joined]))
+
+
+def without_member(group: GroupEntry, name: str) -> GroupEntry:
+    """Raises ``BadArgument``, also for the last electable member."""
+    gone = member_of(group, name)
+    left = [member for member in group.members if member is not gone]
+    if not any(member.electable for member in left):
+        raise BadArgument(f"{name} is the last electable member: nobody would be left to lead")
+    return replace(group, members=left)
+
+
+def with_electable(group: GroupEntry, name: str, *, caught_up: bool) -> GroupEntry:
+    """A secondary becomes electable, or, before it has ``caught_up``, is to become so.  Raises ``BadArgument``."""
+    if member_of(group, name).electable:
+        raise BadArgument(f"{name} is electable already")
+    return _with(group, name, electable=caught_up, joining=not caught_up)
+
+
+def with_priority(group: GroupEntry, name: str, priority: int) -> GroupEntry:
+    return _with(group, name, priority=priority)
+
+
+def with_incarnation(group: GroupEntry, name: str, incarnation: Incarnation) -> GroupEntry:
+    """The name passes to another store."""
+    return _with(group, name, incarnation=f"{incarnation:016x}")
+
+
+def member_of(group: GroupEntry, name: str) -> Member:
+    """Raises ``BadArgument``."""
+    for member in group.members:
+        if member.name == name:
+            return member
+    raise BadArgument(f"the group has no member {name}; it has {', '.join(each.name for each in group.members)}")
+
+
+def _with(group: GroupEntry, name: str, **fields: object) -> GroupEntry:
+    changed = member_of(group, name)
+    return replace(group, members=[replace(each, **fields) if each is changed else each for each in group.members])
+
+
+def _checked(group: GroupEntry) -> GroupEntry:
+    try:
+        return GroupEntry.decode(group.encode())
+    except BadBody as error:
+        raise BadArgument(str(error)) from None
+
+
+# Who counts.
+
+
+def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEntry | None:
+    """The newest of a log's groups as votes and acks are counted by it; ``groups`` as ``History`` keeps them: what may
+    still be rolled back behind the last that may not."""
+    if not groups:
+        return None
+    at, newest = groups[-1]
+    if at <= dtvlsn or len(groups) < 2:
+        return newest
+    before = {member.name: member.incarnation for member in groups[-2][1].members}
+    return replace(
+        newest,
+        members=[
+            replace(member, incarnation=NOBODY)
+            if before.get(member.name, member.incarnation) != member.incarnation
+            else member
+            for member in newest.members
+        ],
+    )
+
+
+def leaving(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int, name: str, incarnation: int) -> bool:
+    """Whether the newest list leaves that one out, may still be rolled back, and the one before has it as electable."""
+    if len(groups) < 2 or groups[-1][0] <= dtvlsn or any(member.name == name for member in groups[-1][1].members):
+        return False
+    own = name, f"{incarnation:016x}"
+    return any((each.name, each.incarnation) == own and each.electable for each in groups[-2][1].members)
+
+
+def check_change(
+    groups: Sequence[tuple[Vlsn, GroupEntry]],
+    proposed: GroupEntry,
+    *,
+    durable: Vlsn,
+    term_start: Vlsn,
+    live: frozenset[Incarnation],
+) -> None:
+    """Whether the master may append ``proposed`` now.  ``durable``: what this term's own count has proven; ``live``:
+    the incarnations that are fed and heard, the master's own included.  Raises ``GroupBusy``,
+    ``InsufficientReplicas``."""
+    at, _ = groups[-1]
+    if not term_start or durable < term_start:
+        raise GroupBusy("the first block of this master's term is not durable yet; try again")
+    if durable < at:
+        raise GroupBusy(f"the change of the group at VLSN {at} is not durable yet; one at a time")
+    after = counting([groups[-1], (Vlsn(durable + 1), proposed)], durable)
+    assert after is not None
+    electable = [int(member.incarnation, 16) for member in after.members if member.electable]
+    there = sum(incarnation in live for incarnation in electable)
+    if there < majority(len(electable)):
+        raise InsufficientReplicas(
+            f"only {there} of the {len(electable)} electable members that would count are connected: the change could "
+            "not become durable"
+        )
+
+
+def listed_as(group: GroupEntry, name: str, incarnation: int) -> Member | None:
+    """The member of that name, if that incarnation is listed under it."""
+    for member in group.members:
+        if member.name == name:
+            return member if int(member.incarnation, 16) == incarnation else None
+    return None
+
+
+def is_listed(group: GroupEntry, name: str) -> bool:
+    return any(member.name == name for member in group.members)

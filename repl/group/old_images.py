@@ -1,0 +1,120 @@
+"""Old images of disks: what nodes have told of themselves, and whether one that starts has forgotten some of it.
+
+A node rests promises on its disk: votes and terms in its node file, acknowledged blocks in its log.  Should an older
+image of that disk come back, the node would promise once more, and otherwise.  Its own disk cannot tell; others, who
+heard more of it, can.
+
+    n3 told       node file 17, stored term 5; VLSN 90, of term 4, synced
+    n3 starts     node file 17, VLSN 90 of term 4 in its log         the same disk
+                  node file 18, stored term 6, log to 40             the same disk: it was rolled back in term 6
+                  node file 16, or log to 80                         an old image: it becomes another incarnation
+                  node file 17, VLSN 90 of term 3 in its log         one too: that tail was rolled back, and VLSN 90 of
+                                                                     term 4 acknowledged in its place
+
+1. What is told never falls for one incarnation.  Every change of a node file raises its *sequence*.  Within one term a
+   log that was matched with its master's, or is the master's, only grows; what a node has of a term whose master it has
+   not met yet is therefore not told (``vlsn`` 0): that may still be rolled back.
+2. What is told of a log is a VLSN with the term of its block: two logs that have both in common are equal up to there.
+   A start *shows* its log, and its vote floor while that lies above it.
+3. It is memory, not a log: each member keeps what it heard while it lives.  An image that no member which is up has
+   heard more of is not found out.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from vlsn.format.records import MEMBERS_MAX
+from vlsn.ids import Vlsn
+from vlsn.state.node_file import NodeRecord
+
+HEARD_MAX = 4 * MEMBERS_MAX
+"""Incarnations that are remembered at once; the ones heard of last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``sequence`` of the node file, the stored ``term``; ``vlsn``: synced, in common with the log of the master of
+    ``term``, and ``block_term`` the term of its block; 0 where that is not known."""
+
+    sequence: int = 0
+    term: int = 0
+    vlsn: int = 0
+    block_term: int = 0
+
+
+NOTHING = Told()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a node that starts can show: its node file, and its log from ``first`` to ``last``, synced."""
+
+    sequence: int
+    term: int
+    first: int
+    last: int
+    floor: tuple[int, int]
+    """(term, VLSN) of its vote floor while its log ends below that; else (0, 0)."""
+    term_of: Callable[[Vlsn], int] = field(repr=False)
+
+    def holds(self, vlsn: int, block_term: int) -> bool:
+        """Whether its log has, or below its floor may have had, that block's end."""
+        if (block_term, vlsn) <= self.floor:
+            return True
+        if vlsn > self.last:
+            return False
+        return not block_term or vlsn < self.first or self.term_of(Vlsn(vlsn)) == block_term
+
+
+def both(one: Told, other: Told) -> Told:
+    """What two messages of one incarnation have told."""
+    most = max(one, other, key=lambda told: (told.term, told.block_term, told.vlsn))
+    return replace(most, sequence=max(one.sequence, other.sequence))
+
+
+def show(record: NodeRecord, *, first: int, last: int, term_of: Callable[[Vlsn], int]) -> Shown:
+    """``first``, ``last``: of its log, synced; 0 where that is empty."""
+    floor = (record.floor_term, record.floor_vlsn)
+    below_floor = (term_of(Vlsn(last)), last) < floor
+    return Shown(record.sequence, record.term, first, last, floor if below_floor else (0, 0), term_of)
+
+
+def forgotten(shown: Shown, heard: Told) -> str:
+    """What a start has forgotten of what was heard of its incarnation; "" for nothing."""
+    if shown.sequence < heard.sequence:
+        return f"its node file is change {shown.sequence}, but change {heard.sequence} was told of"
+    if shown.term < heard.term:
+        return f"its stored term is {shown.term}, but it was told to be {heard.term}"
+    if shown.term > heard.term or not heard.vlsn or shown.holds(heard.vlsn, heard.block_term):
+        return ""
+    said = f"VLSN {heard.vlsn} of term {heard.block_term} was acknowledged in term {heard.term}"
+    if shown.last < heard.vlsn:
+        return f"its log ends at VLSN {shown.last}, but {said}"
+    return f"its log has term {shown.term_of(Vlsn(heard.vlsn))} there, but {said}"
+
+
+class Heard:
+    """What one node has heard of each incarnation, while it lives."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, Told] = {}
+
+    def note(self, incarnation: int, told: Told) -> None:
+        before = self._told.pop(incarnation, NOTHING)
+        self._told[incarnation] = both(before, told)
+        while len(self._told) > HEARD_MAX:
+            del self._told[next(iter(self._told))]
+
+    def of(self, incarnation: int) -> Told:
+        return self._told.get(incarnation, NOTHING)
+
+
+def most(told: Iterable[Told]) -> Told:
+    found = NOTHING
+    for each in told:
+        found = both(found, each)
+    return found

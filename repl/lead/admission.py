@@ -1,0 +1,163 @@
+"""Which appends a lead takes, and when.
+
+One is put into the log's queue, held back for a moment (``gate``: this node hands over, or its replicas have yet to
+come), or refused before anything of it is logged.  A named producer's goes through ``once``, which answers what is in
+the log already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from feeder.acks import majority
+from repl.api import Acks, Done
+from repl.lead.append_book import Append, refusal_of
+from repl.lead.exactly_once import Once, ProducerAppend
+from repl.lead.held_appends import Gate
+from vlsn.errors import InsufficientReplicas, LogFailed, NotMaster, OutcomeUnknown, QueueFull, TooLarge, VlsnLogError
+from vlsn.format.same_submission import lies_in
+from vlsn.format.seal import Submission
+from vlsn.ids import Vlsn
+from vlsn.write.queue import Pending
+
+if TYPE_CHECKING:
+    from repl.lead.leading import Leading
+
+SETTLE_S = 1.0
+"""How long a new lead holds appends back for replicas that have yet to come, before it refuses them."""
+
+
+class Admission:
+    """One lead's.  ``settle_in`` once it leads; ``close`` when it has ended."""
+
+    def __init__(self, lead: Leading) -> None:
+        self._lead = lead
+        self._log = lead.log
+        self._once = Once(lead.log, self._repeat, self._lacks)
+        self._gate = Gate(self._put, self.open)
+        self._settling = True
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def settle_in(self) -> None:
+        asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = False
+        self.open()
+
+    def close(self) -> None:
+        """What is held back is refused."""
+        self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
+
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
+        """Raises ``InsufficientReplicas``, ``QueueFull``, ``TooLarge``, and what ``Once`` refuses with."""
+        log = self._log
+        why = self._must_wait(acks)
+        if log.overloaded:
+            raise QueueFull(f"{log.queue_length} entries already wait to be logged")
+        now = self._lead.node.seams.clock.monotonic_s()
+        named = submission.producer != 0
+        append = (
+            ProducerAppend(self._once, submission, acks, done, now) if named else Append(submission, acks, done, now)
+        )
+        if append.cost > log.entry_bytes_max:
+            raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
+        if why:
+            self._gate.hold(append, born, why)
+        else:
+            self._put(append, born)
+        return append
+
+    def _put(self, append: Append, born: int | None) -> None:
+        try:
+            if isinstance(append, ProducerAppend):
+                self._once.submit(append, born)
+            else:
+                self._log.append(append)
+        except LogFailed as failed:
+            raise refusal_of(failed) from failed
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        self._once.sealed(pendings)
+
+    # Held back.
+
+    def _must_wait(self, acks: Acks) -> str:
+        """Why an append is held back for now, if it is.  Raises ``InsufficientReplicas``."""
+        handing_over = self._lead.handing_over
+        if handing_over.holds_back:
+            return f"this node is handing over to {handing_over.to}; try again"
+        lacking = self._lacking(acks)
+        if lacking and not self._settling:
+            raise InsufficientReplicas(lacking)
+        return lacking or ("appends before this one wait; try again" if self._gate else "")
+
+    def _lacking(self, acks: Acks) -> str:
+        """What is missing for ``acks``, "" for nothing."""
+        lead = self._lead
+        assert lead.book is not None
+        if acks is Acks.NONE:
+            return ""
+        total = len(lead.book.electable)
+        needed = (majority(total) if acks is Acks.MAJORITY else total) - (lead.own in lead.book.electable)
+        return f"{lead.present} replicas are connected, acks={acks} needs {needed}" if lead.present < needed else ""
+
+    def open(self) -> None:
+        """What held appends back may be over."""
+        lead = self._lead
+        if self._gate and not lead.handing_over.holds_back and lead.book is not None and not lead.has_ended:
+            self._gate.release(lambda append: not self._lacking(append.acks))
+            if not self._settling and not self._gate.in_doubt:
+                self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
+
+    # A producer's.
+
+    def _repeat(self, append: ProducerAppend) -> None:
+        """It is in the log already; answered never from within its submission."""
+        if append.submission is not None:
+            append.doubt = self._spawn(self._compare(append))
+            return
+        lead = self._lead
+        assert lead.book is not None
+        if lead.has_ended:
+            append.settle(OutcomeUnknown("this node stopped leading before the append was acknowledged"))
+            return
+        lead.node.duplicate_appends += 1
+        lead.book.repeat(append, durable=self._log.dtvlsn)
+        asyncio.get_running_loop().call_soon(lead.book.release_repeats)
+
+    async def _compare(self, append: ProducerAppend) -> None:
+        """With what lies at its place; where that cannot be read any more, its name is taken for it."""
+        reads, submission = self._lead.node.reads, append.submission
+        assert submission is not None
+        try:
+            block = await reads.block_with(Vlsn(append.first)) if reads is not None else None
+        except VlsnLogError:
+            block = None
+        if block is not None and not lies_in(block, Vlsn(append.first), submission):
+            append.settle(append.another)
+            return
+        append.submission = None
+        self._repeat(append)
+
+    def _lacks(self, append: Append, error: VlsnLogError) -> None:
+        """What it follows on is not in this log."""
+        append.doubt = self._spawn(self._refuse(append, error))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="producer's append")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _refuse(self, append: Append, error: VlsnLogError) -> None:
+        """For good, so only once a majority has confirmed that this node leads: one that was unseated and does not know
+        it yet lacks what its successor has."""
+        try:
+            await self._lead.rounds.index()
+        except VlsnLogError as unseated:
+            append.settle(unseated)
+        else:
+            append.settle(error)

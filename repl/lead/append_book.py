@@ -1,0 +1,204 @@
+"""The book of appends: what is sealed and waits for its acknowledgements, in VLSN order.
+
+An append is answered when its policy is met: NONE once the master has synced it, MAJORITY once the DTVLSN
+has reached it, ALL once every electable member has synced it.  Only a replica that is being fed counts: of one that is
+gone nobody knows whether it still has its log.  VLSNs rise in each of the three queues, so what an acknowledgement
+settles stands at their heads.  A *repeat* is an append that was in the log before it was sent
+again: it waits for the same, in no order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection
+
+from feeder.acks import durable_vlsn, synced_by_all, synced_count
+from repl.api import Acks, Appended, Done
+from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
+from vlsn.format.seal import Submission
+from vlsn.ids import NULL_VLSN, Incarnation, Term, Vlsn
+from vlsn.seconds import Seconds
+from vlsn.write.queue import Pending
+
+
+class Append(Pending):
+    """One append of a client; ``done`` is called exactly once."""
+
+    __slots__ = ("acks", "done", "doubt", "held", "settled", "since")
+
+    def __init__(self, submission: Submission, acks: Acks, done: Done, since: float) -> None:
+        super().__init__(submission)
+        self.acks = acks
+        self.done = done
+        self.since = since
+        self.settled = False
+        self.doubt: asyncio.Future[None] | None = None
+        self.held = ""
+        """Why it is not in the log's queue yet (``repl.lead.held_appends``)."""
+
+    def settle(self, result: Appended | VlsnLogError) -> None:
+        if not self.settled:
+            self.settled = True
+            # Let go of first: ``done`` leads back here, and a cycle would keep a batch's bytes until a collection.
+            done, self.done = self.done, _nobody
+            done(result)
+
+    def refused(self, error: VlsnLogError) -> None:
+        """It was never sealed."""
+        self.settle(refusal_of(error))
+
+    def take_back(self) -> None:
+        if self.held:
+            self.settle(NotMaster(self.held))
+
+    def expire(self) -> None:
+        """Held back, nothing is logged; still queued or already sealed, it may yet become durable."""
+        self.take_back()
+        self.settle(OutcomeUnknown("not acknowledged in time: it may still become durable, or be rolled back"))
+
+
+def refusal_of(error: VlsnLogError) -> VlsnLogError:
+    """What a client is told whose append was refused for ``error`` before anything of it was logged.  A log that has
+    failed ends this process: another node will lead, and takes it."""
+    if isinstance(error, LogFailed):
+        return NotMaster(f"the log of this node has failed, nothing of this append was logged: {error}")
+    return error
+
+
+def _nobody(_: Appended | VlsnLogError) -> None:
+    raise AssertionError("an append is answered once")
+
+
+class AppendBook:
+    """Acknowledgements in, answers and the DTVLSN out.  One for each term that this node leads."""
+
+    def __init__(
+        self,
+        own: Incarnation,
+        term: Term,
+        *,
+        on_durable: Callable[[Vlsn], None],
+        clock: Callable[[], float],
+        seconds: Seconds,
+    ) -> None:
+        self.own = own
+        self.term = term
+        self.term_start: Vlsn = NULL_VLSN
+        self.electable: tuple[Incarnation, ...] = ()
+        self.synced: dict[Incarnation, Vlsn] = {}
+        self.durable: Vlsn = NULL_VLSN
+        self._on_durable = on_durable
+        self._clock = clock
+        self._seconds = seconds
+        self._none: deque[Append] = deque()
+        self._majority: deque[Append] = deque()
+        self._all: deque[Append] = deque()
+        self._repeats: list[Append] = []
+        self._known_durable: Vlsn = NULL_VLSN
+        """Durable before this term, which its own count says nothing of."""
+
+    def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
+        """Who counts from now on, also for what was noted before."""
+        self.electable = tuple(electable)
+        self.term_start = term_start
+        self._count()
+        if self._all:
+            self._release(self._all, synced_by_all(self.synced, self.electable), Acks.ALL)
+        if self._repeats:
+            self.release_repeats()
+
+    def sealed(self, appends: list[Pending]) -> None:
+        """VLSNs were given to these, above all given before."""
+        for append in appends:
+            assert isinstance(append, Append)
+            if append.acks is Acks.MAJORITY:
+                self._majority.append(append)
+            elif append.acks is Acks.NONE:
+                self._none.append(append)
+            else:
+                self._all.append(append)
+
+    def repeat(self, append: Append, *, durable: Vlsn) -> None:
+        """``append`` lies in the log already, sealed in this term or before; ``durable`` is the DTVLSN that the log
+        knows.  Answered by ``release_repeats``, or a later acknowledgement."""
+        self._known_durable = max(self._known_durable, durable)
+        self._repeats.append(append)
+
+    def release_repeats(self) -> None:
+        """Answers those that meet their policies."""
+        durable = max(self.durable, self._known_durable)
+        reached = {
+            Acks.NONE: self.synced.get(self.own, NULL_VLSN),
+            Acks.MAJORITY: min(durable, durable_vlsn(self.synced, self.electable, term_start=Vlsn(1))),
+            Acks.ALL: synced_by_all(self.synced, self.electable),
+        }
+        left = []
+        for append in self._repeats:
+            if append.settled:
+                continue
+            if append.last > reached[append.acks]:
+                left.append(append)
+                continue
+            count = synced_count(self.synced, self.electable, append.last)
+            place = Vlsn(append.first), Vlsn(append.last), Term(append.term)
+            append.settle(Appended(*place, append.last <= durable, count, append.acks, duplicate=True))
+        self._repeats = left
+
+    def note(self, incarnation: Incarnation, synced: Vlsn) -> None:
+        """``incarnation`` has synced everything up to ``synced``; lower than before changes nothing."""
+        if synced <= self.synced.get(incarnation, NULL_VLSN):
+            return
+        self.synced[incarnation] = synced
+        if synced > self.durable:
+            self._count()
+        if incarnation == self.own and self._none:
+            self._release(self._none, synced, Acks.NONE)
+        if self._all:
+            self._release(self._all, synced_by_all(self.synced, self.electable), Acks.ALL)
+        if self._repeats:
+            self.release_repeats()
+
+    def withdraw(self, incarnation: Incarnation) -> None:
+        """Nothing is known any more of what ``incarnation`` has synced, until it is noted again."""
+        self.synced.pop(incarnation, None)
+
+    def _count(self) -> None:
+        durable = durable_vlsn(self.synced, self.electable, term_start=self.term_start)
+        if durable > self.durable:
+            self.durable = durable
+            if self._majority:
+                self._release(self._majority, durable, Acks.MAJORITY)
+            self._on_durable(durable)
+
+    def fail(self, error: Callable[[], VlsnLogError]) -> None:
+        """The term is over: every append still waiting is answered with ``error``."""
+        for queue in (self._none, self._majority, self._all):
+            while queue:
+                queue.popleft().settle(error())
+        repeats, self._repeats = self._repeats, []
+        for append in repeats:
+            append.settle(error())
+
+    def _release(self, queue: deque[Append], upto: Vlsn, acks: Acks) -> None:
+        if not queue or queue[0].last > upto:
+            return
+        now = self._clock()
+        count_at, count = 0, 0
+        while queue and queue[0].last <= upto:
+            append = queue.popleft()
+            if append.last > count_at:
+                # Nodes that synced this far: asked again only where one of them stops short.
+                count = synced_count(self.synced, self.electable, append.last)
+                count_at = min([at for at in self.synced.values() if at >= append.last], default=append.last)
+            self._seconds.add(now - append.since)
+            append.settle(
+                Appended(
+                    Vlsn(append.first),
+                    Vlsn(append.last),
+                    Term(append.term),
+                    append.last <= self.durable,
+                    count,
+                    acks,
+                )
+            )

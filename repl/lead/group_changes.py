@@ -1,0 +1,283 @@
+"""Changing the group: what a master does of it, for one lead.
+
+    add NAME ─► ask who answers at its URL ─► GROUP lists it, secondary ─► fed ─► caught up ─► GROUP: electable
+    a wiped member comes back ─► fed, counts for nothing ─► caught up ─► GROUP: its new incarnation ─► counts
+    remove NAME ─► GROUP without it ─► durable: its feed ends; the master itself: hands over, resigns
+
+1. One change at a time, and only when ``membership.check_change`` lets it: what could not become durable is refused
+   with nothing logged.
+2. A GROUP entry counts from the moment it is sealed: ``follow`` is called before any feed sends it.
+3. The second halves (a joining member that has caught up, a member that came back as another incarnation) the master
+   does by itself, and whoever leads then: what is to be done lies in the log, or shows in the feeds.
+4. A replica has caught up when it reached, within an election timeout, the end that this log had when the round began
+   (Raft's dissertation, §4.2.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from feeder.feeder import Feeder
+from repl.group import founding, membership
+from repl.group.founding import parse_hex
+from repl.group.membership import Add, Change, Prefer, Promote, Remove, counting, listed_as
+from repl.group.peers import ask
+from vlsn.errors import (
+    BadArgument,
+    GroupBusy,
+    NotListed,
+    NotMaster,
+    OutcomeUnknown,
+    VlsnLogError,
+)
+from vlsn.format.block import EntryKind
+from vlsn.format.records import GroupEntry, Member
+from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
+
+if TYPE_CHECKING:
+    from repl.lead.leading import Leading
+    from repl.node.node import Node
+
+LOOK_S = 0.2
+CHANGE_TIMEOUT_S = 10.0
+"""How long a person waits for a change to be durable."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """One round of a replica's catching up."""
+
+    began_s: float
+    target: Vlsn
+    caught_up: bool = False
+    """As the round before has shown."""
+
+
+class Changes:
+    """The group's changes in one lead.  ``run`` returns never."""
+
+    def __init__(self, lead: Leading) -> None:
+        self._lead = lead
+        self._node = lead.node
+        self._log = lead.log
+        self._at = NULL_VLSN
+        """Of the GROUP entry that is counted by."""
+        self._settled = False
+        """It is durable, and counts as it stands."""
+        self._under_way: asyncio.Future[Vlsn] | None = None
+        self._rounds: dict[Feeder, _Round] = {}
+        self._waits = ""
+        """Why what the master would do by itself is not done yet."""
+
+    # What counts.
+
+    def follow(self) -> None:
+        """Counts by the newest GROUP entry in the log from here on."""
+        at = self._log.history.group_vlsn
+        if at != self._at:
+            self._at, self._settled = at, self._log.dtvlsn >= at
+            self._count()
+
+    def durable_rose(self, durable: Vlsn) -> None:
+        """What this lead's count has proven."""
+        if self._settled or durable < self._at:
+            return
+        self._settled = True
+        self._count()
+        group = self._group()
+        self._node.event("group.durable", vlsn=self._at, members=",".join(each.name for each in group.members))
+        self._lead.end_feeds_of(
+            [name for name in self._lead.feeders if not membership.is_listed(group, name)],
+            NotListed(f"the GROUP entry at VLSN {self._at} lists it no more"),
+        )
+        if self._under_way is not None and not self._under_way.done():
+            self._under_way.set_result(self._at)
+
+    def end(self) -> None:
+        """The lead is over."""
+        if self._under_way is not None and not self._under_way.done():
+            self._under_way.set_exception(
+                OutcomeUnknown("this node stopped leading before the change of the group was durable")
+            )
+            self._under_way.exception()  # whoever asked may be gone
+
+    def _count(self) -> None:
+        book, log = self._lead.book, self._log
+        assert book is not None
+        effective = counting(log.history.groups, log.dtvlsn)
+        book.set_group(founding.electable_incarnations(effective), self._lead.start)
+        self._lead.holds.follow(self._group())
+
+    def _group(self) -> GroupEntry:
+        group = self._log.history.group
+        assert group is not None
+        return group
+
+    # What a person asks for.
+
+    async def change(self, change: Change) -> dict[str, Any]:
+        """Durable on return.  Raises ``BadArgument``, ``GroupBusy``, ``InsufficientReplicas``, ``NoSpace`` or
+        ``NotMaster`` with nothing logged; ``OutcomeUnknown``."""
+        match change:
+            case Add():
+                member_url = change.url.rstrip("/")
+                incarnation = await self._who_answers(NodeName(change.name), member_url)
+                proposed = membership.with_member(self._group(), change, incarnation)
+            case Remove():
+                proposed = membership.without_member(self._group(), change.name)
+            case Promote():
+                proposed = membership.with_electable(
+                    self._group(), change.name, caught_up=self._has_caught_up(change.name)
+                )
+            case Prefer():
+                proposed = membership.with_priority(self._group(), change.name, change.priority)
+        self._node.event("group.change", change=change.__struct_config__.tag, member=change.name)
+        durable = self._append(proposed)
+        try:
+            async with asyncio.timeout(CHANGE_TIMEOUT_S):
+                vlsn = await asyncio.shield(durable)
+        except TimeoutError:
+            raise OutcomeUnknown(
+                f"the change is logged, but not durable after {CHANGE_TIMEOUT_S:.0f} s; it may become so, or not"
+            ) from None
+        return {"vlsn": vlsn, **document(self._node)}
+
+    async def _who_answers(self, name: NodeName, url: str) -> str:
+        """The incarnation of the node there.  Raises ``BadArgument``."""
+        try:
+            return (await ask(self._node, name, url, founding.DISCOVERY)).incarnation
+        except (VlsnLogError, OSError) as error:
+            raise BadArgument(f"{name} cannot be asked who it is: {error}; start it first, told all members") from None
+
+    def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
+        """Done, with its VLSN, when the entry is durable."""
+        lead, log = self._lead, self._log
+        if lead.handing_over.to is not None:
+            raise NotMaster(f"this node is handing over to {lead.handing_over.to}; try again")
+        if self._under_way is not None and not self._under_way.done():
+            raise GroupBusy("another change of the group is under way; one at a time")
+        if (refusal := log.refusal) is not None:
+            raise refusal
+        assert lead.book is not None
+        live = frozenset(
+            {lead.own, *(Incarnation(each.incarnation) for each in lead.feeders.values() if lead.hears(each))}
+        )
+        membership.check_change(
+            log.history.groups, proposed, durable=lead.book.durable, term_start=lead.start, live=live
+        )
+        entry = msgspec.structs.replace(proposed, previous=log.history.group_vlsn)
+        durable: asyncio.Future[Vlsn] = asyncio.get_running_loop().create_future()
+        self._under_way = durable
+        log.append_entries([EntryKind.GROUP], [entry.encode()], lambda _: None)
+        return durable
+
+    # What the master does by itself.
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._look()
+            if self._settled and listed_as(self._group(), self._node.name, self._lead.own) is None:
+                await self._leave()
+            why = ""
+            try:
+                await self._go_on()
+            except VlsnLogError as error:
+                why = str(error)
+            if why != self._waits:
+                self._waits = why
+                self._node.event("group.waits", why=why or "for nothing")
+
+    def _look(self) -> None:
+        now = self._node.seams.clock.monotonic_s()
+        most = max(self._node.config.election_timeout_s, 2 * LOOK_S)
+        rounds: dict[Feeder, _Round] = {}
+        for feeder in self._lead.feeders.values():
+            if not feeder.streaming:
+                continue
+            old = self._rounds.get(feeder)
+            if old is None:
+                rounds[feeder] = _Round(now, self._log.allocated)
+            elif feeder.acked >= old.target:
+                rounds[feeder] = _Round(now, self._log.allocated, now - old.began_s <= most)
+            else:
+                rounds[feeder] = old
+                old.caught_up &= now - old.began_s <= most
+        self._rounds = rounds
+
+    def _has_caught_up(self, name: str) -> bool:
+        feeder = self._lead.feeders.get(name)
+        found = self._rounds.get(feeder) if feeder is not None else None
+        return found is not None and found.caught_up
+
+    async def _go_on(self) -> None:
+        """The next member that has caught up and is to count from now on."""
+        group = self._group()
+        for member in group.members:
+            if not self._has_caught_up(member.name):
+                continue
+            incarnation = self._lead.feeders[member.name].incarnation
+            if parse_hex(member.incarnation) != incarnation:
+                proposed = membership.with_incarnation(group, member.name, Incarnation(incarnation))
+                await self._append(proposed)
+                self._lead.node.readmitted += 1
+                self._node.event(
+                    "group.readmitted", member=member.name, incarnation=f"{incarnation:016x}", before=member.incarnation
+                )
+                return
+            if member.joining:
+                await self._append(membership.with_electable(group, member.name, caught_up=True))
+                self._node.event("group.promoted", member=member.name)
+                return
+
+    async def _leave(self) -> None:
+        """This master is a member no more: another one is to lead."""
+        lead, node = self._lead, self._node
+        try:
+            await lead.handing_over.run(None)
+        except VlsnLogError as error:
+            node.event("hand_over.failed", why=str(error))
+        assert node.electing is not None
+        await node.electing.resign(lead.term, "this node was removed from the group")
+
+
+# What a node says of its group.
+
+
+def document(node: Node) -> dict[str, Any]:
+    """``GET /v1/group``; of the master with how far each member is."""
+    log = node.opened()
+    group = log.history.group
+    return {
+        "group": node.config.group,
+        "node": node.config.name,
+        "state": node.state,
+        "master": node.master_name(),
+        "term": log.node_file.record.term,
+        "vlsn": log.history.group_vlsn,
+        "previous": group.previous if group is not None else 0,
+        "durable": group is not None and log.dtvlsn >= log.history.group_vlsn,
+        "members": [_member(node, member) for member in group.members] if group is not None else [],
+    }
+
+
+def _member(node: Node, member: Member) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(member)
+    told |= {"fed": None, "lag_vlsns": None, "other_incarnation": ""}
+    lead, log = node.leading, node.opened()
+    if lead is None:
+        return told
+    feeder = lead.feeders.get(member.name)
+    if member.name == node.config.name:
+        told |= {"fed": True, "lag_vlsns": 0}
+    elif feeder is None:
+        told["fed"] = False
+    else:
+        told |= {"fed": lead.hears(feeder), "lag_vlsns": max(0, log.range.last - feeder.acked)}
+        if parse_hex(member.incarnation) != feeder.incarnation:
+            told["other_incarnation"] = f"{feeder.incarnation:016x}"
+    return told

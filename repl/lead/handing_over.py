@@ -1,0 +1,116 @@
+"""Handing over: a master moves its mastership to a replica.
+
+1  appends are held back (``admission``) once the heir is fed, until it has all of this log
+2  it is asked to stand, and its election ends this lead: whoever it asks for a vote, and it itself, first ask this
+   master whether that is so (``claims``)
+3  one that takes longer than ``HAND_OVER_S`` is given up: the lead goes on, and what was held back with it
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from feeder.feeder import Feeder
+from repl.group import founding
+from repl.group.peers import ask_all, ask_to_stand
+from vlsn.errors import BadArgument, NotMaster, Unreachable, VlsnLogError
+from vlsn.ids import NodeName, Term
+
+if TYPE_CHECKING:
+    from repl.lead.leading import Leading
+
+HAND_OVER_S = 2.0
+MAKE_WAY_S = 0.5
+"""How often a master looks whether it is without space."""
+
+
+class HandingOver:
+    """One lead's.  ``to`` while it hands over; ``holds_back`` while nothing more may be logged for it."""
+
+    def __init__(self, lead: Leading) -> None:
+        self._lead = lead
+        self.to: NodeName | None = None
+        self.holds_back = False
+        self._acked = asyncio.Event()
+        self._over = asyncio.Event()
+
+    async def run(self, to: NodeName | None) -> NodeName:
+        """Moves mastership to ``to``, or to the replica that is furthest: holds appends back until it has all of the
+        log and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.
+        Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take over."""
+        if self.to is not None:
+            raise NotMaster(f"this node is handing over to {self.to} already")
+        self.to = to or NodeName("whoever is furthest")
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                return await self._run(to)
+        except TimeoutError:
+            self._takes_back()
+            raise Unreachable(f"{self.to} has not taken over within {HAND_OVER_S} s") from None
+        except VlsnLogError:
+            self._takes_back()
+            raise
+        finally:
+            self.to = None
+            self.holds_back = False
+            self._lead.admission.open()
+
+    async def _run(self, to: NodeName | None) -> NodeName:
+        node, log, admission = self._lead.node, self._lead.log, self._lead.admission
+        while (feeder := self._heir(to)) is None or log.queue_length or feeder.acked < log.allocated:
+            self.holds_back = feeder is not None  # nobody waits for one that is not there yet
+            admission.open()
+            self._acked.clear()
+            await self._acked.wait()
+        self.holds_back = True
+        name = self.to = NodeName(feeder.replica)
+        node.event("hands_over", to=name, term=self._lead.term)
+        assert node.electing is not None
+        node.electing.announced = self._lead.term, name  # before it is asked: whoever votes for it asks this node
+        await ask_to_stand(node, name, self._lead.term)
+        await self._over.wait()
+        return name
+
+    def _takes_back(self) -> None:
+        """Nobody votes for that heir any more who hears this master."""
+        electing = self._lead.node.electing
+        if electing is not None:
+            electing.announced = Term(0), ""
+
+    def _heir(self, to: NodeName | None) -> Feeder | None:
+        """Who would lead next; None while it is not fed.  Raises ``BadArgument`` for a name that may not lead."""
+        lead = self._lead
+        group, book = lead.log.history.group, lead.book
+        assert book is not None and group is not None
+        able = {member.name for member in group.members if member.electable and member.name != lead.node.name}
+        if to is not None and to not in able:
+            raise BadArgument(f"{to} is no member that may lead; one of {', '.join(sorted(able)) or 'nobody'} may")
+        fed = [each for each in lead.feeders.values() if each.streaming and each.incarnation in book.electable]
+        fed = [feeder for feeder in fed if to in (None, feeder.replica)]
+        return max(fed, key=lambda feeder: feeder.acked, default=None)
+
+    def acked(self) -> None:
+        """A replica has more than before, or is fed now."""
+        self._acked.set()
+
+    def over(self) -> None:
+        """The lead has ended."""
+        self._over.set()
+
+    async def make_way(self) -> None:
+        """A master without space, or without a next segment, hands over to a replica that has some; where none has, it
+        goes on serving."""
+        lead = self._lead
+        while True:
+            await asyncio.sleep(MAKE_WAY_S)
+            if lead.log.refusal is None or self.to is not None:
+                continue
+            answers = await ask_all(lead.node, founding.DISCOVERY, [NodeName(name) for name in lead.feeders])
+            able = [name for name, answer in answers.items() if not answer.no_space and name in lead.feeders]
+            if not able:
+                continue
+            try:
+                await self.run(max(able, key=lambda name: lead.feeders[name].acked))
+            except VlsnLogError as error:
+                lead.node.event("hand_over.failed", why=str(error))

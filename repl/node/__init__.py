@@ -1,0 +1,1 @@
+"""A node as a whole, its status, and its process."""

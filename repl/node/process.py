@@ -1,0 +1,72 @@
+"""A node as a process of its own: the real adapters, signals, and how it ends.
+
+SIGTERM and SIGINT stop it cleanly (status 0).  A log that failed ends it at once, status 1: after a failed
+write or sync the page cache is not to be trusted, and the next start reads the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+
+import uvloop
+
+from repl.config import NodeConfig
+from repl.net.network import AiohttpNetwork
+from repl.node.logging_format import log_to
+from repl.node.node import Node
+from vlsn.errors import VlsnLogError, WrongVersion, said_of
+from vlsn.real.clock import SystemClock, SystemRandom
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.real.threads import LoopThreads
+from vlsn.seams import Seams
+
+SWITCH_INTERVAL_S = 0.0005
+"""The writer's thread gets the interpreter back within this time while the loop computes (default 5 ms)."""
+GC_THRESHOLD = 50_000
+logger = logging.getLogger("vlsnlog")
+
+
+def run_node(config: NodeConfig) -> int:
+    """Runs until a signal or a fault; the exit status."""
+    log_to(sys.stderr, level=config.log_level, format=config.log_format)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != most:  # each connection is one, and a log that cannot open its next segment ends
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 50, 50)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(config))
+
+
+async def _run(config: NodeConfig) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    def fatal(error: BaseException) -> None:
+        known = isinstance(error, VlsnLogError | OSError)
+        logger.critical("%s ends: %s", config.name, said_of(error), exc_info=None if known else error)
+        logging.shutdown()
+        if node.log is not None and node.log.failure is not None:
+            os._exit(1)  # nothing that a clean stop would write can be trusted
+        end(2 if node.log is None or isinstance(error, WrongVersion) else 1)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, 0)
+    seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), LoopThreads(loop), LmdbStores())
+    node = Node(config, seams, AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s), on_fatal=fatal)
+    await node.start()
+    status = await ended
+    await node.stop()
+    return status

@@ -1,0 +1,307 @@
+"""What a node says of itself: ``GET /v1/status``, and the reasons why it is not ready."""
+
+from __future__ import annotations
+
+from errno import errorcode
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from repl.group.lost_group import REASON, is_lost
+from repl.group.membership import listed_as
+from repl.repair.mending import damage_status
+from vlsn.format.segment import segment_name
+from vlsn.ids import NodeName
+
+if TYPE_CHECKING:
+    from repl.follow.following import Following
+    from repl.lead.leading import Leading
+    from repl.node.node import Node
+    from vlsn.write.local_log import LocalLog
+
+
+@cache
+def version() -> str:
+    """Of the distribution that this process runs."""
+    return metadata.version("vlsnlog")
+
+
+def status(node: Node) -> dict[str, Any]:
+    """The object of ``GET /v1/status``; an empty log's range is all 0."""
+    log = node.log
+    base: dict[str, Any] = {
+        "group": node.config.group,
+        "node": node.config.name,
+        "url": node.config.url,
+        "version": version(),
+        "state": node.state,
+        "master": node.master_name(),
+        "term": node.record.term if node.record is not None else 0,
+        "incarnation": f"{node.incarnation:016x}",
+        "process": f"{node.process:016x}",
+        "listed": False,
+        "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
+        "dtvlsn": 0,
+        "checkpoint": None,
+        "feeders": [],
+        "replica": None,
+        "log": None,
+        "holds": [],
+        "cleaning": None,
+        "damage": [],
+        "scrub": None,
+        "members": [
+            {
+                "name": name,
+                "url": url,
+                "incarnation": "",
+                "electable": True,
+                "priority": 1,
+                "joining": False,
+                "silent": node.members.silent.get(name, ""),
+                "vlsn": None,
+                "lag_vlsns": None,
+            }
+            for name, url in node.config.members.items()
+        ],
+    }
+    base["restore"] = restore_status(node)
+    base["elections"] = _elections(node)
+    base["syncups"] = node.events.recent("syncup", "syncup")
+    if node.reason:
+        base["reason"] = node.reason
+    if log is None:
+        return base
+    span = log.range
+    base["range"] = {
+        "first": span.first,
+        "last": span.last,
+        "last_sync": span.last_sync,
+        "last_txn_end": span.last_txn_end,
+    }
+    # As far as this node can show it: a replica may hear of a durable end before it has the blocks.
+    base["dtvlsn"] = node.dtvlsn()
+    last = log.checkpointer.last
+    if last is not None:
+        base["checkpoint"] = {
+            "id": last.id,
+            "start_lsn": last.start_lsn,
+            "end_lsn": last.end_lsn,
+            "last": last.last_vlsn,
+            "dtvlsn": last.dtvlsn,
+            "time": last.time_us,
+            "running": log.checkpointer.running,
+        }
+    segments = log.segments()
+    base["log"] = {
+        "segments": len(segments),
+        "bytes": sum(segments.values()),
+        "bytes_on_disk": log.disk_bytes,
+        "unpunched": log.placement.holes.fault,
+        "queue_length": log.queue_length,
+        "queue_bytes": log.queue_bytes,
+        "active": [segment_name(number) for number in log.active_files()],
+        "rolls": dict(log.stats.rolls),
+        "late_standbys": log.late_standbys,
+        "groups": log.stats.groups,
+        "no_space": bool(log.no_space),
+        "refuses": refusal.slug if (refusal := log.refusal) is not None else "",
+        "failing": _failing(log),
+        "free_bytes": log.space.free_bytes,
+    }
+    base["damage"] = damage_status(node)
+    base["scrub"] = node.scrub.status() if node.scrub is not None else None
+    base["holds"] = holds(log)
+    base["cleaning"] = _cleaning(node)
+    group = log.history.group
+    if group is not None:
+        base["listed"] = listed_as(group, node.config.name, node.incarnation) is not None
+        base["members"] = [
+            {
+                "name": each.name,
+                "url": each.url,
+                "incarnation": each.incarnation,
+                "electable": each.electable,
+                "priority": each.priority,
+                "joining": each.joining,
+                "silent": node.members.silent.get(NodeName(each.name), ""),
+            }
+            for each in group.members
+        ]
+    if node.leading is not None:
+        base["feeders"] = _feeders(node, node.leading)
+    if node.following is not None:
+        base["replica"] = _replica(node, node.following)
+    _place(node, log, base["members"])
+    return base
+
+
+def _place(node: Node, log: LocalLog, members: list[dict[str, Any]]) -> None:
+    """How far each member is as this node knows it, and behind the furthest of them: as fed, as it told, or as its
+    feed says; None where it has told nothing yet."""
+    known: dict[str, int] = {
+        each["name"]: node.members.heard.of(int(each["incarnation"] or "0", 16)).vlsn for each in members
+    }
+    if node.leading is not None:
+        known |= {feeder.replica: feeder.acked for feeder in node.leading.feeders.values()}
+    feed = node.following.feed if node.following is not None else None
+    if node.following is not None and feed is not None and feed.position is not None:
+        known[str(node.following.master)] = feed.position.last_vlsn
+    known[node.config.name] = log.range.last
+    newest = max(known.values())
+    for each in members:
+        each["vlsn"] = known.get(each["name"]) or None
+        each["lag_vlsns"] = newest - each["vlsn"] if each["vlsn"] is not None else None
+
+
+def _elections(node: Node) -> dict[str, Any]:
+    """Of this life of the process; ``last`` is what happened last, with its why, ``history`` the ten last."""
+    events = node.events
+    history = events.recent("election")
+    return {
+        "stood": events.counts["stands"],
+        "won": events.counts["elected"],
+        "master_changes": node.master_changes,
+        "last": history[0] if history else None,
+        "history": history,
+    }
+
+
+def restore_status(node: Node) -> dict[str, Any]:
+    """This node's own restore, if one is under way, those before it, and those that it provides."""
+    restoration = node.restoration
+    found: dict[str, Any] = {
+        "running": None,
+        "history": list(restoration.history),
+        "providing": [
+            {"peer": session.peer, "vlsn": session.hold.vlsn, "bytes": session.bytes}
+            for session in (node.restores.sessions if node.restores is not None else [])
+        ],
+    }
+    progress = restoration.progress
+    if progress is not None:
+        seconds = max(0.0, node.seams.clock.monotonic_s() - progress.began_s)
+        rate = progress.bytes_done / seconds if seconds else 0.0
+        left = max(0, progress.bytes_total - progress.bytes_done)
+        found["running"] = {
+            "from": progress.provider,
+            "bytes_done": progress.bytes_done,
+            "bytes_total": progress.bytes_total,
+            "vlsn": progress.vlsn,
+            "target": progress.target,
+            "bytes_per_s": round(rate),
+            "expected_s": round(left / rate, 1) if rate else None,
+            "attempts": progress.attempts,
+            "last_error": progress.last_error,
+        }
+    return found
+
+
+def holds(log: LocalLog) -> list[dict[str, Any]]:
+    """Who keeps how much of the log; the furthest behind first."""
+    found = [
+        {
+            "owner": str(hold.owner),
+            "name": hold.name,
+            "vlsn": hold.vlsn,
+            "age_s": round(hold.age_s, 3),
+            "lag_vlsns": max(0, log.range.last - hold.vlsn),
+        }
+        for hold in log.holds
+    ]
+    return sorted(found, key=lambda each: (each["vlsn"], each["owner"], each["name"]))
+
+
+def _failing(log: LocalLog) -> list[dict[str, Any]]:
+    """Background work that fails now, as ``Background`` knows it."""
+    now = log.seams.clock.monotonic_s()
+    return [
+        {
+            "work": fault.work,
+            "why": fault.why,
+            "errno": errorcode.get(fault.errno, ""),
+            "failures": fault.failures,
+            "since_s": max(0.0, now - fault.since_s),
+            "again_s": max(0.0, fault.due_s - now),
+        }
+        for fault in log.background.faults()
+    ]
+
+
+def _cleaning(node: Node) -> dict[str, Any]:
+    log = node.log
+    assert log is not None
+    last = log.cleaner.last
+    return {
+        "retention_bytes": log.options.retention_bytes,
+        "retention_age_s": log.options.retention_age_s,
+        "hold_bytes_max": log.options.hold_bytes_max,
+        "segments": log.cleaner.segments,
+        "bytes": log.cleaner.bytes,
+        "holds_dropped": log.cleaner.drops,
+        "paused": node.cleaning.paused if node.cleaning is not None else "",
+        "blocked": len(last.blocked) if last is not None else 0,
+        "blocked_by": last.blocked[0].blocked_by if last is not None and last.blocked else [],
+    }
+
+
+def _feeders(node: Node, role: Leading) -> list[dict[str, Any]]:
+    log = node.log
+    assert log is not None
+    now = node.seams.clock.monotonic_s()
+    last = log.range.last
+    return [
+        {
+            "replica": feeder.replica,
+            "sent": feeder.sent,
+            "acked": feeder.acked,
+            **role.catching_up[feeder.replica].status(now, feeder.acked, last),
+            "mode": str(feeder.mode),
+            "streaming": feeder.streaming,
+            "switches": feeder.source.switches if feeder.source is not None else 0,
+        }
+        for feeder in role.feeders.values()
+    ]
+
+
+def _replica(node: Node, role: Following) -> dict[str, Any]:
+    log = node.log
+    assert log is not None
+    feed = role.feed
+    position = feed.position if feed is not None else None
+    now = node.seams.clock.monotonic_s()
+    behind: dict[str, Any] = dict.fromkeys(("lag_vlsns", "lag_s", "vlsns_per_s", "expected_s"))
+    if position is not None:
+        behind = role.catching_up.status(now, log.range.last_sync, position.last_vlsn)
+    return {
+        "master": role.master,
+        "streaming": feed is not None and feed.streaming,
+        "term": feed.term if feed is not None else 0,
+        "verified": feed.verified if feed is not None else 0,
+        **behind,
+        "silent_s": round(now - feed.heard_s, 3) if feed is not None else None,
+        "feeds": role.feeds,
+        "reason": role.reason,
+    }
+
+
+def readiness(node: Node) -> list[str]:
+    """Why this node should not be asked for durable reads; empty when it is ready."""
+    reasons = []
+    if node.log is None:
+        return [f"the log is not open: {node.reason}"]
+    if node.state in ("UNKNOWN", "DAMAGED", "HALTED", "RESTORING"):
+        reasons.append(f"state {node.state}" + (f": {node.reason}" if node.reason else ""))
+    if node.master_name() is None:
+        reasons.append("no master is known")
+    lag = _replica(node, node.following)["lag_vlsns"] if node.following is not None else 0
+    if lag is None:
+        reasons.append("the lag is not known yet")
+    elif lag > node.config.ready_lag_vlsns_max:
+        reasons.append(f"{lag} VLSNs behind the master, over {node.config.ready_lag_vlsns_max}")
+    reasons += [f"damaged: {each['file']} at {each['offset']}, VLSN {each['vlsn']}" for each in damage_status(node)]
+    if is_lost(node.log):
+        reasons.append(REASON)
+    if (refusal := node.log.refusal) is not None:
+        reasons.append(f"{refusal.slug}: {refusal}")
+    return reasons

@@ -1,0 +1,156 @@
+"""The messages of ``WS /v1/produce``, as both sides build and read them; little-endian.
+
+Client to server, one append a message: a 16-byte header, then one batch (``vlsn/format/batch.py``).
+
+    0    1    2   4          8       16
+    |type|acks| 0 |timeout_ms|   id   | batch …        type 1; acks 0 none, 1 majority, 2 all
+
+Type 2 is a producer's: behind ``id`` comes ``born``, a u64, then the batch at 24.  It is a VLSN that was durable before
+the producer's first submission, the same in all of its messages: by it the node tells a new producer from one that it
+has forgotten.
+
+Server to client, one message a wake-up, one or more answers in the order of the requests: 40 bytes each,
+then ``problem_bytes`` of a problem document, padded with zeros to 8.
+
+    0       8      9       10     12            16     24      32     40
+    |   id  |status|durable|synced|problem_bytes| term | first | last | problem …
+
+``status``: 0 done, 1 refused, 2 done before (a producer's duplicate: term and VLSNs are the original's).
+
+1. Ids rise by one from any start.  2. Answers come in the order of the ids.  3. After one refusal every
+later request of the connection is refused with the same type, so a pipelined run never has a hole inside; one that
+was held back when that happened, too (``repl.lead.held_appends``).  Behind one of which the node has yet to find out
+whether it is refused, a producer's that may be unknown say, nothing is taken.
+4. Anything else in a message is a ``BadBody`` and ends the connection.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from repl.api import Acks, Appended
+from vlsn.errors import BadBody
+from vlsn.format.batch import BATCH_BYTES
+from vlsn.ids import NUMBER_MAX, Term, Vlsn, padded
+from vlsn.limits import BODY_BYTES_MAX
+from vlsn.seams import Buffer
+
+REQUEST = Struct("<BBHIQ")
+REQUEST_BYTES = 16
+ANSWER = Struct("<QBBHIQQQ")
+ANSWER_BYTES = 40
+_BORN = Struct("<Q")
+assert REQUEST.size == REQUEST_BYTES and ANSWER.size == ANSWER_BYTES
+
+APPEND = 1
+APPEND_ONCE = 2
+DONE = 0
+REFUSED = 1
+REPEATED = 2
+TIMEOUT_MS_MAX = 600_000
+PROBLEM_BYTES_MAX = 4 * 1024
+REQUESTS_IN_FLIGHT_MAX = 1024
+"""Requests of one connection that have no answer yet; past it the server stops reading."""
+REQUEST_MESSAGE_BYTES_MAX = REQUEST_BYTES + _BORN.size + BATCH_BYTES + BODY_BYTES_MAX
+ANSWERS_MESSAGE_BYTES_MAX = REQUESTS_IN_FLIGHT_MAX * (ANSWER_BYTES + PROBLEM_BYTES_MAX)
+
+_ACKS = (Acks.NONE, Acks.MAJORITY, Acks.ALL)
+_ACKS_CODE = {acks: code for code, acks in enumerate(_ACKS)}
+_PADDING = tuple(bytes(count) for count in range(8))
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """One answer; ``problem`` is its problem document when it was refused, else empty."""
+
+    id: int
+    durable: bool
+    synced: int
+    term: Term
+    first: Vlsn
+    last: Vlsn
+    problem: bytes
+    duplicate: bool = False
+
+    @property
+    def done(self) -> bool:
+        return not self.problem
+
+    def appended(self, acks: Acks) -> Appended:
+        """What a done one says of the append, whose policy was ``acks``."""
+        return Appended(self.first, self.last, self.term, self.durable, self.synced, acks, self.duplicate)
+
+
+class Asked(NamedTuple):
+    """One request's header; the batch starts at ``batch_at``."""
+
+    id: int
+    acks: Acks
+    timeout_ms: int
+    born: int | None
+    batch_at: int
+
+
+def request_header(id: int, acks: Acks, timeout_ms: int, born: int | None = None) -> bytes:
+    """What goes before the batch in one message."""
+    if born is None:
+        return REQUEST.pack(APPEND, _ACKS_CODE[acks], 0, timeout_ms, id)
+    return REQUEST.pack(APPEND_ONCE, _ACKS_CODE[acks], 0, timeout_ms, id) + _BORN.pack(born)
+
+
+def decode_request(message: Buffer) -> Asked:
+    """Raises ``BadBody``."""
+    if len(message) < REQUEST_BYTES:
+        raise BadBody(f"a produce message of {len(message)} bytes has no whole header ({REQUEST_BYTES} bytes)")
+    kind, acks, zero, timeout_ms, id = REQUEST.unpack_from(message)
+    if kind not in (APPEND, APPEND_ONCE) or zero != 0:
+        raise BadBody(f"a produce message of unknown type {kind}")
+    if acks >= len(_ACKS):
+        raise BadBody(f"unknown acks code {acks}")
+    if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+        raise BadBody(f"timeout of {timeout_ms} ms is not in 1–{TIMEOUT_MS_MAX}")
+    if kind == APPEND:
+        return Asked(id, _ACKS[acks], timeout_ms, None, REQUEST_BYTES)
+    if len(message) < REQUEST_BYTES + _BORN.size:
+        raise BadBody(f"a produce message of {len(message)} bytes ends before its producer's VLSN")
+    [born] = _BORN.unpack_from(message, REQUEST_BYTES)
+    if born > NUMBER_MAX:
+        raise BadBody(f"a producer born at VLSN {born}")
+    return Asked(id, _ACKS[acks], timeout_ms, born, REQUEST_BYTES + _BORN.size)
+
+
+def done_answer(id: int, appended: Appended) -> bytes:
+    status = REPEATED if appended.duplicate else DONE
+    return ANSWER.pack(id, status, appended.durable, appended.synced, 0, appended.term, appended.first, appended.last)
+
+
+def refused_answer(id: int, problem: bytes) -> bytes:
+    """``problem``: a problem document of 1 to ``PROBLEM_BYTES_MAX`` bytes."""
+    assert 0 < len(problem) <= PROBLEM_BYTES_MAX
+    head = ANSWER.pack(id, REFUSED, 0, 0, len(problem), 0, 0, 0)
+    return head + problem + _PADDING[-len(problem) % 8]
+
+
+def decode_answers(message: Buffer) -> list[Answer]:
+    """All answers of one message, at least one.  Raises ``BadBody``."""
+    answers: list[Answer] = []
+    at, end = 0, len(message)
+    while at < end or not answers:
+        if end - at < ANSWER_BYTES:
+            raise BadBody(f"an answer at {at} is cut short")
+        id, status, durable, synced, problem_bytes, term, first, last = ANSWER.unpack_from(message, at)
+        at += ANSWER_BYTES
+        if status > REPEATED or durable > 1 or (status == REFUSED) != (problem_bytes > 0):
+            raise BadBody(f"an answer with status {status}, durable {durable}, {problem_bytes} problem bytes")
+        problem = b""
+        if problem_bytes:
+            if problem_bytes > PROBLEM_BYTES_MAX or end - at < padded(problem_bytes):
+                raise BadBody(f"a problem document of {problem_bytes} bytes does not fit its message")
+            problem = bytes(message[at : at + problem_bytes])
+            at += padded(problem_bytes)
+        answers.append(
+            Answer(id, durable == 1, synced, Term(term), Vlsn(first), Vlsn(last), problem, status == REPEATED)
+        )
+    return answers

@@ -1,0 +1,222 @@
+"""What readers see: durable entries, from the ring when it has them, else from the segments.
+
+Nothing past the durable end (the DTVLSN, as far as it is here) is ever shown; a response is empty
+only when nothing visible lies between what was asked for and that end.  What was trimmed away is said, with
+the first VLSN still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from repl.api import BlockPage, EntryPage
+from repl.offload import Offload, settle
+from vlsn.errors import Damaged, NotData, NotInLog, NotYet, QueueFull, Trimmed, VlsnLogError
+from vlsn.format import block as block_format
+from vlsn.format.block import Entry, EntryKind
+from vlsn.ids import Lsn, Vlsn
+from vlsn.index.waiters import Waiters
+from vlsn.limits import MIB
+from vlsn.seams import Buffer
+from vlsn.segments.page import Gathering
+from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, ReadRun
+from vlsn.write.local_log import LocalLog
+
+WAITERS_MAX = 10_000
+BLOCKS_BYTES = MIB
+_PADDING = [bytes(size) for size in range(8)]
+
+
+class Reads:
+    """Reads of one log; ``offload`` runs those of the segments."""
+
+    def __init__(self, log: LocalLog, offload: Offload) -> None:
+        self._log = log
+        self._offload = offload
+        self._waiters = Waiters()
+
+    @property
+    def durable(self) -> Vlsn:
+        """How far readers may see: what a majority has synced, whether or not this node is one of them."""
+        return min(self._log.dtvlsn, self._log.ring.last_vlsn)
+
+    def rose(self) -> None:
+        """The DTVLSN or the synced end moved."""
+        durable = self.durable
+        if durable >= self._waiters.lowest:
+            for wake in self._waiters.take(durable):
+                wake(None)
+
+    def fail(self, error: VlsnLogError) -> None:
+        for wake in self._waiters.take_all():
+            wake(error)
+
+    async def reached(self, vlsn: int, deadline: float) -> bool:
+        """Whether ``vlsn`` was durable here before ``deadline`` (loop time).  Raises ``QueueFull``, ``NotMaster`` when
+        the log is closed meanwhile."""
+        return self.durable >= vlsn or await self._wait(vlsn, deadline)
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        """That the entry of ``term`` at ``vlsn``, which a reader has seen, can be in the log.  Raises ``NotInLog``.
+
+        Terms never fall along the log: where it ends below ``vlsn``, a higher term there tells as much."""
+        found = self._log.history.term_of(Vlsn(min(vlsn, self.durable)))
+        if found > term or (found and found != term and vlsn <= self.durable):
+            raise NotInLog(
+                f"VLSN {vlsn} of term {term} was read before, but is not in the log: it holds term {found} at "
+                f"{min(vlsn, self.durable)}. Durable entries were given up by a person; read again from below it",
+                vlsn=vlsn,
+                term=term,
+                found=found,
+            )
+
+    async def page(
+        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+    ) -> EntryPage:
+        at = self._start(from_vlsn)
+        kinds = None if all_kinds else DATA_ONLY
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            durable = self.durable
+            if at > durable:
+                if not await self._wait(at, deadline):
+                    return EntryPage([], at, self.durable)
+                self._start(at)
+                continue
+            entries, next_vlsn = await self._entries(at, durable, limit, bytes_max, kinds)
+            if entries:
+                return EntryPage(entries, next_vlsn, durable)
+            if next_vlsn == at:
+                raise Damaged(f"VLSN {at} is durable, but cannot be read here", vlsn=at)
+            at = next_vlsn
+
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        at = self._start(from_vlsn)
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while at > self.durable:
+            if not await self._wait(at, deadline):
+                return BlockPage([], at, self.durable)
+        durable = self.durable
+        ring = self._log.ring
+        position = ring.position_of(Vlsn(at))
+        data: list[bytes] = []
+        if position is not None:
+            for block in ring.take(position, end=ring.end, bytes_max=bytes_max):
+                if ring.last_at(position) > durable:
+                    break
+                position += 1
+                data.append(_padded(bytes(block)))
+            if data:
+                return BlockPage(data, ring.last_at(position - 1) + 1, durable)
+        run = await self._blocks_from_segments(at, durable, bytes_max)
+        return BlockPage([_padded(block) for block in run.data], run.next_vlsn if run.data else at, durable)
+
+    async def one(self, vlsn: int) -> Entry:
+        if vlsn > self.durable:
+            raise NotYet(f"VLSN {vlsn} is above the durable end, {self.durable}")
+        self._start(vlsn)
+        entries, _ = await self._entries(vlsn, self.durable, 1, 1, None)
+        if not entries or entries[0].vlsn != vlsn:
+            raise Damaged(f"VLSN {vlsn} is durable, but cannot be read here", vlsn=vlsn)
+        if entries[0].kind != EntryKind.DATA:
+            raise NotData(f"VLSN {vlsn} is a {EntryKind(entries[0].kind).name} entry, the log's own")
+        return entries[0]
+
+    async def block_with(self, vlsn: Vlsn) -> Buffer:
+        """The block that holds ``vlsn``, durable or not: what is not synced yet is in the ring.  Raises ``Trimmed``,
+        ``Damaged``."""
+        ring = self._log.ring
+        position = ring.position_of(vlsn)
+        if position is not None:
+            return ring.take(position, end=ring.end, bytes_max=0)[0]
+        self._start(vlsn)
+        run = await self._blocks_from_segments(vlsn, self._log.range.last_sync, 1)
+        if not run.data:
+            raise Damaged(f"VLSN {vlsn} cannot be read here", vlsn=vlsn)
+        return run.data[0]
+
+    def _start(self, from_vlsn: int | None) -> int:
+        first = self._log.range.first
+        if from_vlsn is None:
+            return first or 1
+        if first and from_vlsn < first:
+            raise Trimmed(f"VLSN {from_vlsn} was cleaned away; the first still here is {first}", first=first)
+        return from_vlsn
+
+    async def _wait(self, vlsn: int, deadline: float) -> bool:
+        """Whether ``vlsn`` became durable before ``deadline`` (loop time)."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= deadline:
+            return self.durable >= vlsn
+        if len(self._waiters) >= WAITERS_MAX:
+            raise QueueFull(f"{WAITERS_MAX} readers already wait at this node")
+        reached: asyncio.Future[bool] = loop.create_future()
+
+        def wake(error: VlsnLogError | None) -> None:
+            if reached.done():
+                return
+            if error is not None:
+                reached.set_exception(error)
+            else:
+                reached.set_result(True)
+
+        number = self._waiters.add(Vlsn(vlsn), wake)
+        timer = loop.call_at(deadline, settle(reached), False)
+        try:
+            return await reached
+        finally:
+            timer.cancel()
+            self._waiters.remove(number)
+
+    async def _entries(
+        self, at: int, durable: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
+    ) -> tuple[list[Entry], int]:
+        """Entries from ``at`` (at or below ``durable``) on and the VLSN after what was looked at."""
+        ring = self._log.ring
+        position = ring.position_of(Vlsn(at))
+        if position is None:
+            run = await self._entries_from_segments(at, durable, limit, bytes_max, kinds)
+            return run.entries, run.next_vlsn
+        found = Gathering(at, limit=limit, bytes_max=bytes_max, kinds=kinds)
+        for block in ring.take(position, end=ring.end, bytes_max=max(bytes_max, 1)):
+            header = block_format.decode_header(block)
+            if header.last_vlsn > durable or not found.add(block, header) or found.full:
+                break
+        return found.entries, found.next_vlsn
+
+    async def _entries_from_segments(
+        self, at: int, durable: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
+    ) -> EntryRun:
+        reader, start = self._reader(at)
+
+        def read() -> EntryRun:
+            try:
+                return reader.entries(at, start=start, upto_vlsn=durable, limit=limit, bytes_max=bytes_max, kinds=kinds)
+            finally:
+                reader.close()
+
+        return await self._offload(read)
+
+    async def _blocks_from_segments(self, at: int, durable: int, bytes_max: int) -> ReadRun:
+        reader, start = self._reader(at)
+
+        def read() -> ReadRun:
+            try:
+                return reader.blocks(at, start=start, upto_vlsn=durable, bytes_max=bytes_max)
+            finally:
+                reader.close()
+
+        return await self._offload(read)
+
+    def _reader(self, at: int) -> tuple[LogReader, Lsn]:
+        log = self._log
+        mapping = log.index.at_or_before(Vlsn(at))
+        if mapping is None:
+            self._start(at)  # cleaned away while the page was put together?
+            raise Damaged(f"the index has nothing for VLSN {at} of {log.range}", vlsn=at)
+        return log.reader(), mapping[1]
+
+
+def _padded(block: bytes) -> bytes:
+    pad = -len(block) & 7
+    return block + _PADDING[pad] if pad else block

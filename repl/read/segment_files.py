@@ -1,0 +1,66 @@
+"""A log's files as they are, for ``GET /v1/segments``: up to the synced length, or a word on why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repl.offload import Offload
+from vlsn.errors import Damaged, NoRegularFile, NotFound, Trimmed
+from vlsn.format.segment import segment_name
+from vlsn.segments.bad_sectors import is_unread
+from vlsn.write.local_log import LocalLog
+
+
+class SegmentFiles:
+    """The segments of one log; ``offload`` reads them."""
+
+    def __init__(self, log: LocalLog, offload: Offload) -> None:
+        self._log = log
+        self._offload = offload
+
+    def listing(self) -> list[dict[str, Any]]:
+        current = set(self._log.active_files())
+        return [
+            {"number": number, "file": segment_name(number), "end": end, "sealed": number not in current}
+            for number, end in self._log.segments().items()
+            if end
+        ]
+
+    def end(self, number: int) -> int:
+        """Synced bytes of that segment.  Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
+        end = self._log.synced_end(number)
+        if not end:
+            self._check(number)
+            raise NotFound(f"there is no segment {number}")
+        return end
+
+    async def read(self, number: int, start: int, end: int) -> bytes:
+        """Bytes ``start`` to ``end`` (exclusive).  Raises ``Trimmed``, ``Damaged``."""
+        log = self._log
+        path = f"{log.directory}/{segment_name(number)}"
+
+        def read() -> bytes:
+            name = segment_name(number)
+            try:
+                file = log.seams.disk.open(path)
+            except NoRegularFile as error:
+                raise Damaged(str(error), file=name) from error
+            try:
+                return file.read(start, end - start)
+            except OSError as error:
+                if not is_unread(error):
+                    raise
+                raise Damaged(f"{name}: {error}", file=name, offset=start) from error
+            finally:
+                file.close()
+
+        try:
+            return await self._offload(read)
+        except FileNotFoundError:
+            self._check(number)
+            raise
+
+    def _check(self, number: int) -> None:
+        if number < self._log.first_segment:
+            first = self._log.range.first
+            raise Trimmed(f"segment {number} was cleaned away; the log begins at VLSN {first}", first=first)

@@ -1,0 +1,124 @@
+"""A node's cleaning: when it may, with which holds, and what it says of it.
+
+1. A node cleans only while it leads or follows, knows its group, and is told what to keep (``retention_bytes``,
+   ``retention_age_s``); every ``cleaning_period_s``, and when a person asks.
+2. Age is judged by this node's clock against the master's that sealed.  So before anything goes for its age every
+   member is asked for its clock: those that answer must be a majority with this one, and none may be more than a
+   minute off.  A clock that jumped by a year empties no log.  A node that has no other member to ask believes its
+   clock within bounds (``vlsn/aging``).
+3. It holds what the other members still need, whoever leads (``member_holds``); a replica cleans nothing before a
+   master has told it how far they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from feeder.acks import majority
+from repl.group import founding
+from repl.group.peers import ask_all
+from repl.offload import settle
+from vlsn.limits import CLOCK_DIFFERENCE_MAX_S
+from vlsn.write.cleaning import CleaningReport
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+
+class Cleaning:
+    """Cleans one node's log.  ``run`` returns never."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._log = node.opened()
+        self._said = ""
+        self.paused = ""
+        """Why nothing goes, or nothing for its age; empty while cleaning is free to go."""
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._node.config.cleaning_period_s)
+            if self._log.options.retention:
+                await self.clean()
+
+    async def clean(self) -> CleaningReport:
+        """One pass; its files are gone on return."""
+        await self._hear_of_holds()
+        pause, pause_age, agree = self._pause(), "", False
+        if not pause and self._log.options.retention_age_s:
+            due = await self._passed(dry_run=True, clocks_agree=True)
+            if any(fate.reason == "age" for fate in due.segments):
+                pause_age = await self._clocks()
+                agree = not pause_age and self._has_others
+        report = await self._passed(pause=pause, pause_age=pause_age, clocks_agree=agree)
+        self.paused = report.paused
+        self._tell(report)
+        return report
+
+    async def dry_run(self) -> CleaningReport:
+        """What a pass would do now, were it not paused; ``paused`` says whether it is."""
+        await self._hear_of_holds()
+        pause = self._pause()
+        return await self._passed(dry_run=True, pause=pause or self.paused, clocks_agree=self._has_others)
+
+    @property
+    def _has_others(self) -> bool:
+        return len(self._node.members.listed) > 1
+
+    def _passed(
+        self, *, dry_run: bool = False, pause: str = "", pause_age: str = "", clocks_agree: bool = False
+    ) -> asyncio.Future[CleaningReport]:
+        done: asyncio.Future[CleaningReport] = asyncio.get_running_loop().create_future()
+        self._log.cleaner.run(
+            settle(done), dry_run=dry_run, pause=pause, pause_age=pause_age, clocks_agree=clocks_agree
+        )
+        return done
+
+    def _pause(self) -> str:
+        node = self._node
+        if node.state not in ("MASTER", "REPLICA"):
+            return f"the node neither leads nor follows ({node.state})"
+        if self._log.history.group is None:
+            return "the group in this log is not known"
+        if node.holds is None or not node.holds.known:
+            return "no master has told yet how far the other members are"
+        return ""
+
+    async def _hear_of_holds(self) -> None:
+        """Of a replica: how far the members are now, not as of some seconds ago."""
+        node, following = self._node, self._node.following
+        master = following.master if following is not None else None
+        if node.state == "REPLICA" and master is not None and master in node.members.urls:
+            await ask_all(node, founding.DISCOVERY, [master])
+
+    async def _clocks(self) -> str:
+        """Why nothing may go for its age, after a look at the members' clocks."""
+        node, clock = self._node, self._node.seams.clock
+        before = clock.wall_us()
+        others = [name for name in node.members.listed if name != node.name]
+        answers = await ask_all(node, founding.DISCOVERY, others)
+        after = clock.wall_us()
+        for name, answer in answers.items():
+            apart = max(answer.clock_us - after, before - answer.clock_us) / 1e6
+            if apart > CLOCK_DIFFERENCE_MAX_S:
+                return f"the clock of {name} differs by {apart:.0f} s"
+        if len(answers) + 1 < majority(len(node.members.listed)):
+            return f"only {len(answers)} of {len(others)} members have told their clocks"
+        return ""
+
+    def _tell(self, report: CleaningReport) -> None:
+        node = self._node
+        if report.segments:
+            node.event("cleaned", segments=len(report.segments), bytes=report.bytes, first=report.first)
+        if report.paused != self._said:
+            self._said = report.paused
+            node.event("cleaning.paused" if report.paused else "cleaning.resumed", why=report.paused)
+
+
+def told(report: CleaningReport, node: str) -> dict[str, Any]:
+    """The report as JSON shows it."""
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    return {"node": node, "bytes": report.bytes, **document}

@@ -1,0 +1,202 @@
+"""Two different blocks under one VLSN, each with every checksum right: which copy is the group's.
+
+    syncup finds them different ─► GET /v1/peer/copy of every electable member ─► counted by SHA-256
+        SOUND     a majority has what this node has: the other side finds out the same of itself
+        MINORITY  a majority has something else: a master stops leading for that, and this node's log is restored, its
+                  newest segments kept aside; unless this node knows durable what the others do not have
+        OPEN      those that have not told yet could still make a majority: asked again at the next try
+        SPLIT     they could not: nobody can say which copy is right, and the node halts for a person
+
+A copy counts whoever leads, and whether or not the VLSN is durable.  What a majority holds now need not be what was
+acknowledged: disks of a majority may have come back old.  So before a log is given up unasked, for whatever reason, its
+block at its durable end is held against everybody's: nothing that this node knows durable goes while another member has
+something else in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from feeder.acks import majority
+from repl.group.peers import get
+from repl.repair.providing import block_at, check_names
+from vlsn.errors import BadBody, Damaged, Halted, NotFound, NotMaster, Trimmed, Unreachable, VlsnLogError
+from vlsn.format.feed_messages import Number
+from vlsn.format.json_messages import read_json
+from vlsn.ids import NodeName, Vlsn
+from vlsn.together import failure_of
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+
+_ADVICE = (
+    "Nothing of this log was changed. Keep all directories, and compare them with 'vlsnlog audit'; 'vlsnlog restore' "
+    "gives this node's log up"
+)
+
+
+REST_S = 0.5
+"""How long the other members are waited for behind the first, before a log is given up."""
+
+
+class Verdict(StrEnum):
+    SOUND = "sound"
+    MINORITY = "minority"
+    OPEN = "open"
+    SPLIT = "split"
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """The block that holds a VLSN in one node's log."""
+
+    term: Number
+    first: Number
+    last: Number
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    durable: Number = 0
+    """Up to where that node knows its log durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    verdict: Verdict
+    others: frozenset[NodeName]
+    """Members whose copy is not the majority's, where there is a majority."""
+    silent: tuple[NodeName, ...]
+    """Electable members that have not told theirs."""
+
+
+def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: NodeName) -> Weighed:
+    """What ``copies``, digests by member with ``own`` among them, prove."""
+    needed = majority(len(electable))
+    counts = Counter(copies[name] for name in electable if name in copies)
+    silent = tuple(sorted(name for name in electable if name not in copies))
+    best, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
+    if most < needed:
+        verdict = Verdict.OPEN if most + len(silent) >= needed else Verdict.SPLIT
+        return Weighed(verdict, frozenset(), silent)
+    others = frozenset(name for name, digest in copies.items() if digest != best)
+    return Weighed(Verdict.MINORITY if own in others else Verdict.SOUND, others, silent)
+
+
+async def resolve(node: Node, vlsn: int, said: str) -> str:
+    """What becomes of a fault at ``vlsn`` that ``said`` describes: a restore is wanted, or why it is to be tried
+    again is returned.  Raises ``Halted``."""
+    said = f"integrity: {said}"
+    if not vlsn:
+        raise Halted(f"{said}. {_ADVICE}")
+    try:
+        weighed = await look(node, Vlsn(vlsn))
+    except (NotFound, Damaged, Trimmed, NotMaster) as error:
+        return f"{said}; it cannot be looked at here: {error}"
+    if weighed.verdict is Verdict.SPLIT:
+        raise Halted(f"{said}; no majority of the members holds one of them. {_ADVICE}")
+    if weighed.verdict is Verdict.OPEN:
+        return f"{said}; waits for what {', '.join(weighed.silent)} will tell"
+    if weighed.verdict is Verdict.SOUND:
+        return f"{said}; most members hold what this node holds"
+    said = f"{said}; most members hold another block"
+    if vlsn <= node.opened().dtvlsn:
+        raise Halted(f"{said}, and this node knows its own durable. {_ADVICE}")
+    silent = await agree_where_durable(node, said)
+    node.restoration.want(said, avoid=weighed.others, silent=silent, keep=True)
+    return f"{said}, this log is restored"
+
+
+async def agree_where_durable(node: Node, said: str) -> frozenset[NodeName]:
+    """Before this log is given up for what is ``said``: that no member holds another block at its durable end and
+    knows that durable, and no majority does.  Who has not told, and is not to be restored from.  Raises ``Halted``,
+    ``Unreachable`` when nobody has told."""
+    log, own = node.opened(), NodeName(node.config.name)
+    at = Vlsn(min(log.dtvlsn, log.range.last_sync))
+    if at < log.range.first or not at:
+        return frozenset()
+    try:
+        digest = (await own_copy(node, at)).sha256
+    except Damaged:
+        digest = ""  # its term alone is known
+    term = log.history.term_of(at)
+    copies: dict[NodeName, Copy] = {}
+    told: set[NodeName] = set()
+
+    async def one(name: NodeName) -> None:
+        with suppress(Trimmed):  # it has cleaned that away; who is not that far has told nothing
+            copies[name] = await _ask(node, name, at)
+        told.add(name)
+
+    others = [name for name in node.members.electable if name != own]
+    asked = {asyncio.create_task(one(name), name=f"copy of {name}") for name in others}
+    try:
+        waiting = asked
+        while waiting and not told:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting:
+            await asyncio.wait(waiting, timeout=REST_S)
+    finally:
+        for task in asked:
+            task.cancel()
+    for task in asked:
+        fault = failure_of(task) if task.done() else None
+        if fault is not None and not isinstance(fault, VlsnLogError | OSError):
+            raise fault
+    if not told:
+        raise Unreachable(f"{said}; no other member tells what it holds at VLSN {at}")
+    differ = [name for name, copy in copies.items() if (copy.term, copy.sha256) != (term, digest or copy.sha256)]
+    durable = [name for name in differ if copies[name].durable >= at]
+    if durable or len(differ) >= majority(len(node.members.electable)):
+        node.event("integrity", vlsn=at, verdict="durable", copies=" ".join(sorted(differ)), silent="")
+        raise Halted(
+            f"{said}; at VLSN {at}, up to which this node knows its log durable, {', '.join(sorted(differ))} "
+            f"hold{'s' * (len(differ) == 1)} another block. {_ADVICE}"
+        )
+    return frozenset(others) - told
+
+
+async def look(node: Node, vlsn: Vlsn) -> Weighed:
+    """Asks every electable member for its copy, once.  Raises ``NotFound``, ``Damaged``, ``Trimmed``, ``NotMaster`` of
+    this node's own."""
+    own = NodeName(node.config.name)
+    electable = node.members.electable
+    copies = {own: (await own_copy(node, vlsn)).sha256}
+
+    async def one(name: NodeName) -> None:
+        try:
+            copies[name] = (await _ask(node, name, vlsn)).sha256
+        except (VlsnLogError, OSError, TimeoutError):
+            pass  # it has not told
+
+    await asyncio.gather(*(one(name) for name in electable if name != own))
+    weighed = weigh(copies, electable, own)
+    told = " ".join(f"{name}:{copies[name][:12]}" for name in sorted(copies))
+    node.event("integrity", vlsn=vlsn, verdict=weighed.verdict, copies=told, silent=" ".join(weighed.silent))
+    return weighed
+
+
+async def answer_copy(node: Node, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+    """``GET /v1/peer/copy``: which block holds ``vlsn`` here, and its SHA-256.  Raises ``WrongGroup``, ``WrongName``,
+    ``NotFound``, ``Damaged``, ``Trimmed``."""
+    check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
+    return msgspec.structs.asdict(await own_copy(node, Vlsn(vlsn)))
+
+
+async def own_copy(node: Node, vlsn: Vlsn) -> Copy:
+    block, header = await block_at(node, vlsn)
+    digest = sha256(block).hexdigest()
+    return Copy(header.term, header.first_vlsn, header.last_vlsn, digest, node.opened().dtvlsn)
+
+
+async def _ask(node: Node, name: NodeName, vlsn: Vlsn) -> Copy:
+    copy = read_json(await get(node, name, "/v1/peer/copy", vlsn=vlsn), Copy, f"the copy of {name}")
+    if not copy.first <= vlsn <= copy.last:
+        raise BadBody(f"{name} told of block ({copy.term}, {copy.first}) to {copy.last}, asked for VLSN {vlsn}")
+    return copy

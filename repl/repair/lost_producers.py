@@ -1,0 +1,117 @@
+"""Producers that a node has lost: the table is fetched from another member.
+
+A log that was cleaned has whose submissions went with it in its state record alone.  Without that the node says nothing
+it does not know (``once``, rule 4), and asks every member, from its start on, until one has told:
+
+    log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table as of a VLSN from 60 to 95
+    n2 answers: as of 93, in term 4              VLSN 93 is of term 4 here, so both logs are one up to there
+    its table, and behind it 94 and 95           what both say of 61–93 is the same, or it is not taken
+
+1. As of that VLSN it is durable, in both logs, and exact in both tables: neither has settled what lies behind it.
+2. A table that lacks less is taken, too; of another restore's source it may be all there is.
+3. Where every member has answered, and none lacks less, it is lost for good.  Then the master, and nobody else, takes
+   it for forgotten, as what is put out for room is; the others fetch that table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repl.repair.restoring import Peer
+from vlsn.errors import BadBody, VlsnLogError
+from vlsn.ids import NULL_TERM, NodeName, Vlsn
+from vlsn.repair.restore_messages import LOOK, Offer
+from vlsn.state.producers import Producers
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+AGAIN_S = 0.5
+_Faults = (VlsnLogError, OSError, TimeoutError)
+
+
+class LostProducers:
+    """Of one open log."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._log = node.opened()
+
+    @property
+    def lacks_to(self) -> Vlsn:
+        return Vlsn(self._log.history.producers.lacks_to)
+
+    async def run(self) -> None:
+        """Until the table is whole, or known to be lost."""
+        if self.lacks_to:
+            self._node.event("producers.lost", upto=self.lacks_to)
+        while self.lacks_to:
+            await self._ask_all()
+            if self.lacks_to:
+                await asyncio.sleep(AGAIN_S)
+
+    async def _ask_all(self) -> None:
+        node = self._node
+        others = [name for name in node.members.listed if name != node.name]
+        asked = [asyncio.create_task(self._ask(name), name=f"producers of {name}") for name in others]
+        answers = []
+        try:
+            # Whoever is gone without a word holds up nobody else's answer.
+            for answered in asyncio.as_completed(asked):
+                answers.append(await answered)
+                if not self.lacks_to:
+                    return
+        finally:
+            for task in asked:
+                task.cancel()
+        if all(offer is not None and not self._has_more(offer) for offer in answers):
+            await self._give_up()
+
+    async def _ask(self, name: NodeName) -> Offer | None:
+        """What ``name`` says of itself; its table is taken, where that is of use."""
+        node = self._node
+        try:
+            peer = Peer(node, name, node.members.listed[name])
+            offer = await peer.ask(LOOK)
+            if self._has_more(offer):
+                await self._take(peer)
+        except _Faults as error:
+            node.event("producers.waits", peer=name, why=str(error))
+            return None
+        return offer
+
+    def _has_more(self, offer: Offer) -> bool:
+        return bool(offer.dtvlsn) and offer.lacks_producers < self.lacks_to
+
+    async def _take(self, peer: Peer) -> None:
+        node, log = self._node, self._log
+        upto = Vlsn(min(log.dtvlsn, log.range.last_sync))
+        offer, record = await peer.record(Vlsn(log.history.producers.settled), upto)
+        known = await node.offload("reads")(partial(Producers, record.producers))
+        with log.latch:
+            if log.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
+                raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")
+            if known.lacks_to >= log.history.producers.lacks_to:
+                return  # another member was faster
+            try:
+                log.history.found_state(record, known)
+            except ValueError as error:
+                raise BadBody(str(error)) from None
+        count = len(log.history.producers)
+        node.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
+
+    async def _give_up(self) -> None:
+        """Only who leads for sure knows who the members are."""
+        node = self._node
+        lead = node.lead
+        if lead is None:
+            return
+        try:
+            await lead.rounds.index()
+        except VlsnLogError:
+            return
+        if node.lead is lead and (lacked := self.lacks_to):
+            self._log.history.producers.give_up_lost()
+            node.event("producers.forgotten", upto=lacked)

@@ -1,0 +1,212 @@
+"""A node's mending: damage that a reader, a feeder or the scrub has met is mended from any peer, no master needed.
+
+    met(Damaged) ─► wound found in that segment ─► GET /v1/peer/block of each member in turn ─► the segment written
+    anew with the block in its place (``vlsn.repair.mending``) ─► looked at again, until every frame of it is whole
+
+1. Meanwhile the node votes and acknowledges, fails reads of that range with ``damaged``, and does not stand in an
+   election (``may_stand``).
+2. Only a sealed segment is mended: damage in the current one rolls it first.
+3. What no peer can give stays, is said in the status, and is tried again every ``RETRY_S``.  A rollback's record, or
+   a header page, is nobody else's: such a log is restored when a person asks for it.
+4. Two contents under one name are an integrity fault: nothing is written over either.
+
+A log that does not open for its damage is mended the same way before it is (``unopened``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from repl.group.peers import get
+from repl.offload import Offload, settle
+from vlsn.errors import Damaged, IntegrityFault, NoSpace, NotFound, VlsnLogError
+from vlsn.format.segment import parse_segment_name
+from vlsn.ids import NodeName, Vlsn
+from vlsn.repair.mending import Filling, Wound, find_wound, mend
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+T = TypeVar("T")
+RETRY_S = 5.0
+SEGMENTS_MAX = 1_000
+"""So many damaged segments are remembered; the scrub finds the others later."""
+
+
+@dataclass(slots=True)
+class Damage:
+    """One damaged segment, as far as it is known."""
+
+    number: int
+    file: str
+    offset: int
+    vlsn: int
+    since_s: float
+    why: str = ""
+    """What the last try came to."""
+
+
+class Mending:
+    """Mends one node's log while it is open.  ``run`` returns never."""
+
+    def __init__(self, node: Node) -> None:
+        self.mended = 0
+        """Blocks put back since the log was opened."""
+        self.damages: dict[int, Damage] = {}
+        self._node = node
+        self._log = node.opened()
+        self._met = asyncio.Event()
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether nothing that this node knows of is damaged."""
+        return not self.damages
+
+    def met(self, error: Damaged) -> None:
+        """Somebody has met damage: ``error`` names the file, and about where."""
+        number = parse_segment_name(error.file)
+        if number is None or number in self.damages or len(self.damages) >= SEGMENTS_MAX:
+            return
+        if number not in self._log.segments():
+            return  # cleaned away meanwhile
+        self.damages[number] = Damage(
+            number, error.file, error.offset, error.vlsn, self._node.seams.clock.monotonic_s()
+        )
+        self._node.event("damage", file=error.file, offset=error.offset, vlsn=error.vlsn)
+        self._met.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._met.wait()
+            self._met.clear()
+            for damage in list(self.damages.values()):
+                await self._try(damage)
+            if self.damages:
+                asyncio.get_running_loop().call_later(RETRY_S, self._met.set)
+
+    async def _try(self, damage: Damage) -> None:
+        """One look at a damaged segment, from its first wound to its last."""
+        log, number, mended = self._log, damage.number, 0
+        try:
+            if self._is_current(number):
+                await self._rotate()
+            if self._is_current(number):
+                raise NoSpace(f"{damage.file} is still written to: there is no room for another segment")
+            while number in log.segments():
+                wound = await self._find(number)
+                if wound is None:
+                    break
+                damage.offset, damage.vlsn = wound.start, wound.first
+                if wound.start < mended:
+                    raise Damaged(f"{damage.file} at {wound.start} was mended, and does not read back")
+                mended = wound.end
+                await self._mend(wound)
+        except (VlsnLogError, OSError, TimeoutError) as error:
+            if damage.why != str(error):
+                self._node.event("damage.stays", file=damage.file, offset=damage.offset, why=str(error))
+            damage.why = str(error)
+            return
+        del self.damages[number]
+
+    async def _find(self, number: int) -> Wound | None:
+        log, end = self._log, self._log.synced_end(number)
+        return await self._node.offload("reads")(lambda: find_wound(log.seams.disk, log.directory, number, end))
+
+    async def _mend(self, wound: Wound) -> None:
+        log, node = self._log, self._node
+        stored = log.node_file.record.term
+        log.placement.forget_sidecar(wound.number)
+        filling = await fill(node, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
+        kept = await self._alone(
+            lambda: mend(log.seams.disk, log.directory, filling, free_bytes_min=log.options.free_bytes_min)
+        )
+        log.placement.give_back(wound.number)
+        self.mended += len(filling.frames)
+        tell(node, wound, filling, kept)
+
+    async def _alone(self, job: Callable[[], T]) -> T:
+        """``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        checkpointer = self._log.checkpointer
+
+        def granted() -> None:
+            if held.done():
+                checkpointer.release()  # nobody waits for it any more
+            else:
+                held.set_result(None)
+
+        checkpointer.hold(granted)
+        try:
+            await held
+            return await Offload(self._node.worker("keeper"))(job)
+        finally:
+            if not held.cancelled():
+                checkpointer.release()
+
+    def _is_current(self, number: int) -> bool:
+        """Whether that segment is, or may still be, written to."""
+        return number >= max(self._log.active_files()[:1], default=0)
+
+    async def _rotate(self) -> None:
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._log.rotate("request", settle(done))
+        await done
+        await self._node.drained()
+
+
+def tell(node: Node, wound: Wound, filling: Filling, kept: str) -> None:
+    """What was put in the place of ``wound``; ``kept``: where the damaged segment lies now."""
+    last = filling.next_vlsn - 1
+    node.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
+
+
+async def fill(node: Node, wound: Wound, term_of: Callable[[Vlsn], int], *, term_max: int) -> Filling:
+    """All that fills ``wound``, from whichever members have it.  Raises what the last of them answered, or
+    ``IntegrityFault``."""
+    filling = Filling(wound, term_max=term_max)
+    while not filling.whole:
+        if filling.add_record():
+            continue
+        await _fill_next(node, filling, term_of(filling.next_vlsn) or filling.term)
+    return filling
+
+
+async def _fill_next(node: Node, filling: Filling, term: int) -> None:
+    last: BaseException = NotFound("this group has no other member")
+    for name in node.members.urls:
+        if name == node.name:
+            continue
+        try:
+            filling.add(await ask_block(node, name, term, filling.next_vlsn))
+        except IntegrityFault:
+            raise
+        except (VlsnLogError, OSError, TimeoutError) as error:
+            last = error
+        else:
+            return
+    raise last
+
+
+async def ask_block(node: Node, name: NodeName, term: int, first: Vlsn) -> bytes:
+    """The block (``term``, ``first``) as that member has it; with a term of 0 the durable one that begins at
+    ``first``.  Raises ``NotFound``, ``Damaged``, ``Unreachable`` …"""
+    return await get(node, name, "/v1/peer/block", term=term, first=first)
+
+
+def damage_status(node: Node) -> list[dict[str, Any]]:
+    """Each damaged segment, for the status."""
+    mending = node.mending
+    now = node.seams.clock.monotonic_s()
+    return [
+        {
+            "file": damage.file,
+            "offset": damage.offset,
+            "vlsn": damage.vlsn,
+            "age_s": round(now - damage.since_s, 3),
+            "why": damage.why,
+        }
+        for damage in (mending.damages.values() if mending is not None else [])
+    ]

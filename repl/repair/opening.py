@@ -1,0 +1,63 @@
+"""Opening a node's log as its settings say."""
+
+from __future__ import annotations
+
+from repl.config import NodeConfig
+from repl.http.limits import AppendLimits
+from repl.offload import Offload
+from vlsn.recover.recovery import Recovered, recover
+from vlsn.seams import Seams, Worker
+from vlsn.state.options import LogOptions
+from vlsn.write.local_log import LocalLog
+from vlsn.write.write_cycle import LogListener
+
+
+async def open_log(
+    config: NodeConfig, seams: Seams, *, writer: Worker, keeper: Worker, listener: LogListener
+) -> tuple[LocalLog, Recovered]:
+    """The log, recovered on the keeper's thread, and what there was to say of it.  Raises as ``recover``."""
+    recovered: Recovered = await Offload(keeper)(lambda: open_recovered(config, seams))
+    log = LocalLog(recovered, log_options(config), seams, writer=writer, keeper=keeper, listener=listener)
+    return log, recovered
+
+
+def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:
+    """Blocking, on the keeper's thread.  Raises as ``recover``."""
+    return recover(
+        str(config.dir),
+        seams,
+        group=config.group,
+        node=config.name,
+        segment_bytes=config.segment_bytes,
+        index_map_bytes=config.index_map_bytes,
+        state_map_bytes=config.state_map_bytes,
+        restoring=restoring,
+    )
+
+
+def log_options(config: NodeConfig) -> LogOptions:
+    return LogOptions(
+        segment_bytes=config.segment_bytes,
+        block_bytes_max=config.block_bytes_max,
+        queue_entries_max=config.queue_entries_max,
+        queue_bytes_max=config.queue_bytes_max,
+        ring_bytes_max=config.ring_bytes_max,
+        checkpoint_bytes=config.checkpoint_bytes,
+        checkpoint_period_s=config.checkpoint_period_s,
+        idle_end_s=config.idle_end_s,
+        roll_period_s=config.roll_period_s,
+        free_bytes_min=config.free_bytes_min,
+        retention_bytes=config.retention_bytes,
+        retention_age_s=config.retention_age_s,
+        hold_bytes_max=config.hold_bytes_max,
+    )
+
+
+def append_limits(config: NodeConfig) -> AppendLimits:
+    return AppendLimits(
+        entry_bytes_max=config.entry_bytes_max,
+        key_bytes_max=config.key_bytes_max,
+        body_bytes_max=config.body_bytes_max,
+        bodies_in_flight_bytes_max=config.bodies_in_flight_bytes_max,
+        timeout_s=config.ack_timeout_s,
+    )

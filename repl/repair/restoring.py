@@ -1,0 +1,419 @@
+"""A node's own network restore: when it begins, whom it asks, how far it is.
+
+    wanted (trimmed in syncup, or a person asks) ─► role ends, log closed ─► RESTORING:
+        look at all members ─► marker ─► log opened ``restoring`` ─► transfer, from one provider after the other
+        ─► clean stop ─► marker removed ─► the log is opened as at any start, and the node follows
+
+1. A marker found at a start goes on with what was begun; it opens as a log for nothing else.
+2. The marker is written only when there is a provider: a node that can ask nobody keeps what it has.  After
+   ``TRIES_MAX`` looks it opens a whole log again: the others may need its word, or its vote, before one of them can be
+   a provider.
+3. A provider that fails, aborts, or gives wrong bytes is passed over for the next one, with back-off, for ever; what
+   was restored stays.  It begins again only where no provider's log goes on from it.
+4. While it lasts the node does not vote, stand, acknowledge or serve: it has no log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from repl.http.problem import error_of
+from repl.http.restore import CRC_FIELD
+from repl.offload import Offload, settle
+from repl.repair.opening import log_options, open_recovered
+from replica.restore import NULL_END, Disagrees, End, Progress, Transfer, choose
+from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogError
+from vlsn.format.checksum import crc
+from vlsn.ids import NULL_VLSN, NodeName, Term, Vlsn
+from vlsn.repair.restore import Restart, RestoreListener
+from vlsn.repair.restore_messages import CLOSE, LOOK, OPEN, RECORD, Offer, Purpose, RestoreAsk, read_offer
+from vlsn.segments.restore_marker import Marker, check_no_restore
+from vlsn.state.state_store import StateRecord
+from vlsn.write.local_log import LocalLog
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+T = TypeVar("T")
+RANGE_TIMEOUT_S = 30.0
+AGAIN_S = 1.0
+"""Between two looks at all members, when none of them could be restored from."""
+LOOK_REST_S = 0.5
+"""How long the other members are waited for behind the first that can be restored from."""
+TRIES_MAX = 10
+"""So many looks before a log that is whole, or could not be held against every member's, is opened again."""
+TICK_S = 0.1
+AGAIN_VLSNS = 10_000
+"""A restore that ends further behind its provider goes on with another session …"""
+ROUNDS_MAX = 8
+"""… but not for ever: the feed does the rest."""
+HISTORY_MAX = 8
+_Faults = (VlsnLogError, OSError, TimeoutError)
+
+
+class RestoreWanted(VlsnLogError):
+    """The node's log is to be replaced by a peer's."""
+
+    retry_safe = False
+
+
+class Restoration:
+    """The restores of one node.  ``log`` is the one that is being restored, while there is one."""
+
+    def __init__(self, node: Node) -> None:
+        self.log: LocalLog | None = None
+        self.progress: Progress | None = None
+        self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
+        """Of this process's life, the newest last."""
+        self.count = 0
+        self.members: dict[NodeName, str] = dict(node.config.members)
+        """Whom to ask: as the group listed them when there was a log."""
+        self._node = node
+        self._rotten: set[str] = set()
+        """Who has given wrong bytes, of this restore."""
+        self._wanted: asyncio.Future[str] | None = None
+        self._avoid: frozenset[NodeName] = frozenset()
+        self._silent: frozenset[NodeName] = frozenset()
+        self._keep = False
+        self._notes: list[str] = []
+
+    # When.
+
+    def want(
+        self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
+    ) -> None:
+        """The log is to be restored; not from those in ``avoid``, nor from those in ``silent``, whose copies it could
+        not be held against: where nobody else can be restored from it is opened again.  ``keep``: its newest segments
+        stay aside.  Whoever waits in ``wanted`` hears of it."""
+        if self._wanted is not None and not self._wanted.done():
+            self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
+            self._wanted.set_result(why)
+
+    async def asked(self) -> str:
+        """Waits until somebody wants a restore; why."""
+        self._wanted = asyncio.get_running_loop().create_future()
+        try:
+            return await self._wanted
+        finally:
+            self._wanted = None
+
+    async def wanted(self) -> None:
+        raise RestoreWanted(await self.asked())
+
+    async def lossless(self) -> End | None:
+        """For a log that does not open: its end, if some member's durable end is at or past it in term and VLSN, so
+        that a restore takes away nothing that this node ever acknowledged; else None."""
+        node = self._node
+        self.progress = Progress(began_s=node.seams.clock.monotonic_s())
+        try:
+            end = await self._on_keeper(self._restart().end)
+            if end is None or not await self._look(NULL_VLSN, end):
+                return None
+            return end
+        finally:
+            self.progress = None
+
+    async def begun(self) -> bool:
+        """Whether a restore has begun here and is not over."""
+        disk, directory = self._node.seams.disk, str(self._node.config.dir)
+
+        def look() -> bool:
+            try:
+                check_no_restore(disk, directory)
+            except VlsnLogError:
+                return True
+            return False
+
+        return await self._on_keeper(look)
+
+    # How.
+
+    async def run(self, why: str, *, end: End | None = None, durable: End = NULL_END, whole: bool = False) -> None:
+        """The whole restore; on return the directory holds a log.  ``end`` and ``durable``: of the log that was here
+        (``Restart.begin``); ``whole``: it was open until now."""
+        node = self._node
+        self.progress = Progress(began_s=node.seams.clock.monotonic_s())
+        node.set_state("RESTORING", why)
+        node.event("restore.begin", why=why)
+        self._rotten.clear()
+        restart = self._restart()
+        marker = await self._on_keeper(restart.begun)
+        while True:
+            if marker is None:
+                marker = await self._begin(restart, why, end, durable, impatient=whole or bool(self._silent))
+                if marker is None:
+                    self._failed("", NotFound("nobody to restore from; the log is as it was, and is opened again"))
+                    self.progress = None
+                    node.set_state("UNKNOWN", "opening")
+                    return
+                # It is given up: from whom it comes back does not matter any more.
+                self._silent, whole = frozenset(), False
+            try:
+                record = await self._fetch(durable)
+                break
+            except (Disagrees, Trimmed, Damaged) as error:
+                self._failed("", error)
+                node.event("restore.again", why=str(error))
+                await self.close_log()
+                await asyncio.sleep(AGAIN_S)
+                marker = None
+        await self.close_log()
+        await self._on_keeper(lambda: restart.finish(record))
+        self._over(marker, record, why)
+
+    async def _begin(
+        self, restart: Restart, why: str, end: End | None, durable: End, *, impatient: bool
+    ) -> Marker | None:
+        """Nothing is given up before there is somebody to restore from; None where that takes too long."""
+        for tries in count(1):
+            offers = await self._look(NULL_VLSN, durable)
+            if offers:
+                break
+            if impatient and tries >= TRIES_MAX:
+                return None
+            await asyncio.sleep(AGAIN_S)
+        after = Vlsn(offers[0].first - 1)
+        marker = await self._on_keeper(lambda: restart.begin(after, why, end=end, keep=self._keep))
+        for note in restart.notes:
+            self._node.event("restore.note", note=note)
+        restart.notes.clear()
+        return marker
+
+    async def _fetch(self, durable: End) -> StateRecord:
+        """The log is open and whole on return, as of the record's VLSN."""
+        log = self.log = await self._open()
+        tick = asyncio.create_task(self._tick(log), name="restore tick")
+        try:
+            rounds = 0
+            while True:
+                for offer in await self._look(log.range.last_sync or log.trimmed_to, durable):
+                    record = await self._transfer(log, offer)
+                    if record is None:
+                        continue
+                    rounds += 1
+                    if rounds >= ROUNDS_MAX or await self._moved_on(offer) - record.vlsn <= AGAIN_VLSNS:
+                        return record
+                    break
+                else:
+                    await asyncio.sleep(AGAIN_S)
+        finally:
+            tick.cancel()
+
+    async def _transfer(self, log: LocalLog, offer: Offer) -> StateRecord | None:
+        """None when this provider did not bring it to its end.  Raises ``Disagrees``, ``Trimmed``, ``LogFailed``."""
+        node, progress = self._node, self.progress
+        assert progress is not None
+        if offer.first > log.allocated + 1:
+            said = f"{offer.name} begins at VLSN {offer.first}, this log ends at {log.allocated}"
+            raise Trimmed(said, first=offer.first)
+        progress.attempts += 1
+        node.event("restore.from", provider=offer.name, have=log.allocated, target=offer.dtvlsn)
+        transfer = Transfer(
+            log=log,
+            provider=self._peer(offer.name),
+            progress=progress,
+            store_term=partial(self._store_term, log),
+            offload=Offload(node.worker("reads")),
+        )
+        try:
+            return await transfer.run()
+        except (Disagrees, LogFailed):
+            raise
+        except _Faults as error:
+            if isinstance(error, BadBody | Damaged):
+                self._rotten.add(offer.name)
+            self._failed(offer.name, error)
+            return None
+
+    async def _moved_on(self, offer: Offer) -> int:
+        try:
+            return (await self._peer(offer.name).ask(LOOK)).dtvlsn
+        except _Faults:
+            return 0
+
+    async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
+        """Whom to restore from, best first.  Behind the first that is of use nobody is waited for long: whoever is gone
+        without a word would let the others clean away what is to come next."""
+        others = [name for name in self.members if name != self._node.name and name not in self._avoid | self._silent]
+        asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
+
+        def chosen() -> list[Offer]:
+            offers = [task.result() for task in asked if task.done()]
+            useful = [offer for offer in offers if offer is not None]
+            return choose(useful, have=have, durable=durable, rotten=self._rotten)
+
+        waiting = set(asked)
+        try:
+            while waiting and not chosen():
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if waiting:
+                await asyncio.wait(waiting, timeout=LOOK_REST_S)
+            return chosen()
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _ask(self, name: NodeName) -> Offer | None:
+        try:
+            return await self._peer(name).ask(LOOK)
+        except _Faults as error:
+            self._failed(name, error)
+            return None
+
+    def _peer(self, name: str) -> Peer:
+        return Peer(self._node, NodeName(name), self.members[NodeName(name)])
+
+    def _failed(self, provider: str, error: BaseException) -> None:
+        assert self.progress is not None
+        said = f"{provider}: {error}" if provider else str(error)
+        if said != self.progress.last_error:
+            self._node.event("restore.failed", provider=provider, why=str(error))
+        self.progress.last_error = said
+
+    def _over(self, marker: Marker, record: StateRecord, why: str) -> None:
+        node, progress = self._node, self.progress
+        assert progress is not None
+        seconds = round(node.seams.clock.monotonic_s() - progress.began_s, 3)
+        done = {
+            "from": progress.provider,
+            "first": marker.after + 1,
+            "last": record.vlsn,
+            "bytes": progress.bytes_done,
+            "seconds": seconds,
+            "why": why,
+            "time": node.seams.clock.wall_us(),
+        }
+        self.history.append(done)
+        self.count += 1
+        node.event("restore.done", **{key: value for key, value in done.items() if key not in ("why", "time")})
+        self.progress = None
+        node.set_state("UNKNOWN", "opening")
+
+    # The log under restore.
+
+    async def _open(self) -> LocalLog:
+        node = self._node
+        recovered = await self._on_keeper(lambda: open_recovered(node.config, node.seams, restoring=True))
+        return LocalLog(
+            recovered,
+            log_options(node.config),
+            node.seams,
+            writer=node.worker("writer"),
+            keeper=node.worker("keeper"),
+            listener=RestoreListener(self._node.failed),
+        )
+
+    async def close_log(self) -> None:
+        """A clean stop; harmless when none is open."""
+        log = self.log
+        if log is None:
+            return
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.close(partial(settle(closed), None))
+        if log.failure is None:
+            await closed
+        self._node.close_node_file(log)
+        self.log = None
+
+    async def _tick(self, log: LocalLog) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            log.tick()
+            if (refusal := log.refusal) is not None and self.progress is not None:
+                self.progress.last_error = f"{refusal.slug}: {refusal}"
+
+    async def _store_term(self, log: LocalLog, term: Term) -> None:
+        def store() -> None:
+            record = log.node_file.record
+            if term > record.term:
+                log.node_file.replace(replace(record, term=term), learned=True)
+
+        await self._on_keeper(store)
+
+    def _restart(self) -> Restart:
+        node = self._node
+        return Restart(
+            node.seams,
+            str(node.config.dir),
+            group=node.config.group,
+            node=node.config.name,
+            index_map_bytes=node.config.index_map_bytes,
+            state_map_bytes=node.config.state_map_bytes,
+        )
+
+    def _on_keeper(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        return Offload(self._node.worker("keeper"))(job)
+
+
+class Peer:
+    """One member as a restoring node asks it; ``replica.restore.Provider``."""
+
+    def __init__(self, node: Node, name: NodeName, url: str) -> None:
+        self.name = name
+        self._node = node
+        self._url = f"{url}/v1/peer/restore"
+
+    async def open(self, from_vlsn: Vlsn) -> Offer:
+        offer = await self.ask(OPEN, from_vlsn=from_vlsn)
+        if not offer.session:
+            raise BadBody(f"{self.name} has opened no session")
+        return offer
+
+    async def close(self, session: str) -> None:
+        await self.ask(CLOSE, session=session)
+
+    async def record(self, from_vlsn: Vlsn, upto: Vlsn) -> tuple[Offer, StateRecord]:
+        """Its state record as of a durable VLSN in that span, which the offer names, with its term.  As ``ask``."""
+        offer = await self.ask(RECORD, from_vlsn=from_vlsn, upto=upto)
+        if offer.record is None or not from_vlsn <= offer.record.vlsn <= upto:
+            raise BadBody(f"{self.name} was asked for its state record of VLSN {from_vlsn} to {upto}, and gave another")
+        return offer, offer.record
+
+    async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, upto: int = 0, session: str = "") -> Offer:
+        """Raises ``Unreachable``, ``BadBody``, and what the peer refuses with."""
+        node = self._node
+        asked = RestoreAsk(
+            group=node.config.group,
+            sender=node.config.name,
+            incarnation=f"{node.incarnation:016x}",
+            to=self.name,
+            purpose=purpose,
+            from_vlsn=from_vlsn,
+            upto=upto,
+            session=session,
+        )
+        response = await node.network.request(
+            "POST",
+            self._url,
+            headers={"Content-Type": "application/json"},
+            body=msgspec.json.encode(asked),
+            timeout_s=node.config.connect_timeout_s,
+        )
+        if response.status != 200:
+            raise error_of(bytes(response.body))
+        body = bytes(response.body)
+        # One of these may take 32 MiB, and this node may lead.
+        offer = await node.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
+        if (offer.group, offer.name) != (node.config.group, self.name):
+            raise BadBody(f"{self._url} is node {offer.name} of group {offer.group}")
+        node.seams.levels.check_log(offer.level, f"the log of {self.name}")
+        return offer
+
+    async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes:
+        fields = urlencode({"session": session, "segment": number, "start": start, "end": end, "have": have})
+        response = await self._node.network.request("GET", f"{self._url}?{fields}", timeout_s=RANGE_TIMEOUT_S)
+        body = bytes(response.body)
+        if response.status != 200:
+            raise error_of(body)
+        if f"{crc(body):08x}" != response.headers.get(CRC_FIELD):
+            raise BadBody(f"bytes {start} to {end} of segment {number} do not match their checksum")
+        return body

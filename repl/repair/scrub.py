@@ -1,0 +1,82 @@
+"""The scrub: a slow look at every sealed segment, so that rot is met before a reader needs the block.
+
+At most ``scrub_bytes_per_s`` are read, a window at a time; a pass begins ``scrub_period_s`` after the one before has
+ended.  The page cache is dropped first: what is looked at is the medium.  Every frame's checksum is checked, and with
+it every byte of every block and record; what is wrong goes to the mending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from vlsn.errors import Damaged
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.limits import KIB
+from vlsn.repair.mending import check_window, drop_from_cache
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+START_S = 60.0
+"""After the log was opened, or the period, where that is shorter: first a node catches up."""
+WINDOW_BYTES = 256 * KIB
+"""Looked at in one go, or one frame that is larger: the interpreter is held for less than a millisecond."""
+
+
+class Scrub:
+    """Scrubs one node's log while it is open.  ``run`` returns never."""
+
+    def __init__(self, node: Node) -> None:
+        self.bytes = 0
+        """Looked at since the log was opened; ``passes`` over the whole of it, ``found`` damaged places."""
+        self.passes = 0
+        self.found = 0
+        self.number = 0
+        """The segment under the scrub, 0 between passes."""
+        self._node = node
+        self._log = node.opened()
+        self._offload = node.offload("scrub")
+
+    async def run(self) -> None:
+        config = self._node.config
+        if not config.scrub_bytes_per_s:
+            return
+        await asyncio.sleep(min(START_S, config.scrub_period_s))
+        while True:
+            await self._pass()
+            self.passes += 1
+            await asyncio.sleep(config.scrub_period_s)
+
+    def status(self) -> dict[str, Any]:
+        return {"bytes": self.bytes, "passes": self.passes, "found": self.found, "segment": self.number}
+
+    async def _pass(self) -> None:
+        done = 0
+        while sealed := [number for number in self._sealed() if number > done]:
+            done = self.number = sealed[0]
+            try:
+                await self._segment(done)
+            except Damaged:
+                self.found += 1  # the offload has told
+            except OSError as error:
+                if done in self._log.segments():
+                    self._node.event("scrub.unreadable", segment=done, why=str(error))
+        self.number = 0
+
+    def _sealed(self) -> list[int]:
+        current = self._log.active_files()
+        return [number for number in self._log.segments() if number not in current]
+
+    async def _segment(self, number: int) -> None:
+        log, rate = self._log, self._node.config.scrub_bytes_per_s
+        disk, directory, end = log.seams.disk, log.directory, log.synced_end(number)
+        await self._offload(lambda: drop_from_cache(disk, directory, number))
+        at = FIRST_FRAME
+        while at < end:
+            before, start = self._node.seams.clock.monotonic_s(), at
+            size = min(WINDOW_BYTES, rate)
+            at = await self._offload(lambda: check_window(disk, directory, number, start, end, size))  # noqa: B023
+            self.bytes += at - start
+            spent = self._node.seams.clock.monotonic_s() - before
+            await asyncio.sleep(max(0.0, (at - start) / rate - spent))

@@ -1,0 +1,93 @@
+"""A log that does not open for its damage: mended from any peer, or restored from one.
+
+    mended    with the blocks that were there, where what is left of them, or lies around them, says their term and so
+              their names; else with blocks that peers say are durable
+    restored  once mending has failed ``MENDS_BEFORE_RESTORE`` times and all that the log ever held is durable
+              elsewhere; or a person asks
+
+Until then the node is DAMAGED, and gives its peers what of its log can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING
+
+from repl.offload import Offload
+from repl.repair.mending import RETRY_S, fill, tell
+from replica.restore import NULL_END, End
+from vlsn.errors import Damaged, VlsnLogError
+from vlsn.format.segment import parse_segment_name
+from vlsn.repair.mending import find_wound_of_closed, mend
+from vlsn.segments.directory import LOCK_NAME
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+MENDS_BEFORE_RESTORE = 3
+"""Tries to mend it, each ``RETRY_S`` apart."""
+
+
+class Unopened:
+    """One node's log that does not open, from its last good open to its next."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._said = ""
+        self._last: tuple[int, int] | None = None
+
+    async def run(self, error: Damaged) -> None:
+        """Until the log is mended, or replaced by a peer's: it is to be opened again."""
+        node, restoration = self._node, self._node.restoration
+        node.set_state("DAMAGED", str(error))
+        asked = asyncio.create_task(restoration.asked(), name="restore")
+        durable: End = NULL_END
+        try:
+            for tries in count(1):
+                if await self._try(error):
+                    return
+                if tries >= MENDS_BEFORE_RESTORE and (end := await restoration.lossless()) is not None:
+                    durable = end
+                    restoration.want(f"damaged, and all of it up to VLSN {end[1]} is durable elsewhere: {error}")
+                await asyncio.wait([asked], timeout=RETRY_S)
+                if asked.done():
+                    break
+            why = asked.result()
+        finally:
+            asked.cancel()
+        await restoration.run(why, durable=durable)
+
+    async def _try(self, error: Damaged) -> bool:
+        """Whether what ``error`` speaks of was mended, so that the log may be opened again."""
+        node, number = self._node, parse_segment_name(error.file)
+        try:
+            if number is None:
+                return False
+            return await self._mend(number)
+        except (VlsnLogError, OSError, TimeoutError) as why:
+            if self._said != str(why):
+                self._said = str(why)
+                node.event("damage.stays", file=error.file, offset=error.offset, why=str(why))
+            return False
+
+    async def _mend(self, number: int) -> bool:
+        node = self._node
+        disk, stores, directory = node.seams.disk, node.seams.stores, str(node.config.dir)
+        on_keeper = Offload(node.worker("keeper"))
+        wound, term = await on_keeper(lambda: find_wound_of_closed(disk, stores, directory, number))
+        if wound is None or (wound.number, wound.start) == self._last:
+            return False
+        filling = await fill(node, wound, lambda _: 0, term_max=term)
+
+        def put() -> str:
+            lock = disk.lock(f"{directory}/{LOCK_NAME}")
+            try:
+                return mend(disk, directory, filling, free_bytes_min=node.config.free_bytes_min)
+            finally:
+                lock.release()
+
+        kept = await on_keeper(put)
+        self._last = wound.number, wound.start
+        tell(node, wound, filling, kept)
+        return True

@@ -1,0 +1,142 @@
+"""Reads of an embedded log beside a write that fails, and takes a page that was synced before with it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import Call, FakeDisk
+from tests.fakes.kv import FakeStores
+from tests.fakes.random import SeededRandom
+from vlsn.embedded.log import Log
+from vlsn.errors import Damaged, LogFailed
+from vlsn.limits import KIB
+from vlsn.real.threads import CallerThreads
+from vlsn.recover.recovery import recover
+from vlsn.seams import Seams
+from vlsn.state.options import LogOptions
+
+DIRECTORY = "/d"
+WAIT_S = 10.0
+
+
+class BadPage(FakeDisk):
+    """From a sync that fails on, nothing of its segment can be read; that sync ends when somebody has tried."""
+
+    def __init__(self) -> None:
+        super().__init__(rng=Random(1))
+        self.armed = False
+        self.bad = ""
+        self.begun, self.tried = threading.Event(), threading.Event()
+        self.hook = self._hook
+
+    def _hook(self, call: Call) -> None:
+        if call.name == "sync" and self.armed and call.path.endswith(".vlog"):
+            self.armed, self.bad = False, call.path
+            self.begun.set()
+            assert self.tried.wait(WAIT_S)
+            raise OSError(errno.EIO, "the sync failed", call.path)
+        if call.name == "read" and call.path == self.bad:
+            self.tried.set()
+            raise OSError(errno.EIO, "the page cannot be read", call.path)
+
+
+@pytest.fixture
+def disk() -> BadPage:
+    return BadPage()
+
+
+@pytest.fixture
+def log(disk: BadPage) -> Iterator[Log]:
+    seams = Seams(disk, FakeClock(), SeededRandom(Random(2)), CallerThreads(), FakeStores())
+    options = LogOptions(segment_bytes=64 * KIB)
+    keeper = seams.threads.worker("vlsnlog-keeper")
+    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
+    opened = Log(recovered, options, seams, keeper)
+    opened._take_term()
+    yield opened
+    disk.tried.set()
+    disk.bad = ""
+    opened.close()
+
+
+def test_what_a_failed_write_took_is_read_where_it_was_written_again(log: Log, disk: BadPage) -> None:
+    """All of this small log lies in the page that the failed write took with it, so all of it is written again."""
+    values = [b"value %d" % number for number in range(5)]
+    for value in values:
+        log.append(value)
+    disk.armed = True
+    appending = threading.Thread(target=log.append, args=(b"last",))
+    appending.start()
+    assert disk.begun.wait(WAIT_S)
+    assert [entry.value for entry in log.read()] == values
+    appending.join(WAIT_S)
+    assert not appending.is_alive()
+    assert log.stats.write_errors == 1
+    assert [value for _, value in log.pairs()] == [*values, b"last"]
+
+
+def test_what_cannot_be_read_when_nothing_is_under_way_is_told(log: Log, disk: BadPage) -> None:
+    log.append(b"value")
+    disk.bad = f"{DIRECTORY}/00000001.vlog"
+    with pytest.raises(Damaged, match=r"00000001\.vlog: .* cannot be read"):
+        list(log.read())
+    disk.bad = ""
+    assert [entry.value for entry in log.read()] == [b"value"]
+
+
+def test_a_log_that_has_failed_tells_what_it_cannot_read(log: Log, disk: BadPage) -> None:
+    log.append(b"value")
+    log._log.fail("injected", OSError("injected"))
+    disk.bad = f"{DIRECTORY}/00000001.vlog"
+    with pytest.raises(Damaged, match=r"00000001\.vlog: .* cannot be read"):
+        list(log.read())
+    with pytest.raises(LogFailed):
+        log.append(b"more")
+
+
+class OneFlagSet(FakeDisk):
+    """Holds a rollback up behind its first flag, until somebody has read what it abandons."""
+
+    def __init__(self) -> None:
+        super().__init__(rng=Random(1))
+        self.flags = 0
+        self.flagged, self.tried = threading.Event(), threading.Event()
+        self.hook = self._hook
+
+    def _hook(self, call: Call) -> None:
+        if call.name == "write" and call.size == 1:
+            self.flags += 1
+            if self.flags != 2:
+                return
+            self.flagged.set()
+            assert self.tried.wait(WAIT_S)
+            time.sleep(0.05)  # and who does not wait for its end has read again, and given up
+        elif call.name == "read" and self.flagged.is_set():
+            self.tried.set()
+
+
+@pytest.mark.parametrize("from_vlsn", [4, 5])
+def test_what_is_being_rolled_back_is_no_damage(from_vlsn: int) -> None:
+    disk = OneFlagSet()
+    seams = Seams(disk, FakeClock(), SeededRandom(Random(2)), CallerThreads(), FakeStores())
+    options = LogOptions(segment_bytes=64 * KIB, durable_when_synced=False)
+    keeper = seams.threads.worker("vlsnlog-keeper")
+    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
+    log = Log(recovered, options, seams, keeper)
+    log._take_term()
+    for number in range(2, 8):
+        log.append(b"%d" % number)
+    rolling = threading.Thread(target=log.rollback, args=(4,))
+    rolling.start()
+    assert disk.flagged.wait(WAIT_S)
+    assert [entry.vlsn for entry in log.read(from_vlsn=from_vlsn)] == list(range(from_vlsn, 5))
+    rolling.join(WAIT_S)
+    assert [vlsn for vlsn, _ in log.pairs(from_vlsn=2)] == [2, 3, 4]
+    log.close()

@@ -1,0 +1,330 @@
+"""Producers: what the table knows is a function of the log, whatever happened to it on the way."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.vlsn import strategies
+from vlsn.format import block
+from vlsn.format.block import BLOCK_DTYPE
+from vlsn.format.producer_columns import produced_of
+from vlsn.ids import Vlsn
+from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_MAX
+from vlsn.state.producers import ProducerLimits, Producers, ProducersRecord
+
+
+class Produced(NamedTuple):
+    producer: int
+    sequence: int
+    first: int
+    last: int
+    term: int
+
+
+LIMITS = ProducerLimits(producers=3, remembered=2, silent=12)
+IDS = range(1, 6)
+
+
+def model(rows: list[Produced]) -> tuple[dict[int, list[Produced]], int]:
+    """Of each producer known the submissions without a hole, and up to where others were put out for room."""
+    known: dict[int, list[Produced]] = {}
+    evicted_to = 0
+    for row in rows:
+        life = known.get(row.producer)
+        if life is None or life[-1].sequence + 1 != row.sequence or life[-1].last + LIMITS.silent < row.first:
+            known.pop(row.producer, None)
+            if len(known) == LIMITS.producers:
+                oldest = min(known, key=lambda each: known[each][-1].last)
+                evicted_to = max(evicted_to, known.pop(oldest)[-1].last)
+            known[row.producer] = []
+        known[row.producer].append(row)
+    return known, evicted_to
+
+
+class Table(RuleBasedStateMachine):
+    """A log that grows, becomes durable, is rolled back, and is opened again from a checkpoint's record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[Produced] = []
+        self.last = 0
+        self.settled = 0
+        self.table = Producers(limits=LIMITS)
+        self.snapshots: list[tuple[Callable[[], ProducersRecord], ProducersRecord]] = []
+
+    @rule(
+        producers=st.lists(st.sampled_from([1, 1, 1, 1, 2, 2, 3, 4, 5]), min_size=1, max_size=8),
+        wrong=st.sampled_from([None, None, None, None, 0, 7]),
+        others=st.sampled_from([0, 0, 0, 1, 5, 14]),
+        count=st.integers(1, 3),
+    )
+    def append(self, producers: list[int], wrong: int | None, others: int, count: int) -> None:
+        """The first with ``others`` before it, and perhaps a sequence out of order."""
+        for producer in producers:
+            self._append(producer, wrong, others, count)
+            wrong, others = None, 0
+
+    def _append(self, producer: int, wrong: int | None, others: int, count: int) -> None:
+        mine = [row.sequence for row in self.rows if row.producer == producer]
+        sequence = wrong if wrong is not None else (mine[-1] + 1 if mine else 0)
+        first = self.last + others + 1
+        self.last = first + count - 1
+        row = Produced(producer, sequence, first, self.last, 1 + len(self.rows) // 5)
+        self.rows.append(row)
+        self.table.note([row])
+
+    @rule(share=st.floats(0, 1))
+    def settle(self, share: float) -> None:
+        self.settled = self._between(share)
+        self.table.settle(Vlsn(self.settled))
+
+    @rule(share=st.floats(0, 1))
+    def roll_back(self, share: float) -> None:
+        self.last = self._between(share)
+        self.table.truncate(Vlsn(self.last))
+        self.rows = [row for row in self.rows if row.last <= self.last]
+
+    @rule(share=st.floats(0, 1))
+    def open_again(self, share: float) -> None:
+        self.settled = self._between(share)
+        self.table = Producers(self.table.record(Vlsn(self.settled)), LIMITS)
+        self.table.note([row for row in self.rows if row.last > self.settled])
+
+    @rule(share=st.floats(0, 1))
+    def take_a_snapshot(self, share: float) -> None:
+        """Put together later, whatever was added, settled or undone meanwhile, it says what a record said at once."""
+        vlsn = Vlsn(self._between(share))
+        self.snapshots.append((self.table.snapshot(vlsn), self.table.record(vlsn)))
+
+    @invariant()
+    def a_snapshot_stays_what_it_was(self) -> None:
+        assert all(snapshot() == record for snapshot, record in self.snapshots)
+
+    def _between(self, share: float) -> int:
+        """A VLSN from what is settled to the end at which no submission is cut in two."""
+        ends = {self.settled, self.last, *(row.first - 1 for row in self.rows), *(row.last for row in self.rows)}
+        fit = sorted(end for end in ends if self.settled <= end <= self.last)
+        return fit[int(share * (len(fit) - 1))]
+
+    @invariant()
+    def it_knows_what_the_log_says(self) -> None:
+        known, evicted_to = model(self.rows)
+        at = self.last + 1
+        assert len(self.table) == len(known)
+        assert self.table.forgotten_to(at=at) == max(evicted_to, at - LIMITS.silent - 1, 0)
+        for producer in IDS:
+            life = self.table.find(producer, at=at)
+            mine = known.get(producer)
+            if mine is None or mine[-1].last + LIMITS.silent < at:
+                assert life is None
+                continue
+            assert life is not None
+            assert life.next == mine[-1].sequence + 1
+            places = {row.sequence: (row.first, row.last, row.term) for row in mine[-LIMITS.remembered :]}
+            for sequence in range(life.next + 2):
+                assert self.table.place(life, sequence) == places.get(sequence)
+
+    @invariant()
+    def who_is_unknown_and_was_born_after_all_forgotten_was_never_logged(self) -> None:
+        at = self.last + 1
+        forgotten_to = self.table.forgotten_to(at=at)
+        for producer in IDS:
+            if self.table.find(producer, at=at) is None:
+                assert all(row.last <= forgotten_to for row in self.rows if row.producer == producer)
+
+    @precondition(lambda self: self.rows)
+    @invariant()
+    def its_record_is_that_of_a_log_read_at_once(self) -> None:
+        fresh = Producers(limits=LIMITS)
+        fresh.note(self.rows)
+        assert self.table.record(Vlsn(self.last)) == fresh.record(Vlsn(self.last))
+
+
+TestTable = Table.TestCase
+
+
+def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
+    table = Producers(limits=LIMITS)
+    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(9))
+    table.settle(Vlsn(4))
+    table.truncate(Vlsn(5))
+    life = table.find(1, at=6)
+    assert life is not None
+    assert [table.place(life, sequence) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
+
+
+def test_below_what_is_settled_nobody_unknown_passes_for_new() -> None:
+    """An operator's truncation goes where a rollback may not: the table then says how far it cannot know."""
+    table = Producers(limits=LIMITS)
+    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(10))
+    table.settle(Vlsn(10))
+    record = table.record(Vlsn(4))
+    table.truncate(Vlsn(4))
+    assert table.find(1, at=5) is None
+    assert table.forgotten_to(at=5) == record.forgotten_to == 4
+
+
+def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
+    table = Producers()
+    table.forget_before(Vlsn(301))
+    assert table.forgotten_to(at=400) == 300
+
+
+def test_memory_is_bounded_by_the_limits() -> None:
+    table = Producers()
+    for round_ in range(3):
+        first = 1 + round_ * 3000 * 40
+        table.note(
+            Produced(1 + number % 3000 + 2000 * round_, number // 3000, first + number, first + number, 1)
+            for number in range(3000 * 40)
+        )
+        table.settle(Vlsn(first + 3000 * 40 - 1))
+    assert len(table) == PRODUCERS_MAX
+    table.note(Produced(5, number, 10**6 + number, 10**6 + number, 1) for number in range(3 * PRODUCER_REMEMBERED_MAX))
+    table.settle(Vlsn(2 * 10**6))
+    life = table.find(5, at=2 * 10**6)
+    assert life is not None
+    assert len(life) == PRODUCER_REMEMBERED_MAX
+
+
+def lives(*words: int) -> bytes:
+    return array("Q", words).tobytes()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lives(1)[:-1],
+        lives(1, 0),
+        lives(1, 0, 0),
+        lives(0, 0, 1, 5, 5, 1),
+        lives(1, 0, 1, 5, 5),
+        lives(1, 0, 2**63, 5, 5, 1),
+        lives(1, 2**63 - 1, 1, 5, 5, 1),
+        lives(1, 0, 1, 0, 5, 1),
+        lives(1, 0, 1, 6, 5, 1),
+        lives(1, 0, 1, 5, 2**63, 1),
+        lives(1, 0, 2, 5, 6, 6, 7, 1, 1),
+        lives(1, 0, 1, 5, 5, 1, 1, 1, 1, 6, 6, 1),
+        lives(1, 0, 1, 5, 5, 1, 2, 0, 1, 5, 5, 1),
+    ],
+)
+def test_a_record_that_can_be_no_log_is_refused(bad: bytes) -> None:
+    ProducersRecord(0, lives(1, 0, 2, 5, 6, 5, 7, 1, 1, 2, 3, 1, 8, 8, 1)).check()
+    with pytest.raises(ValueError, match=r"producers|bytes"):
+        ProducersRecord(0, bad).check()
+
+
+@given(st.lists(strategies.blocks(), min_size=1, max_size=6))
+def test_many_blocks_are_read_as_each_of_them_alone(blocks: list[bytes]) -> None:
+    buf, at, headers, expected = bytearray(8), [], [], []
+    for data in blocks:
+        header = block.decode(data)
+        if header.layout.producers >= 0:
+            at.append(len(buf))
+            headers.append(data[: block.BLOCK_BYTES])
+            expected += block.producers(data, header)
+        buf += data + bytes(-len(data) % 8)
+    if at:
+        rows = np.frombuffer(b"".join(headers), BLOCK_DTYPE)
+        assert produced_of(bytes(buf), np.array(at, np.int64), rows) == expected
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Produced]:
+    """Submissions of a few producers, some out of order, with other entries between them."""
+    rows: list[Produced] = []
+    next_of: dict[int, int] = {}
+    last = 0
+    for _ in range(draw(st.integers(1, 30))):
+        producer = draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5]))
+        sequence = draw(st.sampled_from([next_of.get(producer, 0)] * 9 + [0, 7]))
+        first = last + 1 + draw(st.sampled_from([0, 0, 0, 1, 5, 14]))
+        last = first + draw(st.integers(0, 2))
+        rows.append(Produced(producer, sequence, first, last, 1 + len(rows) // 5))
+        next_of[producer] = sequence + 1
+    return rows
+
+
+@given(logs(), st.data())
+def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
+    rows: list[Produced], data: st.DataObject
+) -> None:
+    """Whatever each of the two has settled, up to wherever the one that tells is, and taken back since."""
+    ends = [0, *(row.last for row in rows)]
+    lacks_to = data.draw(st.sampled_from(ends[:-1]), "the log was cleaned up to")
+    at = data.draw(st.sampled_from([end for end in ends if end >= lacks_to]), "the other's table is of")
+    settled = data.draw(st.sampled_from([end for end in ends if lacks_to <= end <= at]), "settled here up to")
+    whole, lacking = Producers(limits=LIMITS), Producers(limits=LIMITS)
+    whole.note(rows)
+    whole.settle(Vlsn(data.draw(st.sampled_from([end for end in ends if end <= at]), "and there up to")))
+    lacking.lose_before(Vlsn(lacks_to + 1))
+    lacking.note(row for row in rows if row.first > lacks_to)
+    lacking.settle(Vlsn(settled))
+    if data.draw(st.booleans(), "opened again"):
+        lacking = Producers(lacking.record(Vlsn(settled)), LIMITS)
+        lacking.note(row for row in rows if row.first > settled)
+    assert lacking.lacks_to == lacks_to
+    if not lacks_to:
+        return
+    lacking.fill(Producers(whole.record(Vlsn(at)), LIMITS), Vlsn(at))
+    assert not lacking.lacks_to
+    for end in sorted((end for end in ends if end >= at), reverse=True):
+        fresh = Producers(limits=LIMITS)
+        fresh.note(row for row in rows if row.last <= end)
+        lacking.truncate(Vlsn(end))
+        assert lacking.record(Vlsn(end)) == fresh.record(Vlsn(end))
+
+
+def lacking_and_whole() -> tuple[Producers, ProducersRecord]:
+    """One that lacks all before VLSN 4, and the record of one that lacks nothing, as of 6."""
+    rows = [Produced(1, 0, 1, 1, 1), Produced(2, 0, 2, 3, 1), Produced(1, 1, 4, 5, 1), Produced(3, 0, 6, 6, 1)]
+    whole, lacking = Producers(limits=LIMITS), Producers(limits=LIMITS)
+    whole.note(rows)
+    lacking.lose_before(Vlsn(4))
+    lacking.note(rows[2:])
+    return lacking, whole.record(Vlsn(6))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (1, 0, 2, 1, 4, 1, 4, 1, 1, 3, 0, 1, 6, 6, 1),  # another end
+        (1, 1, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 6, 6, 1),  # another sequence
+        (1, 0, 2, 1, 4, 1, 5, 1, 2, 3, 0, 1, 6, 6, 1),  # another term
+        (1, 0, 1, 1, 1, 1, 3, 0, 1, 6, 6, 1),  # one submission less
+        (1, 0, 2, 1, 4, 1, 5, 1, 1),  # one producer less, though nobody was put out
+        (1, 0, 2, 1, 4, 1, 5, 1, 1, 4, 0, 1, 5, 6, 1),  # one that is not here
+        (1, 0, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 7, 7, 1),  # behind the VLSN that it is of
+        (1, 0, 3, 1, 2, 4, 1, 2, 5, 1, 1, 1, 3, 0, 1, 6, 6, 1),  # more of one than is remembered
+        (4, 0, 1, 1, 1, 1, 2, 0, 1, 2, 3, 1, 1, 1, 1, 4, 5, 1, 3, 0, 1, 6, 6, 1),  # more than there may be
+    ],
+)
+def test_a_table_that_says_other_than_the_log_is_not_taken(words: tuple[int, ...]) -> None:
+    lacking, good = lacking_and_whole()
+    before = lacking.record(Vlsn(6))
+    bad = ProducersRecord(0, lives(*words))
+    bad.check()
+    with pytest.raises(ValueError, match="producer"):
+        lacking.fill(Producers(bad, LIMITS), Vlsn(6))
+    assert lacking.record(Vlsn(6)) == before
+    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+
+
+def test_a_table_that_is_no_better_or_of_before_what_is_settled_is_not_taken() -> None:
+    lacking, good = lacking_and_whole()
+    with pytest.raises(ValueError, match="lost up to VLSN 3"):
+        lacking.fill(Producers(lacking.record(Vlsn(6)), LIMITS), Vlsn(6))
+    lacking.settle(Vlsn(6))
+    with pytest.raises(ValueError, match="exact from 6"):
+        lacking.fill(Producers(good, LIMITS), Vlsn(5))
+    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+    assert lacking.record(Vlsn(6)) == good

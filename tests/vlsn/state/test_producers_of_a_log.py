@@ -1,0 +1,146 @@
+"""The producers of a whole log: after any story what it knows is what its visible blocks say, on a replica too.
+
+The oracle reads every visible block of the segments anew and plays it from the first to the last."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.fakes.seeds import seeds
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable, Waiting
+from tests.vlsn.write.test_rollback import rolled_back
+from vlsn.errors import VlsnLogError
+from vlsn.format import block
+from vlsn.format.feed_messages import Position, blocks_message, split_blocks
+from vlsn.format.seal import Values
+from vlsn.ids import Vlsn
+from vlsn.state.options import LogOptions
+from vlsn.state.producers import Producers, ProducersRecord
+from vlsn.verify.verify import verify
+
+OPTIONS = LogOptions(
+    segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes_max=16 << 10, group_bytes_max=32 << 10
+)
+
+
+def blocks_of(opened: Opened, *, after: int = 0) -> list[bytes]:
+    log = opened.log
+    if log.range.last <= after:
+        return []
+    mapping = log.index.at_or_before(Vlsn(after + 1))
+    assert mapping is not None
+    reader = log.reader()
+    run = reader.blocks(after + 1, start=mapping[1], upto_vlsn=log.range.last, bytes_max=1 << 30)
+    reader.close()
+    return list(run.data)
+
+
+def read_anew(opened: Opened) -> ProducersRecord:
+    table = Producers()
+    for data in blocks_of(opened):
+        table.note(block.producers(data, block.decode(data)))
+    return table.record(opened.log.range.last)
+
+
+def known(opened: Opened) -> ProducersRecord:
+    return opened.log.history.producers.record(opened.log.range.last)
+
+
+class Story:
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.machine = Machine(seed)
+        self.next: dict[int, int] = {}
+        self.opened = Undurable(self.machine, durable=10**9, options=OPTIONS)
+
+    def append(self) -> None:
+        rng = self.rng
+        for _ in range(rng.choice((1, 3, 90))):
+            values = [b"." * rng.choice((1, 40, 400)) for _ in range(rng.choice((1, 1, 5)))]
+            producer = rng.choice((0, 0, 7, 8, 9, 2**64 - 1))
+            pending = Waiting(values)
+            named = (producer, self.next.get(producer, 0)) if producer else (0, 0)
+            if producer:
+                self.next[producer] = named[1] + 1
+            pending.submission = Values(values, [b"k"] * len(values) if rng.random() < 0.2 else None, named)
+            self.opened.log.append(pending)
+
+    def checkpoint(self) -> None:
+        self.opened.log.checkpointer.run()
+
+    def rotate(self) -> None:
+        self.opened.log.rotate("request")
+
+    def durable(self) -> None:
+        """The rest is not, from here on."""
+        self.opened.log.raise_dtvlsn(self.opened.log.range.last_sync)
+        self.opened.durable = int(self.opened.log.dtvlsn)
+
+    def roll_back(self) -> None:
+        log = self.opened.log
+        ends = [block.decode(data).last_vlsn for data in blocks_of(self.opened, after=log.dtvlsn)]
+        if ends:
+            rolled_back(self.opened, self.rng.choice(ends))
+            self.opened.take_term()
+        self.next = {}
+        for producer in (7, 8, 9, 2**64 - 1):
+            life = log.history.producers.find(producer, at=log.range.last + 1)
+            if life is not None:
+                self.next[producer] = life.next
+
+    def end(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.3:
+            self.opened.close()
+            self.machine.kill()
+        elif rng.random() < 0.5:
+            self.machine.kill()
+        else:
+            self.machine.power_cut()
+        if rng.random() < 0.2:
+            self.machine.stores.set_aside(f"{DIRECTORY}/state")
+        self.opened = Undurable(self.machine, durable=int(self.opened.log.dtvlsn), options=OPTIONS)
+
+    def step(self) -> None:
+        steps = (self.append,) * 6 + (
+            self.checkpoint,
+            self.checkpoint,
+            self.rotate,
+            self.durable,
+            self.roll_back,
+            self.end,
+        )
+        self.rng.choice(steps)()
+        self.opened.log.tick()
+        assert self.opened.failure is None
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_what_a_log_knows_of_producers_is_what_its_blocks_say(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(40):
+        story.step()
+        assert known(story.opened) == read_anew(story.opened)
+    story.end()
+    assert known(story.opened) == read_anew(story.opened)
+    story.opened.close()
+    assert verify(story.machine.disk, story.machine.stores, DIRECTORY).ok
+
+
+def test_a_replica_knows_the_same_producers() -> None:
+    story = Story(3)
+    for _ in range(6):
+        story.append()
+    replica = Opened(Machine(1), OPTIONS, take_term=False)
+    blocks = blocks_of(story.opened)
+    for start in range(0, len(blocks), 7):
+        some = blocks[start : start + 7]
+        first = block.decode(some[0]).first_vlsn
+        message = blocks_message(Position(last_vlsn=1, dtvlsn=0, clock_us=0, term=1), some)
+        errors: list[VlsnLogError | None] = []
+        replica.log.append_blocks(split_blocks(message, expected_first=first, term_min=1, term_max=1), errors.append)
+        assert errors == [None]
+    assert len(replica.log.history.producers) == 4
+    assert known(replica) == known(story.opened)

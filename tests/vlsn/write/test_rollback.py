@@ -1,0 +1,166 @@
+"""Rollback by overmarking: what readers see, what a dump would, and a crash in the middle."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.disk import StopHere
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
+from vlsn.errors import Damaged, Halted, NotMaster, RollbackProhibited, VlsnLogError
+from vlsn.format.block import EntryKind
+from vlsn.format.records import GroupEntry, Member
+from vlsn.format.segment import segment_name
+from vlsn.ids import Vlsn, lsn_file, lsn_offset
+from vlsn.verify.verify import verify
+
+
+def rolled_back(opened: Opened, matchpoint: int) -> None:
+    opened.log.stop_sealing(NotMaster("a rollback follows"))
+    done: list[VlsnLogError | None] = []
+    opened.log.rollback(Vlsn(matchpoint), lambda: done.append(None), done.append)
+    assert len(done) == 1
+    if done[0] is not None:
+        raise done[0]
+
+
+def test_blocks_after_the_matchpoint_are_gone_for_readers_and_their_vlsns_are_given_again() -> None:
+    machine = Machine()
+    opened = Undurable(machine)
+    for value in (b"a", b"b", b"c", b"d", b"e"):
+        opened.append(value)
+    rolled_back(opened, 4)
+    assert opened.log.range.last == 4
+    assert opened.entries() == {2: b"a", 3: b"b", 4: b"c"}
+    opened.take_term()
+    opened.append(b"D")
+    assert opened.entries() == {2: b"a", 3: b"b", 4: b"c", 6: b"D"}  # VLSN 5 is the new TERM entry
+    assert [run.term for run in opened.log.history.term_runs] == [1, 2]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_rollback_outlives_a_reopen(clean: bool) -> None:
+    machine = Machine()
+    opened = Undurable(machine)
+    for number in range(20):
+        opened.append(str(number).encode())
+    if clean:
+        opened.log.checkpointer.run()
+    rolled_back(opened, 4)
+    opened.take_term()
+    opened.append(b"new")
+    held = opened.entries()
+    if clean:
+        opened.close()
+    machine.kill()
+    again = Opened(machine)
+    assert again.entries() == held
+    assert again.log.range.last == 7
+
+
+def test_a_rollback_below_the_durable_end_is_refused() -> None:
+    opened = Undurable(Machine())
+    for number in range(6):
+        opened.append(str(number).encode())
+    with pytest.raises(Halted):
+        rolled_back(opened, 3)
+    assert len(opened.entries()) == 6
+
+
+def test_a_rollback_below_what_became_durable_while_it_waited_is_refused() -> None:
+    opened = Undurable(Machine(), durable=2)
+    for number in range(4):
+        opened.append(b"%d" % number)
+    opened.log.stop_sealing(NotMaster("a rollback"))
+    opened.log.checkpointer.hold(lambda: None)  # as another one would
+    told: list[object] = []
+    opened.log.rollback(Vlsn(2), lambda: told.append("done"), told.append)
+    assert told == []
+    opened.log.raise_dtvlsn(Vlsn(4))
+    opened.log.checkpointer.release()
+    assert [type(each) for each in told] == [RollbackProhibited]
+    assert opened.log.range.last == 5
+    assert sorted(opened.entries()) == [2, 3, 4, 5]
+
+
+def test_a_group_that_is_rolled_back_gives_way_to_the_one_before_it_after_a_checkpoint_too() -> None:
+    """The state record is of what stays for ever."""
+    machine = Machine()
+    opened = Undurable(machine, durable=2)
+    groups = [GroupEntry("g", [Member("n1", url, "0" * 16)]) for url in ("http://a:1", "http://b:1")]
+    for group in groups:
+        opened.log.append_entries([EntryKind.GROUP], [group.encode()], lambda _: None)
+    opened.log.checkpointer.run()
+    assert (opened.log.history.group_vlsn, opened.log.history.group) == (3, groups[1])
+    record = opened.log.state.record()
+    assert record is not None
+    assert (record.vlsn, record.group_vlsn) == (2, 2)
+    opened.log.stop_sealing(NotMaster("a rollback"))
+    opened.log.rollback(Vlsn(2), lambda: None, lambda error: pytest.fail(str(error)))
+    assert (opened.log.history.group_vlsn, opened.log.history.group) == (2, groups[0])
+    machine.kill()
+    again = Undurable(machine, durable=2)
+    assert (again.log.history.group_vlsn, again.log.history.group) == (2, groups[0])
+    assert again.notes == []
+
+
+def test_a_rollback_stopped_at_any_disk_call_is_finished_or_has_not_begun() -> None:
+    def prepared(seed: int) -> Undurable:
+        opened = Undurable(Machine(seed))
+        for number in range(90):
+            opened.append(str(number).encode() * 300)  # more than one segment
+        return opened
+
+    opened = prepared(1)
+    begun = len(opened.machine.disk.calls)
+    rolled_back(opened, 4)
+    numbers = [call.number for call in opened.machine.disk.calls[begun:] if call.changes]
+    assert len(numbers) >= 90
+    ends = set()
+    for number in numbers[::3]:
+        opened = prepared(number)
+        before = opened.entries()
+        opened.machine.disk.stop_at(number)
+        with pytest.raises(StopHere):
+            rolled_back(opened, 4)
+        opened.machine.power_cut(tear=True)
+        again = Opened(opened.machine)
+        found = again.entries()
+        kept = {vlsn: value for vlsn, value in before.items() if vlsn <= 4}
+        assert found in (before, kept), f"half a rollback is seen after a stop at call {number}"
+        ends.add(found == kept)
+        assert again.append(b"on").synced
+    assert ends == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_marks_hold_when_an_open_no_longer_reads_their_record(seed: int) -> None:
+    """After a checkpoint nothing sets a missing flag again: by then each of them is on the medium."""
+    machine = Machine(seed)
+    opened = Undurable(machine)
+    for number in range(90):
+        opened.append(str(number).encode() * 900)  # three segments
+    rolled_back(opened, 4)
+    opened.durable = 1 << 40
+    opened.take_term()
+    opened.append(b"another life")
+    opened.log.checkpointer.run()
+    held = opened.entries()
+    machine.power_cut(tear=True)
+    assert Opened(machine).entries() == held
+    assert verify(machine.disk, machine.stores, DIRECTORY, live=True).ok
+
+
+def test_a_mark_that_no_record_explains_is_damage() -> None:
+    machine = Machine()
+    opened = Undurable(machine)
+    for value in (b"a", b"b", b"c"):
+        opened.append(value)
+    at = opened.frames_after(2)[0]
+    machine.kill()
+    path = f"{DIRECTORY}/{segment_name(lsn_file(at))}"
+    content = bytearray(machine.disk.content(path))
+    content[lsn_offset(at) + 3] = 0xA5
+    machine.disk.write_content(path, bytes(content))
+    with pytest.raises(Damaged) as raised:
+        Opened(machine)
+    assert raised.value.vlsn == 3

@@ -1,0 +1,1 @@
+"""`vlsn.Log`: one directory, no cluster; blocking and thread-safe."""

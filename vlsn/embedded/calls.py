@@ -1,0 +1,98 @@
+"""Calls of an embedded log that wait, and that a signal must not cut in two.
+
+    main thread     submit ─► waits ✗ Ctrl-C                  only the waiting ends
+    vlsnlog-calls      └► begins it, under the latch ─► …     goes on to its end
+
+A signal's handler that raises may interrupt the main thread at any point.  So what changes the log's state in several
+steps (a checkpoint, a cleaning, a rollback, the end) is begun by a thread of its own; what stops the sealing is done
+there whole, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from vlsn.errors import BadArgument, LogClosed
+from vlsn.ids import Vlsn
+from vlsn.real.threads import Answer
+from vlsn.seams import Worker
+from vlsn.write.local_log import LocalLog
+
+LOOK_S = 0.5
+"""How often who waits looks whether the log has ended, or is out of room."""
+T = TypeVar("T")
+
+
+class LogCalls:
+    def __init__(self, log: LocalLog, latch: AbstractContextManager[object], worker: Worker) -> None:
+        self._log = log
+        self._latch = latch
+        self._worker = worker
+        self.gone: LogClosed | None = None
+        """Why there are no threads any more that could do anything."""
+
+    def begun(self, begin: Callable[[Answer[T]], None]) -> T:
+        """What ``begin``, called under the latch, has its answer given."""
+        done: Answer[T] = Answer()
+
+        def call() -> None:
+            with self._latch:
+                self._log.check_open()
+                begin(done)
+
+        self.check()
+        self._log.check_open()
+        self._worker.submit(call, lambda _: None, done.fail)
+        return self.wait(done)
+
+    def in_turn(self, call: Callable[[], T]) -> T:
+        """What ``call`` gives, after those before it.  Raises ``LogClosed`` after ``close``."""
+        self.check_threads()
+        done: Answer[T] = Answer()
+        self._worker.submit(call, done.give, done.fail)
+        return done.wait()
+
+    def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
+        """What ``done`` is given, or ``LogFailed`` or ``LogClosed`` when the log ends first; unless ``for_room``,
+        ``NoSpace`` where what waits in the log's queue has no other segment, and is done when there is one again."""
+        while True:
+            try:
+                return done.wait(LOOK_S)
+            except TimeoutError:
+                self.check()
+                if self._log.closed and not done.given:
+                    raise LogClosed("the log was closed") from None
+                if not for_room and (why := self._log.stuck) is not None:
+                    raise type(why)(f"{why}; what waits for it is logged when there is one") from None
+
+    def check(self) -> None:
+        """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
+        self.check_threads()
+        if self._log.failure is not None:
+            raise self._log.failure
+
+    def check_threads(self) -> None:
+        """Raises ``LogClosed`` where there are none: the latch may be held by one of them, for ever."""
+        if self.gone is not None:
+            raise self.gone
+
+    def sync(self, vlsn: int | None = None) -> Vlsn:
+        """``Log.sync``."""
+        log = self._log
+        if vlsn is not None and vlsn <= log.range.last_sync:
+            return log.range.last_sync
+        done: Answer[None] = Answer()
+        self.check()
+        with log.latch:
+            log.check_open()
+            if vlsn is not None and vlsn > log.promised:
+                raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
+            log.drain(lambda: done.give(None))
+        self.wait(done, for_room=False)
+        return log.range.last_sync
+
+    def close(self) -> None:
+        """By the last of the calls."""
+        self._worker.close()

@@ -1,0 +1,91 @@
+"""The end of an embedded log: when it is asked for, when nobody has the log any more, when the process ends.
+
+    log.close()                     waits until it is over
+    the log is garbage              a thread of its own ends it, with a ``ResourceWarning``: a signal's handler that
+                                    raises just behind ``open`` may have been all that it took
+    the process ends                what is still open is ended before; its threads hold up nobody
+    the process forks               the child has the log's memory and none of its threads: there it is closed
+
+Nothing that the log's threads hold leads to the ``Log`` that callers have, or it would never be garbage.
+"""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+
+from vlsn.embedded.calls import LogCalls
+from vlsn.embedded.forks import tell_of_forks
+from vlsn.embedded.readers import LogReading
+from vlsn.errors import LogClosed, LogFailed, VlsnLogError
+from vlsn.real.threads import Answer, Ticker, begin_apart
+from vlsn.seams import Worker
+from vlsn.write.local_log import LocalLog
+
+
+class LogEnd:
+    """Of one open log.  ``ticker`` ends with it, once there is one."""
+
+    def __init__(
+        self,
+        log: LocalLog,
+        latch: AbstractContextManager[object],
+        calls: LogCalls,
+        reading: LogReading,
+        workers: Sequence[Worker],
+    ) -> None:
+        self.ticker: Ticker | None = None
+        self._log = log
+        self._latch = latch
+        self._calls = calls
+        self._reading = reading
+        self._workers = workers
+        tell_of_forks(self)
+        atexit.register(self._at_exit)
+
+    def close(self) -> None:
+        """Appends and a rollback under way are finished first; harmless when done before.  Raises ``LogFailed`` when
+        the log fails meanwhile; everything is closed all the same."""
+        failed = self._log.failure
+        try:
+            self._calls.in_turn(lambda: self._close(failed))
+        except LogClosed:
+            return
+
+    def lost(self) -> None:
+        """Nobody has the log any more.  From any thread, at any point of what it does."""
+        if self._log.closing or self._calls.gone is not None:
+            return
+        begin_apart(self._at_exit)
+        warnings.warn(f"the log in {self._log.directory} was not closed", ResourceWarning, stacklevel=2)
+
+    def forked(self) -> None:
+        """In a child process, before it does anything else.  Its parent goes on with the log, and has its lock alone:
+        else that would outlive the parent's close."""
+        self._log.lock.release()
+        self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
+
+    def _at_exit(self) -> None:
+        with suppress(VlsnLogError):  # nobody is there to be told of a disk that fails now
+            self.close()
+
+    def _close(self, failed: LogFailed | None) -> None:
+        """``failed``: why the log had failed before it was asked for."""
+        done: Answer[None] = Answer()
+        with self._latch:
+            if self._log.closed:
+                return
+            self._log.close(lambda: done.give(None))
+        done.wait()
+        if self.ticker is not None:
+            self.ticker.close()
+        self._reading.close()
+        for worker in self._workers:
+            worker.close()
+        self._log.node_file.close()
+        atexit.unregister(self._at_exit)
+        self._calls.close()
+        if failed is None and self._log.failure is not None:
+            raise self._log.failure

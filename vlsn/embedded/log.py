@@ -1,0 +1,397 @@
+"""The embedded log: ``vlsn.Log``, one directory, no cluster; blocking and thread-safe.
+
+    with Log.open("DIR") as log:
+        first, last = log.append([b"one", b"two"])        # both, atomically; on the medium on return
+        for entry in log.read(from_vlsn=first): ...
+
+Concurrent appends share a sync: while one group is with the writer, the next gathers.  Alone, what this
+log has synced is durable, so the DTVLSN is its last synced VLSN, and nothing can be rolled back.  Whose copies
+elsewhere decide that opens it with ``durable_when_synced=False``:
+
+    log.raise_durable(40)      a majority of my copies has everything up to 40
+    log.rollback(40)           41 and later, synced here only, are abandoned; their VLSNs are given again
+
+An adapter: it turns the log's callbacks into calls that wait.  A signal whose handler raises (Ctrl-C) ends the waiting
+only: what was begun goes on.  A log that is still open at the end of the process is closed before, and so is one that
+nobody has any more (``end``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from operator import index
+from types import TracebackType
+from typing import ClassVar
+
+from vlsn.embedded.calls import LogCalls
+from vlsn.embedded.end import LogEnd
+from vlsn.embedded.owned_values import owned_keys, owned_values
+from vlsn.embedded.readers import LogReading
+from vlsn.embedded.waiting_appends import WaitingAppend, WaitingAppends
+from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError, said_of
+from vlsn.format.block import Entry, EntryKind
+from vlsn.format.records import TermEntry
+from vlsn.format.seal import values_of
+from vlsn.ids import Term, Vlsn
+from vlsn.index.range import VlsnRange
+from vlsn.real.clock import SystemClock, SystemRandom
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.real.threads import Answer, CallerThreads, LoopShot, OneShot, Ticker, undisturbed
+from vlsn.recover.recovery import Recovered, recover
+from vlsn.seams import Buffer, Seams, Worker
+from vlsn.segments.background import Fault
+from vlsn.segments.reader import DATA_ONLY
+from vlsn.state.holds import LogHold, Owner
+from vlsn.state.options import Durability, LogOptions, LogStats
+from vlsn.state.state_store import Checkpoint
+from vlsn.write.cleaning import CleaningReport
+from vlsn.write.local_log import LocalLog
+from vlsn.write.rollback import check_rollback
+
+GROUP_NAME = "embedded"
+NODE_NAME = "log"
+logger = logging.getLogger("vlsnlog")
+TICK_S_MIN = 0.005
+TICK_S_MAX = 0.1
+TERM_RUNS_KEPT = 1_000
+"""Each open takes a term, and each checkpoint writes all runs that are kept."""
+
+
+class Log:
+    """See ``Log.open``."""
+
+    _listener: ClassVar[type[WaitingAppends]] = WaitingAppends
+
+    def __init__(self, recovered: Recovered, options: LogOptions, seams: Seams, keeper: Worker) -> None:
+        recovered.history.forget_terms(TERM_RUNS_KEPT)
+        self._waiting = self._listener(recovered.latch)
+        self._latch = recovered.latch
+        writer = seams.threads.worker("vlsnlog-writer")
+        self._log = LocalLog(
+            recovered, options, seams, writer=writer, keeper=keeper, listener=self._waiting, by_writer=True
+        )
+        self._waiting.log = self._log
+        self._log.background.told = _tell
+        self._calls = LogCalls(self._log, self._latch, seams.threads.worker("vlsnlog-calls"))
+        self._reading = LogReading(self._log, self._calls)
+        self._end = LogEnd(self._log, self._latch, self._calls, self._reading, (writer, keeper))
+        weakref.finalize(self, self._end.lost).atexit = False  # which ``LogEnd`` sees to, for any log
+        if options.retention:
+            self._log.checkpointer.after = self._log.cleaner.run
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
+        """Opens or makes the log in ``directory`` and takes a new term in it.  The directory is held from then on: to
+        rename it, or to change the working directory, does no harm.  Whoever loses what it gives instead of
+        closing it can open it again a moment later, and is warned (``ResourceWarning``); to a process that is forked
+        from this one it is closed.  Without room for a segment an older log is there to be read, and appends are
+        refused with ``NoSpace`` until there is.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among
+        them), ``Damaged``, ``NoSpace`` or ``LogFailed``."""
+        path = os.path.abspath(os.fspath(directory))
+        return undisturbed(lambda: cls._open(path, options), lambda log: log.close())
+
+    @classmethod
+    def _open(cls, directory: str, options: LogOptions | None) -> Log:
+        seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), CallerThreads(), LmdbStores())
+        options = options or LogOptions()
+        keeper = seams.threads.worker("vlsnlog-keeper")
+        opened: Answer[Recovered] = Answer()
+        keeper.submit(
+            lambda: recover(
+                directory,
+                seams,
+                group=GROUP_NAME,
+                node=NODE_NAME,
+                segment_bytes=options.segment_bytes,
+            ),
+            opened.give,
+            opened.fail,
+        )
+        try:
+            recovered = opened.wait()
+        except OSError as error:
+            keeper.close()
+            kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else LogFailed
+            raise kind(f"the log in {directory} could not be opened: {said_of(error)}") from error
+        except BaseException:
+            keeper.close()
+            raise
+        log = cls(recovered, options, seams, keeper)
+        period = max(TICK_S_MIN, min(TICK_S_MAX, options.flush_interval_s / 2, options.sync_interval_s / 2))
+        try:
+            log._end.ticker = Ticker("vlsnlog-ticker", period, log._log.tick)
+            log._take_term()
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def range(self) -> VlsnRange:
+        """First and last VLSN, and how far it is synced; immutable."""
+        return self._log.range
+
+    @property
+    def term(self) -> Term:
+        return Term(self._log.node_file.record.term)
+
+    @property
+    def durable_vlsn(self) -> Vlsn:
+        """Up to here nothing is ever undone.  After a reopen: the highest that the log itself can tell, which may
+        be lower than what was told to it last."""
+        return self._log.dtvlsn
+
+    @property
+    def queue_length(self) -> int:
+        """Entries that wait to be logged."""
+        return self._log.queue_length
+
+    @property
+    def active_logs(self) -> list[int]:
+        """Numbers of the current segment and the standby."""
+        return self._log.active_files()
+
+    @property
+    def stats(self) -> LogStats:
+        """What the log counts, as it counts: groups, syncs and what shared them, rolls, the index's own."""
+        return self._log.stats
+
+    @property
+    def failing(self) -> list[Fault]:
+        """Background work that fails now, and is tried again: none of it is what an acknowledged append rests on."""
+        return self._log.background.faults()
+
+    def synced_length(self, segment: int) -> int:
+        """How many bytes of that segment are synced: as far as its file may be read from outside this process.  0 when
+        it is not, or no longer, a segment of the log."""
+        return self._log.synced_end(segment)
+
+    def append(
+        self,
+        values: Buffer | Iterable[Buffer],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        durability: Durability = Durability.SYNC,
+    ) -> tuple[Vlsn, Vlsn]:
+        """First and last VLSN of ``values``, which are logged together or not at all, as they are at the call.  A bare
+        ``bytes``, ``bytearray`` or ``memoryview`` is one value; an empty key is no key.
+
+        On the medium on return; with ``WRITE_NO_SYNC`` written and synced within ``sync_interval_s``, with
+        ``NO_SYNC`` written within ``flush_interval_s`` (see ``Durability`` and ``LogOptions``).  Entries can be read
+        once they are synced.  Raises ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge``,
+        ``BadBody``, ``BadArgument``, ``TypeError`` (nothing was logged), or ``OutcomeUnknown`` and ``LogFailed`` when
+        the log ends (it may have been)."""
+        shot = OneShot()
+        pending = self._submit(values, keys, durability, shot)
+        shot.wait()
+        return Vlsn(pending.first), Vlsn(pending.last)
+
+    async def append_async(
+        self,
+        values: Buffer | Iterable[Buffer],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        durability: Durability = Durability.SYNC,
+    ) -> tuple[Vlsn, Vlsn]:
+        """As ``append``, for a coroutine.  Cancelled, the entries are logged all the same."""
+        shot = LoopShot(asyncio.get_running_loop())
+        pending = self._submit(values, keys, durability, shot)
+        await shot.future
+        return Vlsn(pending.first), Vlsn(pending.last)
+
+    def sync(self, vlsn: int | None = None) -> Vlsn:
+        """Everything up to ``vlsn`` (default: all that was appended before the call) is on the medium on return; the
+        last VLSN that is.  At once where it is already.  Raises ``BadArgument`` for a VLSN not given yet, ``NoSpace``
+        while some of it waits for room (it is logged when there is some), and ``LogFailed``."""
+        return self._calls.sync(None if vlsn is None else index(vlsn))
+
+    def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
+        """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
+        Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there; what it gave before may be undone."""
+        return self._reading.entries(index(from_vlsn), index(to_vlsn), None if all_kinds else DATA_ONLY, keeps=self)
+
+    def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(VLSN, value) of the same entries, at less than half the cost.  Raises as ``read`` does."""
+        return self._reading.pairs(index(from_vlsn), index(to_vlsn), keeps=self)
+
+    def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
+        """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
+        ends first."""
+        reached: Answer[None] = Answer()
+
+        def wake(error: VlsnLogError | None) -> None:
+            if error is not None:
+                reached.fail(error)
+            else:
+                reached.give(None)
+
+        wanted = Vlsn(index(vlsn))
+        self._calls.check_threads()
+        with self._log.latch:
+            if wanted > self.range.last:
+                self._log.check_open()
+            cancel = self._log.index.wait_for(wanted, wake)
+        try:
+            reached.wait(timeout_s)
+        except TimeoutError:
+            cancel()
+            return reached.given
+        return True
+
+    def checkpoint(self) -> Checkpoint:
+        """The next open reads from here on."""
+
+        def begin(done: Answer[Checkpoint]) -> None:
+            self._log.checkpointer.run(done=done.give, failed=done.fail)
+
+        return self._calls.begun(begin)
+
+    def rotate(self) -> int:
+        """Goes on in a new segment (unless the current one is empty); its number.  Raises as ``sync`` does."""
+        done: Answer[int] = Answer()
+        self._calls.check()
+        with self._log.latch:
+            self._log.rotate("request", done.give)
+        return self._calls.wait(done, for_room=False)
+
+    def clean(self, *, dry_run: bool = False) -> CleaningReport:
+        """Removes what retention wants gone and nothing holds (``LogOptions.retention_bytes``, ``retention_age_s``);
+        the files are gone on return.  Every checkpoint of an embedded log does it too.  ``dry_run`` says what would
+        go, and who keeps the rest."""
+
+        def begin(done: Answer[CleaningReport]) -> None:
+            self._log.cleaner.run(done.give, dry_run=dry_run)
+
+        return self._calls.begun(begin)
+
+    def hold(
+        self,
+        name: str,
+        vlsn: int,
+        *,
+        owner: Owner = Owner.CONSUMER,
+        on_dropped: Callable[[Vlsn], None] = lambda _: None,
+    ) -> LogHold:
+        """Keeps the log from ``vlsn`` on (0: all there is) until it is released, advanced, or dropped for lying more
+        than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under the log's latch.  It
+        does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
+        first = Vlsn(index(vlsn))
+        self._calls.check()
+        with self._log.latch:
+            self._log.check_open()
+            holds = self._log.holds
+            hold = holds.place(owner, name, first, on_dropped=on_dropped)
+            return LogHold(holds, self._latch, hold, self._calls.check_threads)
+
+    def raise_durable(self, vlsn: int) -> None:
+        """Everything up to ``vlsn`` is durable: never rolled back from now on.  Lower than before changes nothing.
+        The next block, the next checkpoint and a clean stop keep it.  Raises ``BadArgument`` past what is synced."""
+        durable = Vlsn(index(vlsn))
+        self._calls.check_threads()
+        with self._log.latch:
+            if durable > self.range.last_sync:
+                raise BadArgument(f"VLSN {durable} cannot be durable: this log has synced up to {self.range.last_sync}")
+            self._log.raise_dtvlsn(durable)
+
+    def rollback(self, matchpoint: int) -> None:
+        """Abandons everything after ``matchpoint``, the last VLSN of a block (appends that waited together may share
+        one) or 0.  Durable on return; when the process ends on the way, the next open finishes it or nothing has
+        happened.  Then the log goes on in a new term, whose TERM entry takes the next VLSN.
+
+        Appends that wait for VLSNs, and those that come meanwhile, are refused with ``NotMaster``: nothing of them
+        was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, where
+        what is synced is durable), ``BadArgument`` when no block ends there, ``Damaged`` when what is to be
+        abandoned cannot be read, ``NoSpace``; ``LogFailed``."""
+        end = Vlsn(index(matchpoint))
+        self._log.check_open()
+        self._calls.in_turn(lambda: self._rollback(end))
+
+    def _rollback(self, matchpoint: Vlsn) -> None:
+        log = self._log
+        done: Answer[None] = Answer()
+        with log.latch:
+            log.check_open()
+            check_rollback(log, matchpoint)
+            log.stop_sealing(NotMaster("the log was rolled back before this was logged; send it again"))
+            log.rollback(matchpoint, lambda: done.give(None), done.fail)
+        try:
+            self._calls.wait(done)
+        finally:
+            if log.failure is None:
+                self._take_term()
+
+    def close(self) -> None:
+        """A clean stop.  Appends and a rollback under way are finished first; harmless when done before.  Raises
+        ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
+        self._end.close()
+
+    # Inside.
+
+    def _submit(
+        self,
+        values: Buffer | Iterable[Buffer],
+        keys: Iterable[Buffer | None] | None,
+        durability: Durability,
+        shot: OneShot | LoopShot,
+    ) -> WaitingAppend:
+        if type(durability) is not Durability:
+            durability = _durability(durability)
+        pending = WaitingAppend(values_of(owned_values(values), owned_keys(keys)), durability, shot)
+        if pending.cost > self._log.entry_bytes_max:
+            raise TooLarge(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
+        self._calls.check()
+        with self._log.latch:
+            self._calls.check()
+            if self._log.overloaded:
+                raise QueueFull(f"{self._log.queue_length} entries already wait to be logged")
+            self._log.append(pending)
+            if durability is Durability.NO_SYNC:
+                pending.tell()
+        return pending
+
+    def _take_term(self) -> None:
+        """Its TERM entry is synced on return, or, without room for another segment, the next to be logged."""
+        log = self._log
+        record = log.node_file.record
+        term = Term(max(record.term, log.history.last_term) + 1)
+        log.node_file.replace(replace(record, term=term))
+        entry = TermEntry(term=term, master=record.node, incarnation=f"{record.incarnation:016x}")
+        done: Answer[Vlsn] = Answer()
+        with log.latch:
+            if log.options.durable_when_synced:
+                log.raise_dtvlsn(log.range.last_sync)
+            log.start_sealing(term)
+            log.append_entries([EntryKind.TERM], [entry.encode()], done.give)
+        with suppress(NoSpace):
+            self._calls.wait(done, for_room=False)
+
+
+def _tell(fault: Fault) -> None:
+    """The first of a row of failures, and its second, fourth, eighth … are warned of."""
+    if not fault.failures & (fault.failures - 1):
+        level = logging.WARNING if fault.failures else logging.INFO
+        count = f"failed {fault.failures} times" if fault.failures else "works again"
+        logger.log(level, "background work %s: %s (%s)", count, fault.work, fault.why)
+
+
+def _durability(given: int) -> Durability:
+    try:
+        return Durability(given)
+    except ValueError:
+        raise BadArgument(
+            f"durability: {given!r} is not one of {', '.join(each.name for each in Durability)}"
+        ) from None

@@ -1,0 +1,139 @@
+"""Reads of an embedded log, from any thread: each borrows a reader, which is kept for the next with its open segments.
+
+A reader of one VLSN after another at random keeps up to ``SEGMENTS_OPEN`` segments open; one that goes on from segment
+to segment leaves behind none.  ``READERS_KEPT`` wait for the next reads, so that so many times ``SEGMENTS_OPEN`` files
+are open at most, and one or two more for each thread that reads just then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import TypeVar
+
+from vlsn.embedded.calls import LogCalls
+from vlsn.errors import Damaged, Trimmed, VlsnLogError
+from vlsn.format.block import Entry
+from vlsn.ids import Lsn, Vlsn
+from vlsn.index.scanner import ForwardScanner
+from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, PairRun
+from vlsn.write.local_log import LocalLog
+
+READERS_KEPT = 4
+SEGMENTS_OPEN = 64
+READ_BYTES = 1 << 20
+READ_ENTRIES = 10_000
+_Run = TypeVar("_Run", EntryRun, PairRun)
+
+
+class LogReading:
+    """``keeps``: what is not to be garbage before the iterator is, for that would end the log."""
+
+    def __init__(self, log: LocalLog, calls: LogCalls) -> None:
+        self._log = log
+        self._calls = calls
+        self._readers: list[tuple[LogReader, ForwardScanner]] = []
+
+    def entries(
+        self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY, *, keeps: object = None
+    ) -> Iterator[Entry]:
+        """Synced entries of these ``kinds`` (None: all) from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0:
+        what is synced now).  Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there."""
+
+        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
+            limit = min(wanted - at + 1, READ_ENTRIES)
+            return reader.entries(at, start=start, upto_vlsn=upto, limit=limit, bytes_max=READ_BYTES, kinds=kinds)
+
+        for run in self._runs(from_vlsn, to_vlsn, some):
+            for entry in run.entries:
+                if to_vlsn and entry.vlsn > to_vlsn:
+                    return
+                yield entry
+
+    def pairs(self, from_vlsn: int, to_vlsn: int, *, keeps: object = None) -> Iterator[tuple[int, bytes]]:
+        """(VLSN, value) of the DATA entries, otherwise the same."""
+
+        def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
+            return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
+
+        return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some, keeps))
+
+    def close(self) -> None:
+        while self._readers:
+            self._readers.pop()[0].close()
+
+    def _runs(
+        self,
+        from_vlsn: int,
+        to_vlsn: int,
+        some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run],
+        keeps: object = None,
+    ) -> Iterator[_Run]:
+        """``some`` of the log after some, until all up to ``to_vlsn`` was looked at."""
+        log = self._log
+        epoch = log.index.epoch
+        upto = log.range.last_sync
+        at = Vlsn(from_vlsn) or log.range.first
+        self._check_first(at)
+        wanted = min(to_vlsn, upto) if to_vlsn else upto
+        start: Lsn | None = None
+        settled: tuple[Vlsn, int] | None = None
+        """Before which VLSN was read again, all that was under way was waited for, and how many rollbacks had begun or
+        ended by then."""
+        with self._reader() as (reader, scanner):
+            while at and at <= wanted:
+                if epoch != log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
+                    epoch, start = log.index.epoch, None
+                    self._check_first(at)
+                    upto = min(upto, log.range.last_sync)
+                    wanted = min(wanted, upto)
+                    continue
+                if start is None:
+                    stored = at <= log.index.stored_last  # past it memory answers, from a bucket that still grows
+                    mapping = (scanner if stored else log.index).at_or_before(at)
+                    if mapping is None:  # a cleaning or a rollback is just taking it away
+                        self._check_first(at)
+                        wanted = min(wanted, log.range.last)
+                        continue
+                    start = mapping[1]
+                try:
+                    run = some(reader, at, start, upto, wanted)
+                except (Damaged, OSError):
+                    # A failed write may have taken the page with it in which it began; it is written again elsewhere.
+                    # A rollback sets flags before the index, and with it what may be read, is cut.
+                    if settled == (at, log.rollbacks):
+                        raise
+                    try:
+                        if log.rollbacks % 2:
+                            self._calls.in_turn(lambda: None)
+                        self._calls.sync()
+                        settled = at, log.rollbacks - log.rollbacks % 2
+                    except VlsnLogError:  # of a log that has ended: what could not be read is then the answer
+                        settled = at, log.rollbacks
+                    start = None
+                    continue
+                if run.next_vlsn == at:
+                    return
+                yield run
+                at, start = run.next_vlsn, run.next_lsn
+
+    def _check_first(self, vlsn: int) -> None:
+        first = self._log.range.first
+        if vlsn < first:
+            raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
+
+    @contextmanager
+    def _reader(self) -> Iterator[tuple[LogReader, ForwardScanner]]:
+        """A reader of its own, kept for the next read with the segments that it has open and a bucket of the index."""
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._log.reader(segments_max=SEGMENTS_OPEN), ForwardScanner(self._log.index)
+        try:
+            yield reader
+        finally:
+            if len(self._readers) < READERS_KEPT and not self._log.closed:
+                self._readers.append(reader)
+            else:
+                reader[0].close()

@@ -1,0 +1,112 @@
+"""Appends of an embedded log whose callers wait: who is told what, and when.
+
+    sealed ─► waiting, in log order ─► synced(last) ─► those up to ``last``, each once, by a relay
+                    └► failed ─► ``OutcomeUnknown``
+
+At home, under the log latch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from vlsn.errors import LogFailed, OutcomeUnknown, VlsnLogError
+from vlsn.format.seal import Values
+from vlsn.ids import Vlsn
+from vlsn.real.threads import LoopShot, OneShot, Relay
+from vlsn.state.options import Durability
+from vlsn.write.queue import Pending
+
+if TYPE_CHECKING:
+    from vlsn.write.local_log import LocalLog
+
+
+class WaitingAppend(Pending):
+    """An append whose caller is told once, through ``shot``."""
+
+    __slots__ = ("_told", "shot")
+
+    def __init__(self, submission: Values, durability: Durability, shot: OneShot | LoopShot) -> None:
+        super().__init__(submission, durability)
+        self.shot = shot
+        self._told = False
+
+    def tell(self, error: VlsnLogError | None = None) -> None:
+        if not self._told:
+            self._told = True
+            self.shot.give(error)
+
+    def tell_by_relay(self) -> OneShot | None:
+        """As ``tell``, but whose thread waits for it is left to the caller to give."""
+        if self._told or not isinstance(self.shot, OneShot):
+            self.tell()
+            return None
+        self._told = True
+        return self.shot
+
+    def refused(self, error: VlsnLogError) -> None:
+        self.tell(error)
+
+
+class WaitingAppends:
+    """The listener of the ``log``, which whoever made it gives before anything is appended."""
+
+    log: LocalLog
+
+    def __init__(self, latch: AbstractContextManager[object]) -> None:
+        self._latch = latch
+        self._for_sync: deque[WaitingAppend] = deque()
+        self._for_write: deque[WaitingAppend] = deque()
+        self._relay = Relay(())
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        for pending in pendings:
+            assert isinstance(pending, WaitingAppend)
+            if pending.durability is Durability.SYNC:
+                self._for_sync.append(pending)
+            elif pending.durability is Durability.WRITE_NO_SYNC:
+                self._for_write.append(pending)
+
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        self._tell(self._for_write, last_vlsn)
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        if self.log.options.durable_when_synced:
+            self.log.raise_dtvlsn(last_vlsn)
+        self._tell(self._for_write, last_vlsn)
+        self._tell(self._for_sync, last_vlsn)
+
+    def failed(self, error: LogFailed) -> None:
+        with self._latch:  # what is synced meanwhile is told that, once
+            self._failed(error)
+
+    def _failed(self, error: LogFailed) -> None:
+        self._relay.finish()
+        waiting = [*self._for_write, *self._for_sync]
+        self._for_write.clear()
+        self._for_sync.clear()
+        for pending in waiting:
+            unknown = OutcomeUnknown(f"the log failed while this was being synced: {error}")
+            unknown.__cause__ = error
+            pending.tell(unknown)
+
+    def _tell(self, waiting: deque[WaitingAppend], last_vlsn: Vlsn) -> None:
+        """Tells all up to ``last_vlsn``, and whom the relay before has not come to by now.  While this thread has
+        another group to write, it wakes one of those who wait, who wake the others."""
+        if not waiting or waiting[0].last > last_vlsn:
+            return
+        self._relay.finish()
+        shots = []
+        while waiting and waiting[0].last <= last_vlsn:
+            if (shot := waiting.popleft().tell_by_relay()) is not None:
+                shots.append(shot)
+        self._relay = Relay(shots)
+        if self.log.cycle.group is not None:
+            self._relay.pass_on()
+        else:
+            self._relay.finish()

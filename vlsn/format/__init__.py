@@ -1,0 +1,1 @@
+"""The bytes of every layout, built and read; no I/O."""

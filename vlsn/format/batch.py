@@ -1,0 +1,172 @@
+"""A client's batch: what a producer sends, and what the master seals untouched when it is alone in its group.
+
+    0    4       5     6 8     12        16          20         24       28         32
+    |VLB1|version|flags|0|count|key_bytes|value_bytes|body_bytes|body_crc|header_crc| key_offsets | value_offsets | …
+
+The body is laid out exactly as a block's (``columns.py``) with no kinds and no transactions, which a client
+never sets by hand.  A producer's batch begins with the producer columns of its one submission.  Both headers are
+multiples of 8 bytes, so the body's bytes and its crc are a block's.  ``header_crc`` is over bytes 0–27.  An empty
+key is no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+from msgspec import Struct as Record
+
+from vlsn.errors import BadBody, TooLarge
+from vlsn.format import producer_columns
+from vlsn.format.checksum import crc
+from vlsn.format.columns import BODY_AT, KEYS, PRODUCERS, Layout, body_parts, check_columns, columns_of, cut, layout
+from vlsn.levels import unread
+from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
+from vlsn.seams import Buffer
+
+BATCH = Struct("<4sBBHIIIIII")
+BATCH_BYTES = 32
+MAGIC = b"VLB1"
+VERSION = 1
+ENTRY_OVERHEAD_BYTES = 8
+"""What an entry adds to a block beside its bytes: an offset in each of two columns."""
+
+_HEAD = Struct("<4sBBHIIIII")
+_COVERED = BATCH_BYTES - 4
+
+assert BATCH.size == BATCH_BYTES and BATCH_BYTES % 8 == 0
+assert _HEAD.size == _COVERED
+
+
+class Batch(Record, frozen=True, gc=False):
+    """A batch that passed every check; ``body`` is a view into what was received."""
+
+    count: int
+    flags: int
+    key_bytes: int
+    value_bytes: int
+    body_crc: int
+    body: memoryview
+    producer: int = 0
+    """0: none; and then no sequence."""
+    sequence: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """What it takes at most of a block and of the queue."""
+        size = self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.count
+        return size + producer_columns.PRODUCER_BYTES if self.producer else size
+
+    @property
+    def keyed(self) -> bool:
+        return self.flags & KEYS != 0
+
+    @property
+    def layout(self) -> Layout:
+        """Its columns, counted from 64 bytes before ``body``, as in a block."""
+        return layout(self.flags, self.count, self.key_bytes, self.value_bytes, 1)
+
+
+def encode(
+    values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
+) -> bytes:
+    """One batch; ``producer``: its id, from 1, and this submission's sequence.  Raises ``BadBody`` for no values, or
+    keys of another number, ``TooLarge`` past the limits on its count and size; the limits on one entry and one key
+    are its receiver's."""
+    return b"".join(encode_parts(values, keys, producer=producer))
+
+
+def encode_parts(
+    values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
+) -> list[Buffer]:
+    """The same in pieces, for a sender that gathers them itself."""
+    if not values or (keys is not None and len(keys) != len(values)):
+        raise BadBody(f"a batch of {len(values)} values and {len(keys or ())} keys")
+    columns = columns_of(values, key_column(keys))
+    lengths = columns.flags, columns.count, len(columns.keys), len(columns.values)
+    return _with_header(body_parts(columns), *lengths, producer)
+
+
+def of_producer(parts: Sequence[Buffer], producer: tuple[int, int]) -> list[Buffer]:
+    """The batch in ``parts`` (header first, nothing of a producer in it), as that producer's submission: what follows
+    the header is as it was."""
+    _, _, flags, _, count, key_bytes, value_bytes, _, _, _ = BATCH.unpack_from(parts[0])
+    assert not flags & PRODUCERS
+    body = [memoryview(parts[0])[BATCH_BYTES:], *parts[1:]]
+    return _with_header(body, flags, count, key_bytes, value_bytes, producer)
+
+
+def _with_header(
+    body: Sequence[Buffer], flags: int, count: int, key_bytes: int, value_bytes: int, producer: tuple[int, int] | None
+) -> list[Buffer]:
+    if producer is not None:
+        assert producer[0] and 0 <= producer[1] <= producer_columns.SEQUENCE_MAX
+        body = [producer_columns.columns(*([each] for each in (*producer, count))), *body]
+        flags |= PRODUCERS
+    size, total = 0, 0
+    for part in body:
+        size += len(part)
+        total = crc(part, total)
+    if count > BATCH_ENTRIES_MAX or size > BODY_BYTES_MAX:
+        raise TooLarge(f"{count} entries, {size} bytes; at most {BATCH_ENTRIES_MAX}, {BODY_BYTES_MAX}")
+    head = _HEAD.pack(MAGIC, VERSION, flags, 0, count, key_bytes, value_bytes, size, total)
+    return [head + crc(head).to_bytes(4, "little"), *body]
+
+
+def key_column(keys: Sequence[bytes | None] | None) -> list[bytes] | None:
+    """Keys with the absent ones as empty; None when no entry has one."""
+    if keys is None or not any(keys):
+        return None
+    return [key or b"" for key in keys]
+
+
+def decode(
+    data: Buffer,
+    *,
+    entry_bytes_max: int = ENTRY_BYTES_MAX,
+    key_bytes_max: int = KEY_BYTES_MAX,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    entries_max: int = BATCH_ENTRIES_MAX,
+) -> Batch:
+    """The batch that fills ``data`` exactly, every check made and nothing copied.  Raises ``BadBody`` for
+    what is not its format, ``TooLarge`` for what is over a limit, ``WrongVersion``."""
+    if len(data) < BATCH_BYTES:
+        raise BadBody(f"{len(data)} bytes are no batch")
+    magic, version, flags, zero, count, *lengths, body_crc, header_crc = BATCH.unpack_from(data)
+    key_bytes, value_bytes, body_bytes = lengths
+    if magic != MAGIC:
+        raise BadBody("no batch")
+    if crc(data[:_COVERED]) != header_crc:
+        raise BadBody("batch header crc")
+    if version != VERSION:
+        raise unread("a batch", version, VERSION)
+    if zero or flags & ~(KEYS | PRODUCERS) or bool(flags & KEYS) != bool(key_bytes):
+        raise BadBody(f"batch flags {flags:#x} with {key_bytes} bytes of keys")
+    if count > entries_max or body_bytes > body_bytes_max:
+        raise TooLarge(f"a batch of {count} entries, {body_bytes} bytes; at most {entries_max}, {body_bytes_max}")
+    lay = layout(flags, count, key_bytes, value_bytes, 1)
+    if not count or body_bytes != len(data) - BATCH_BYTES or body_bytes != lay.end - BODY_AT:
+        raise BadBody(f"batch of {count} entries, body {body_bytes} bytes of {len(data) - BATCH_BYTES}")
+    body = memoryview(data)[BATCH_BYTES:]
+    if crc(body) != body_crc:
+        raise BadBody("batch body crc")
+    producer = producer_columns.one(body, 0, count) if flags & PRODUCERS else (0, 0)
+    longest_key, longest_value = check_columns(body, _in_body(lay), count, key_bytes, value_bytes)
+    if longest_key > key_bytes_max or longest_value > entry_bytes_max:
+        raise TooLarge(f"key {longest_key}, value {longest_value} bytes; at most {key_bytes_max}, {entry_bytes_max}")
+    return Batch(count, flags, key_bytes, value_bytes, body_crc, body, *producer)
+
+
+def _in_body(lay: Layout) -> Layout:
+    """Columns counted from the body's start; one that is absent stays negative."""
+    return Layout(*(at - BODY_AT for at in lay))
+
+
+def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:
+    """(key, value) of each entry, copied."""
+    lay = _in_body(batch.layout)
+    values = cut(batch.body, lay.value_offsets, lay.values, batch.count)
+    if lay.keys < 0:
+        return [(None, value) for value in values]
+    keys = cut(batch.body, lay.key_offsets, lay.keys, batch.count)
+    return [(key or None, value) for key, value in zip(keys, values, strict=True)]

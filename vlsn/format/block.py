@@ -1,0 +1,392 @@
+"""The block, the replicated unit: byte for byte the same on every node and on the wire.
+
+    0       1     2    3 4     8    16         24     32       40
+    |version|flags|kind|0|count|term|first_vlsn|dtvlsn|clock_us|
+    40          44        48          52         56       60         64
+    |submissions|key_bytes|value_bytes|body_bytes|body_crc|header_crc| body …
+
+Then the body, the columns of ``columns.py``; a column of kinds is there if and only if ``kind`` is 255.
+``header_crc`` is over bytes 0–59, ``body_crc`` over the body.  One content has one encoding: a column that says
+nothing is refused.
+
+A block is named by (term, first_vlsn), and no two blocks ever have one name.  Three entries ``a``, ``bc``, ``""``
+from VLSN 7 on: offsets 0 1 3 3 at 64, values at 80, body_bytes 19, last_vlsn 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+
+import numpy as np
+from msgspec import Struct as Record
+
+from vlsn.errors import BadBody
+from vlsn.format import producer_columns
+from vlsn.format.checksum import crc
+from vlsn.format.columns import (
+    BODY_AT,
+    KEYS,
+    KINDS,
+    PRODUCERS,
+    TXNS,
+    Layout,
+    body_parts,
+    check_columns,
+    check_zero,
+    cut,
+    fitting,
+    layout,
+)
+from vlsn.format.columns import BlockFlag as BlockFlag
+from vlsn.format.columns import Columns as Columns
+from vlsn.format.columns import columns_of as columns_of
+from vlsn.ids import NUMBER_MAX as NUMBER_MAX
+from vlsn.ids import Term, Vlsn
+from vlsn.levels import unread
+from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
+from vlsn.seams import Buffer
+
+BLOCK = Struct("<BBBBIQQQQIIIIII")
+BLOCK_BYTES = BODY_AT
+BLOCK_DTYPE = np.dtype(
+    [
+        ("version", "u1"),
+        ("flags", "u1"),
+        ("kind", "u1"),
+        ("zero", "u1"),
+        ("count", "<u4"),
+        ("term", "<u8"),
+        ("first_vlsn", "<u8"),
+        ("dtvlsn", "<u8"),
+        ("clock_us", "<u8"),
+        ("submissions", "<u4"),
+        ("key_bytes", "<u4"),
+        ("value_bytes", "<u4"),
+        ("body_bytes", "<u4"),
+        ("body_crc", "<u4"),
+        ("header_crc", "<u4"),
+    ]
+)
+VERSION = 1
+FLAGS_AT = 1
+KIND_COLUMN = 255
+
+assert BLOCK.size == BLOCK_DTYPE.itemsize == BLOCK_BYTES
+
+
+class EntryKind(IntEnum):
+    DATA = 0
+    TERM = 1
+    GROUP = 2
+    COMMIT = 3
+    ABORT = 4
+
+
+SUPPORTED = KINDS | TXNS | PRODUCERS | KEYS
+_ALL_KINDS = bytes(EntryKind)
+_COVERED = BLOCK_BYTES - 4
+_PAIR = Struct("<ii")
+
+
+class BlockHeader(Record, frozen=True, gc=False):
+    """The 64 bytes before a body; VLSNs from ``first_vlsn`` to ``last_vlsn`` inclusive."""
+
+    version: int
+    flags: int
+    kind: int
+    count: int
+    term: Term
+    first_vlsn: Vlsn
+    dtvlsn: Vlsn
+    clock_us: int
+    submissions: int
+    key_bytes: int
+    value_bytes: int
+    body_bytes: int
+    body_crc: int
+    header_crc: int
+
+    @property
+    def last_vlsn(self) -> Vlsn:
+        return Vlsn(self.first_vlsn + self.count - 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole block, header included, padding left out."""
+        return BLOCK_BYTES + self.body_bytes
+
+    @property
+    def name(self) -> tuple[Term, Vlsn]:
+        return self.term, self.first_vlsn
+
+    @property
+    def layout(self) -> Layout:
+        """Where its columns lie, from the block's start."""
+        return layout(self.flags, self.count, self.key_bytes, self.value_bytes, self.submissions)
+
+
+class Entry(Record, frozen=True, gc=False):
+    """One entry as a reader sees it; ``time`` in µs since the epoch, by the master's clock when it sealed."""
+
+    vlsn: Vlsn
+    term: Term
+    time: int
+    kind: int
+    txn: int
+    key: bytes | None
+    value: bytes
+
+
+# Decoding.
+
+
+def decode(block: Buffer) -> BlockHeader:
+    """The header of a block that is right in every byte and fills ``block`` exactly.  Raises ``BadBody``."""
+    header = decode_header(block)
+    if len(block) != BLOCK_BYTES + header.body_bytes:
+        raise BadBody(f"a block of {BLOCK_BYTES + header.body_bytes} bytes in {len(block)}")
+    check_body(block, header)
+    return header
+
+
+def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
+    """The header at ``buf[at]``, checked as far as it can be alone: its crc, its limits, and that its lengths
+    add up to ``body_bytes``.  Constant time and space whatever the bytes say.  Raises ``BadBody``; ``WrongVersion``
+    where the crc is right, for which a header of any version has 64 bytes, the version first and the crc last."""
+    if at < 0 or len(buf) - at < BLOCK_BYTES:
+        raise BadBody(f"{max(len(buf) - at, 0)} bytes are no block header")
+    version, flags, kind, zero, count, *rest = BLOCK.unpack_from(buf, at)
+    term, first_vlsn, dtvlsn, clock_us, submissions, key_bytes, value_bytes, body_bytes, body_crc, header_crc = rest
+    if crc(buf[at : at + _COVERED]) != header_crc:
+        raise BadBody("block header crc")
+    if version != VERSION:
+        raise unread("a block", version, VERSION)
+    if zero or flags & ~SUPPORTED:
+        raise BadBody(f"block flags {flags:#x} are not supported")
+    if (kind == KIND_COLUMN) != bool(flags & KINDS) or (kind != KIND_COLUMN and kind >= len(EntryKind)):
+        raise BadBody(f"block kind {kind} with flags {flags:#x}")
+    if not 1 <= count <= BATCH_ENTRIES_MAX or submissions > count or (flags & PRODUCERS and not submissions):
+        raise BadBody(f"block of {count} entries from {submissions} submissions")
+    if not (1 <= term <= NUMBER_MAX and dtvlsn < first_vlsn <= NUMBER_MAX - count and clock_us <= NUMBER_MAX):
+        raise BadBody(f"block of term {term} from VLSN {first_vlsn} with DTVLSN {dtvlsn} at {clock_us}")
+    if bool(flags & KEYS) != bool(key_bytes):
+        raise BadBody(f"block with {key_bytes} bytes of keys and flags {flags:#x}")
+    if body_bytes > BODY_BYTES_MAX or (
+        BLOCK_BYTES + body_bytes != layout(flags, count, key_bytes, value_bytes, submissions).end
+    ):
+        raise BadBody(f"block body of {body_bytes} bytes for {count} entries of {key_bytes} + {value_bytes}")
+    return BlockHeader(
+        version,
+        flags,
+        kind,
+        count,
+        term,
+        first_vlsn,
+        dtvlsn,
+        clock_us,
+        submissions,
+        key_bytes,
+        value_bytes,
+        body_bytes,
+        body_crc,
+        header_crc,
+    )
+
+
+def check_body(block: Buffer, header: BlockHeader) -> None:
+    """Everything that ``decode_header`` could not see.  ``block`` starts at its header and may go on past its
+    end.  Raises ``BadBody``."""
+    end = BLOCK_BYTES + header.body_bytes
+    if len(block) < end:
+        raise BadBody(f"a block of {end} bytes in {len(block)}")
+    if crc(memoryview(block)[BLOCK_BYTES:end]) != header.body_crc:
+        raise BadBody("block body crc")
+    lay = header.layout
+    check_columns(block, lay, header.count, header.key_bytes, header.value_bytes)
+    if header.flags & (KINDS | TXNS):
+        _check_kinds_and_txns(block, lay, header.count)
+    if lay.producers >= 0:
+        producer_columns.check(block, lay.producers, header.submissions, header.count)
+
+
+def _check_kinds_and_txns(block: Buffer, lay: Layout, count: int) -> None:
+    if lay.kinds >= 0:
+        kinds = bytes(block[lay.kinds : lay.kinds + count])
+        if kinds.translate(None, _ALL_KINDS) or kinds.count(kinds[0]) == count:
+            raise BadBody("unknown kinds, or a column of one kind")
+        check_zero(block, lay.kinds + count, lay.txns if lay.txns >= 0 else _after_kinds(lay))
+    if lay.txns >= 0:
+        txns = np.frombuffer(block, "<u8", count, lay.txns)
+        if not txns.any() or int(txns.max()) > NUMBER_MAX:
+            raise BadBody("transactions out of range, or a column of zeros")
+
+
+def _after_kinds(lay: Layout) -> int:
+    return min(at for at in (lay.producers, lay.key_offsets, lay.value_offsets) if at >= 0)
+
+
+def check_producers(block: Buffer, header: BlockHeader) -> None:
+    """That the producer columns of this block, which has them, can be read.  Raises ``BadBody``."""
+    producer_columns.check(block, header.layout.producers, header.submissions, header.count)
+
+
+def producers(block: Buffer, header: BlockHeader) -> list[producer_columns.Produced]:
+    """The submissions of a checked block that have a producer, in order."""
+    if not header.flags & PRODUCERS:
+        return []
+    at = header.layout.producers
+    return producer_columns.produced(block, at, header.submissions, header.first_vlsn, header.term)
+
+
+def entries(
+    block: Buffer, header: BlockHeader, *, from_vlsn: int = 0, kinds: frozenset[int] | None = None
+) -> list[Entry]:
+    """The entries of a checked block from ``from_vlsn`` on, of these ``kinds`` (None: all), values copied out."""
+    skip = max(from_vlsn - header.first_vlsn, 0)
+    if skip >= header.count or _unwanted(header, kinds):
+        return []
+    lay = header.layout
+    return _entries(block, header, lay, skip, header.count - skip, kinds)
+
+
+def take(
+    block: Buffer, header: BlockHeader, *, from_vlsn: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
+) -> tuple[list[Entry], Vlsn, int]:
+    """As ``entries``, but of the first ``limit`` entries from ``from_vlsn`` (in this block), as far as they have at
+    most ``bytes_max`` bytes of keys and values, though at least of one; and the VLSN after the last looked at, and
+    the bytes of all looked at.  Costs what is looked at, whatever else the block holds."""
+    skip = from_vlsn - header.first_vlsn
+    assert 0 <= skip < header.count and limit > 0
+    if _unwanted(header, kinds):
+        return [], Vlsn(header.last_vlsn + 1), 0
+    lay = header.layout
+    count, size = header.count, header.key_bytes + header.value_bytes
+    if skip or count > limit or (count > 1 and size > bytes_max):
+        count, size = fitting(block, lay, skip, min(limit, count - skip), bytes_max)
+    return _entries(block, header, lay, skip, count, kinds), Vlsn(from_vlsn + count), size
+
+
+def _unwanted(header: BlockHeader, kinds: frozenset[int] | None) -> bool:
+    return kinds is not None and header.kind != KIND_COLUMN and header.kind not in kinds
+
+
+def _entries(
+    block: Buffer, header: BlockHeader, lay: Layout, skip: int, count: int, kinds: frozenset[int] | None
+) -> list[Entry]:
+    term, time, first = header.term, header.clock_us, header.first_vlsn + skip
+    values = cut(block, lay.value_offsets, lay.values, count, skip)
+    if not header.flags & ~PRODUCERS:
+        kind = header.kind
+        return [Entry(vlsn, term, time, kind, 0, None, value) for vlsn, value in enumerate(values, first)]  # type: ignore[arg-type]
+    keys: Sequence[bytes | None] = [None] * count
+    if lay.keys >= 0:
+        keys = [key or None for key in cut(block, lay.key_offsets, lay.keys, count, skip)]
+    kind_of = block[lay.kinds + skip : lay.kinds + skip + count] if lay.kinds >= 0 else bytes([header.kind]) * count
+    txns = np.frombuffer(block, "<u8", count, lay.txns + 8 * skip).tolist() if lay.txns >= 0 else [0] * count
+    rows = zip(range(first, first + count), kind_of, txns, keys, values, strict=True)
+    return [
+        Entry(Vlsn(vlsn), term, time, kind, txn, key, value)
+        for vlsn, kind, txn, key, value in rows
+        if kinds is None or kind in kinds
+    ]
+
+
+def entry(block: Buffer, header: BlockHeader, vlsn: Vlsn) -> Entry:
+    """One entry of a checked block, which holds ``vlsn``."""
+    number = vlsn - header.first_vlsn
+    lay = header.layout
+    kind, txn, key = header.kind, 0, None
+    if lay.kinds >= 0:
+        kind = block[lay.kinds + number]
+    if lay.txns >= 0:
+        txn = int.from_bytes(block[lay.txns + 8 * number : lay.txns + 8 * number + 8], "little")
+    if lay.keys >= 0:
+        start, end = _PAIR.unpack_from(block, lay.key_offsets + 4 * number)
+        key = bytes(block[lay.keys + start : lay.keys + end]) or None
+    start, end = _PAIR.unpack_from(block, lay.value_offsets + 4 * number)
+    value = bytes(block[lay.values + start : lay.values + end])
+    return Entry(vlsn, header.term, header.clock_us, kind, txn, key, value)
+
+
+# Building.
+
+
+def build(
+    *,
+    term: int,
+    first_vlsn: int,
+    dtvlsn: int,
+    clock_us: int,
+    kind: int | Sequence[int],
+    columns: Columns,
+    submissions: int,
+) -> bytes:
+    """A whole block.  ``kind`` is one for all entries, or one for each."""
+    flags, kinds = columns.flags, b""
+    if not isinstance(kind, int):
+        kinds = bytes(kind)
+        kind = KIND_COLUMN if len(set(kinds)) > 1 else kinds[0]
+        flags |= KINDS if kind == KIND_COLUMN else 0
+    return seal_body(
+        body_parts(columns, kinds if flags & KINDS else b""),
+        flags=flags,
+        kind=kind,
+        count=columns.count,
+        term=term,
+        first_vlsn=first_vlsn,
+        dtvlsn=dtvlsn,
+        clock_us=clock_us,
+        submissions=submissions,
+        key_bytes=len(columns.keys),
+        value_bytes=len(columns.values),
+    )
+
+
+def seal_body(
+    body: Sequence[Buffer],
+    body_crc: int | None = None,
+    *,
+    flags: int,
+    kind: int,
+    count: int,
+    term: int,
+    first_vlsn: int,
+    dtvlsn: int,
+    clock_us: int,
+    submissions: int,
+    key_bytes: int,
+    value_bytes: int,
+) -> bytes:
+    """A header before a body that is laid out already, in any pieces, copied once and otherwise left as it is;
+    with its ``body_crc`` where that is known, made here where it is not."""
+    assert dtvlsn < first_vlsn and term >= 1 and 1 <= count <= BATCH_ENTRIES_MAX and submissions <= count
+    size = 0
+    for part in body:
+        size += len(part)
+    if body_crc is None:
+        body_crc = 0
+        for part in body:
+            body_crc = crc(part, body_crc)
+    head = _HEAD.pack(
+        VERSION,
+        flags,
+        kind,
+        0,
+        count,
+        term,
+        first_vlsn,
+        dtvlsn,
+        clock_us,
+        submissions,
+        key_bytes,
+        value_bytes,
+        size,
+        body_crc,
+    )
+    return b"".join((head, crc(head).to_bytes(4, "little"), *body))
+
+
+_HEAD = Struct("<BBBBIQQQQIIIII")
+assert _HEAD.size == _COVERED

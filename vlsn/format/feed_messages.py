@@ -1,0 +1,288 @@
+"""The feed's messages, shared by both of its sides.
+
+One WebSocket message is one message here, little-endian, its type in the first byte:
+
+    SYNCUP      replica → master   JSON: the replica's range, term runs and stored term
+    MATCHPOINT  master → replica   JSON: the highest VLSN both have under one term, and that block's checksums
+    START       replica → master   JSON: the checksums are equal here too; stream from the next VLSN
+    REFUSE      either way         JSON: slug and detail; the sender closes next
+    BLOCKS      master → replica   a 40-byte header, then whole blocks, each padded to 8 with zeros
+    HEARTBEAT   master → replica   the same header, no blocks
+    ACK         replica → master   32 bytes: term, written, synced
+    ROUND       either way         24 bytes: term, number of a read round; the replica sends it back at once
+
+    BLOCKS, HEARTBEAT   0    1     2 4     8         16     24       32   40
+                        |type|flags|0|count|last_vlsn|dtvlsn|clock_us|term| blocks …
+    ACK                 |type|0    |0|0    |term     |written|synced |
+    ROUND               |type|0    |0|0    |term     |number |
+
+A BLOCKS message is checked whole before anything of it is written: its lengths here, its blocks as ``block_run`` says.
+
+No number in any message is below 0 or past 63 bits, and what somebody may store as its term leaves room for the
+next one, which the master of some later day has to seal a block in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from vlsn.errors import BadBody, IntegrityFault, VlsnLogError
+from vlsn.format.block import (
+    BLOCK_BYTES,
+    BLOCK_DTYPE,
+)
+from vlsn.format.block_run import BlockRun, run_of
+from vlsn.format.records import JSON_FAULTS
+from vlsn.ids import NUMBER_MAX, U32_MAX
+from vlsn.limits import BODY_BYTES_MAX, MIB
+from vlsn.seams import Buffer
+
+MESSAGE_BYTES_MAX = BODY_BYTES_MAX + MIB
+"""A message carries about 1 MiB of blocks, or one block that is larger."""
+FEED_BYTES = MIB
+BLOCKS_MAX = 65_536
+TERM_RUNS_MAX = 1_000_000
+STORED_TERM_MAX = NUMBER_MAX - 1
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+"""A VLSN or a term, from outside."""
+StoredTerm = Annotated[int, Meta(ge=0, le=STORED_TERM_MAX)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}\Z")]
+Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+"""An incarnation, a process or a session."""
+Checksum = Annotated[int, Meta(ge=0, le=U32_MAX)]
+BLOCKS_HEADER = Struct("<BBHIQQQQ")
+ACK = Struct("<BBHIQQQ")
+ROUND = Struct("<BBHIQQ")
+_LENGTH = Struct("<I")
+_LENGTH_AT = 52
+_BLOCKS = 5  # MessageType.BLOCKS
+_ZEROS = [bytes(size) for size in range(8)]
+
+assert BLOCKS_HEADER.size == 40 and ACK.size == 32 and ROUND.size == 24
+assert BLOCK_DTYPE.fields is not None and BLOCK_DTYPE.fields["body_bytes"][1] == _LENGTH_AT
+
+
+class MessageType(IntEnum):
+    SYNCUP = 1
+    MATCHPOINT = 2
+    START = 3
+    REFUSE = 4
+    BLOCKS = 5
+    HEARTBEAT = 6
+    ACK = 7
+    ROUND = 8
+
+
+class TermRun(msgspec.Struct, frozen=True, array_like=True):
+    """VLSNs ``first`` to ``last`` of the visible log were all sealed under ``term``."""
+
+    term: Number
+    first: Number
+    last: Number
+
+
+class Syncup(msgspec.Struct, frozen=True):
+    """What a replica has: an empty log is first = last = 0."""
+
+    first: Number
+    last: Number
+    last_sync: Number
+    stored_term: StoredTerm
+    term_runs: list[TermRun]
+
+
+class Matchpoint(msgspec.Struct, frozen=True):
+    """The block that ends at ``vlsn`` on the master: its name and two checksums over all its bytes.  ``vlsn`` 0:
+    the replica is empty and the master's range begins at 1; there is nothing to compare."""
+
+    vlsn: Number
+    feed_term: StoredTerm
+    term: Number = 0
+    block_first: Number = 0
+    crc32c: Checksum = 0
+    crc32: Checksum = 0
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Stream from ``from_vlsn`` on."""
+
+    from_vlsn: Number
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    slug: str
+    detail: str
+    vlsn: Number = 0
+    """Of an integrity fault: which both logs hold, each in another block."""
+
+
+def refusal(error: VlsnLogError) -> Refuse:
+    """What is told of ``error`` to the other side of a feed."""
+    return Refuse(error.slug, str(error), error.vlsn if isinstance(error, IntegrityFault) else 0)
+
+
+_JSON: dict[MessageType, type[msgspec.Struct]] = {
+    MessageType.SYNCUP: Syncup,
+    MessageType.MATCHPOINT: Matchpoint,
+    MessageType.START: Start,
+    MessageType.REFUSE: Refuse,
+}
+_TYPES = {int(kind): kind for kind in MessageType}
+_TYPE_OF = {kind: number for number, kind in _JSON.items()}
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """The header of BLOCKS and HEARTBEAT: where the master's log ends, up to where it is durable, its clock
+    (µs), and the term of the feed."""
+
+    last_vlsn: int
+    dtvlsn: int
+    clock_us: int
+    term: int
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """``written``: received and queued; ``synced``: on stable media.  Both the last VLSN of a block."""
+
+    term: int
+    written: int
+    synced: int
+
+
+def message_type(message: bytes) -> MessageType:
+    """Raises ``BadBody`` for an empty message or an unknown type."""
+    try:
+        return _TYPES[message[0]]
+    except (IndexError, KeyError):
+        raise BadBody(f"no feed message begins with {message[:1].hex() or 'nothing'}") from None
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """A SYNCUP, MATCHPOINT, START or REFUSE."""
+    return bytes([_TYPE_OF[type(message)]]) + msgspec.json.encode(message)
+
+
+def decode_json(message: bytes, kind: type[_S]) -> _S:
+    """The message, which must be of ``kind``; a REFUSE in its place is the caller's to look for first."""
+    wanted = _TYPE_OF[kind]
+    if message_type(message) != wanted:
+        raise BadBody(f"a feed message of type {message[0]} where {wanted.name} was due")
+    try:
+        return msgspec.json.decode(memoryview(message)[1:], type=kind)
+    except JSON_FAULTS as error:
+        raise BadBody(f"{wanted.name}: {error}") from None
+
+
+def check_syncup(syncup: Syncup) -> None:
+    """That a range and its term runs can be one log's.  Raises ``BadBody``."""
+    if len(syncup.term_runs) > TERM_RUNS_MAX:
+        raise BadBody(f"{len(syncup.term_runs)} term runs")
+    if syncup.first > syncup.last or syncup.last_sync > syncup.last or (not syncup.first and syncup.last):
+        raise BadBody(f"a range from {syncup.first} to {syncup.last}, synced to {syncup.last_sync}")
+    at, term = max(syncup.first, 1), 0
+    for run in syncup.term_runs:
+        if run.first != at or run.last < run.first or run.term <= term:
+            raise BadBody(f"term run {run} after VLSN {at - 1} of term {term}")
+        at, term = run.last + 1, run.term
+    if at != syncup.last + 1:
+        raise BadBody(f"term runs end at {at - 1}, the range at {syncup.last}")
+    if term > syncup.stored_term:
+        raise BadBody(f"a log of term {term} with stored term {syncup.stored_term}")
+
+
+def blocks_message(position: Position, blocks: Sequence[Buffer]) -> bytes:
+    """One copy of the blocks, each padded to 8 bytes."""
+    head = BLOCKS_HEADER.pack(
+        _BLOCKS, 0, 0, len(blocks), position.last_vlsn, position.dtvlsn, position.clock_us, position.term
+    )
+    parts: list[Buffer] = [head]
+    for block in blocks:
+        parts.append(block)
+        pad = -len(block) & 7
+        if pad:
+            parts.append(_ZEROS[pad])
+    return b"".join(parts)
+
+
+def heartbeat_message(position: Position) -> bytes:
+    return BLOCKS_HEADER.pack(
+        MessageType.HEARTBEAT, 0, 0, 0, position.last_vlsn, position.dtvlsn, position.clock_us, position.term
+    )
+
+
+def decode_position(message: bytes) -> Position:
+    """The header of a BLOCKS message, or all of a HEARTBEAT.  Raises ``BadBody``."""
+    if len(message) < BLOCKS_HEADER.size:
+        raise BadBody(f"a feed message of {len(message)} bytes")
+    kind, flags, zero, count, last_vlsn, dtvlsn, clock_us, term = BLOCKS_HEADER.unpack_from(message)
+    if kind != _BLOCKS and (kind != MessageType.HEARTBEAT or count or len(message) != BLOCKS_HEADER.size):
+        raise BadBody(f"a message of type {kind}, {len(message)} bytes, {count} blocks, where a HEARTBEAT was due")
+    if flags or zero or not dtvlsn <= last_vlsn <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX or clock_us > NUMBER_MAX:
+        raise BadBody(f"a feed message of term {term}, durable to {dtvlsn} of {last_vlsn}, flags {flags}")
+    return Position(last_vlsn, dtvlsn, clock_us, term)
+
+
+def ack_message(ack: Ack) -> bytes:
+    return ACK.pack(MessageType.ACK, 0, 0, 0, ack.term, ack.written, ack.synced)
+
+
+def decode_ack(message: bytes) -> Ack:
+    """Raises ``BadBody``."""
+    if len(message) != ACK.size:
+        raise BadBody(f"{len(message)} bytes where an ACK was due")
+    kind, a, b, c, term, written, synced = ACK.unpack(message)
+    if kind != MessageType.ACK or a or b or c or not synced <= written <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX:
+        raise BadBody(f"an ACK of term {term}: synced {synced} of {written}")
+    return Ack(term, written, synced)
+
+
+def round_message(term: int, number: int) -> bytes:
+    return ROUND.pack(MessageType.ROUND, 0, 0, 0, term, number)
+
+
+def decode_round(message: bytes) -> tuple[int, int]:
+    """Term and number.  Raises ``BadBody``."""
+    if len(message) != ROUND.size:
+        raise BadBody(f"{len(message)} bytes where a ROUND was due")
+    kind, a, b, c, term, number = ROUND.unpack(message)
+    if kind != MessageType.ROUND or a or b or c or not 1 <= number <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX:
+        raise BadBody(f"a ROUND of term {term}, number {number}")
+    return term, number
+
+
+def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max: int) -> BlockRun:
+    """The blocks of a BLOCKS message, which must begin at VLSN ``expected_first`` and bear terms from ``term_min``,
+    the log's last, to ``term_max``, none below one another.  Views into ``message``, nothing copied.  Raises
+    ``BadBody``."""
+    starts, sizes = _walk(message, BLOCKS_HEADER.unpack_from(message)[3])
+    return run_of(message, starts, sizes, expected_first=expected_first, term_min=term_min, term_max=term_max)
+
+
+def _walk(message: bytes, count: int) -> tuple[list[int], list[int]]:
+    """Where blocks start and how long they are; the message ends with the last one's padding."""
+    if not 1 <= count <= BLOCKS_MAX:
+        raise BadBody(f"a BLOCKS message of {count} blocks")
+    total = len(message)
+    at = BLOCKS_HEADER.size
+    starts, sizes = [], []
+    unpack = _LENGTH.unpack_from
+    for _ in range(count):
+        if at + BLOCK_BYTES > total:
+            raise BadBody("a BLOCKS message ends inside a block header")
+        size = BLOCK_BYTES + unpack(message, at + _LENGTH_AT)[0]
+        starts.append(at)
+        sizes.append(size)
+        end = at + size
+        at = (end + 7) & ~7
+        if end != at and message[end:at] != _ZEROS[at - end]:
+            raise BadBody("padding of a BLOCKS message is cut or not zero")
+    if at != total:
+        raise BadBody(f"a BLOCKS message of {total} bytes whose blocks end at {at}")
+    return starts, sizes

@@ -1,0 +1,131 @@
+"""The frame, the envelope in which one node's segment keeps a block or a record of its own.
+
+    0     2    3    4        8      12       16      20      24
+    |magic|kind|flag| length | prev | synced |  salt |  crc  | payload … | padding to 8
+
+``length``  of the payload, without the padding, which is zero and checked.
+``prev``    distance back to the frame before; 0 for the first of a segment.
+``synced``  up to which offset this segment was known synced when the frame was built.
+``salt``    the segment's salt XOR the frame's own offset, so that neither a client's bytes nor a write that
+            went to the wrong place passes for a frame.
+``crc``     crc32c of header bytes 0–2 and 4–19, then the payload: all but the flag.
+``flag``    0x00, or 0xA5 once overmarked: the only byte of a log that is ever changed in place.
+
+A frame differs on every node; what is equal on every node is the block inside.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+import numpy as np
+from msgspec import Struct as Record
+
+from vlsn.format.checksum import crc
+from vlsn.seams import Buffer
+
+FRAME = Struct("<HBBIIIII")
+FRAME_BYTES = 24
+FRAME_DTYPE = np.dtype(
+    [
+        ("magic", "<u2"),
+        ("kind", "u1"),
+        ("flag", "u1"),
+        ("length", "<u4"),
+        ("prev", "<u4"),
+        ("synced", "<u4"),
+        ("salt", "<u4"),
+        ("crc", "<u4"),
+    ]
+)
+MAGIC = 0x564C
+OVERMARKED = 0xA5
+FLAG_AT = 3
+"""Where in a frame its flag byte lies."""
+
+# The header without flag and crc, in its order: exactly the bytes that the crc covers.
+_COVERED = Struct("<HBIIII")
+
+assert FRAME.size == FRAME_DTYPE.itemsize == FRAME_BYTES
+assert _COVERED.size == FRAME_BYTES - 5
+
+
+class FrameKind(IntEnum):
+    BLOCK = 1
+    CHECKPOINT_START = 2
+    CHECKPOINT_END = 3
+    ROLLBACK_START = 4
+    ROLLBACK_END = 5
+
+
+_KIND_MAX = max(FrameKind)
+
+
+class FrameHeader(Record, frozen=True, gc=False):
+    """A header as it lies in the file; ``salt`` is the field, not the segment's salt."""
+
+    kind: int
+    flag: int
+    length: int
+    prev: int
+    synced: int
+    salt: int
+    crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes from this frame to where the next one starts."""
+        return FRAME_BYTES + ((self.length + 7) & ~7)
+
+    @property
+    def overmarked(self) -> bool:
+        return self.flag == OVERMARKED
+
+
+def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: int, salt: int) -> bytes:
+    """The 24 bytes that go before ``payload`` at ``offset`` of a segment whose salt is ``salt``."""
+    length = len(payload)
+    field = salt ^ offset
+    total = crc(payload, crc(_COVERED.pack(MAGIC, kind, length, prev, synced, field)))
+    return FRAME.pack(MAGIC, kind, 0, length, prev, synced, field, total)
+
+
+def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeader | None:
+    """The header at ``buf[at]``, which is ``offset`` of the file; None where no frame of this segment
+    starts (magic, kind, flag or salt are wrong, or fewer than 24 bytes are left).  The crc, and whether
+    ``length`` stays inside the file, are ``check_frame``'s to say: until then trust nothing else here."""
+    if at < 0 or len(buf) - at < FRAME_BYTES:
+        return None
+    magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
+    if magic != MAGIC or field != salt ^ offset or not 1 <= kind <= _KIND_MAX or (flag and flag != OVERMARKED):
+        return None
+    return FrameHeader(kind, flag, length, prev, synced, field, total)
+
+
+def claimed_size(head: Buffer) -> int:
+    """Bytes to the next frame as these 24 claim, 0 where they are no frame's; for a frame of any version."""
+    magic, _, _, length, *_ = FRAME.unpack(head)
+    return FRAME_BYTES + ((length + 7) & ~7) if magic == MAGIC else 0
+
+
+def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
+    """The kind of the whole frame at ``buf[at]`` when it is none that this version has: its crc is right, so it is a
+    later version's; else None."""
+    if at < 0 or len(buf) - at < FRAME_BYTES:
+        return None
+    magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
+    if magic != MAGIC or field != salt ^ offset or 1 <= kind <= _KIND_MAX or (flag and flag != OVERMARKED):
+        return None
+    return kind if check_frame(buf, at, FrameHeader(kind, flag, length, prev, synced, field, total)) else None
+
+
+def check_frame(buf: Buffer, at: int, header: FrameHeader) -> bool:
+    """Whether ``buf`` holds the frame at ``at`` whole, its crc is right and its padding zero."""
+    start = at + FRAME_BYTES
+    end = start + header.length
+    if at + header.size > len(buf):
+        return False
+    view = memoryview(buf)
+    covered = crc(view[at + FLAG_AT + 1 : at + 20], crc(view[at : at + FLAG_AT]))
+    return crc(view[start:end], covered) == header.crc and not any(view[end : at + header.size])

@@ -1,0 +1,117 @@
+"""The producer columns: whose each submission of a block is, and which of its producer's.
+
+    0                  8 s                16 s              20 s, padded to 8
+    | id u64[s]         | sequence u64[s]  | count u32[s]    |                   s = submissions
+
+Their place is after ``txns`` (``columns.py``); they are there if and only if some submission has a producer.  One that
+has none is told by id 0 and sequence 0; counts are of entries, add up to the block's, and none is 0.  A producer's
+sequences begin at 0 and rise by one with each of its submissions.
+
+    ids 7 0 7, sequences 4 0 5, counts 1 3 2, from VLSN 10 on:  7/4 is VLSN 10, 7/5 is 14 and 15
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, repeat
+from struct import Struct
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.errors import BadBody
+from vlsn.format.columns import SMALL_COLUMN, check_zero, layouts, producer_bytes
+from vlsn.ids import NUMBER_MAX
+from vlsn.seams import Buffer
+
+PRODUCER_MAX = (1 << 64) - 1
+SEQUENCE_MAX = NUMBER_MAX - 1
+PRODUCER_BYTES = 24
+"""What the columns take of a block with one submission, padding included; of any more, each takes less."""
+_ONE = Struct("<QQII")
+
+assert _ONE.size == PRODUCER_BYTES == producer_bytes(1)
+
+
+Produced: TypeAlias = tuple[int, int, int, int, int]
+"""One submission of a producer as it lies in the log: producer, sequence, first and last VLSN, term.  A plain tuple: a
+block may hold thousands."""
+
+
+def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:
+    """The three columns of a block, or of a batch, whose only submission is its own."""
+    submissions = len(counts)
+    assert submissions and any(producers), "columns that say nothing"
+    if submissions == 1:
+        return _ONE.pack(producers[0], sequences[0], counts[0], 0)
+    if submissions <= SMALL_COLUMN:
+        return _small(submissions).pack(*producers, *sequences, *counts)
+    parts = (np.array(producers, "<u8"), np.array(sequences, "<u8"), np.array(counts, "<u4"))
+    return b"".join(part.tobytes() for part in parts) + bytes(-4 * submissions & 7)
+
+
+def one(buf: Buffer, at: int, count: int) -> tuple[int, int]:
+    """Producer and sequence of one submission of ``count`` entries whose columns are at ``at``.  Raises ``BadBody``."""
+    producer, sequence, entries, zero = _ONE.unpack_from(buf, at)
+    if not producer or sequence > SEQUENCE_MAX or entries != count or zero:
+        raise BadBody(f"producer {producer:#x}, sequence {sequence}, of {entries} entries in {count}")
+    return producer, sequence
+
+
+def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
+    """Raises ``BadBody`` for columns that a block of ``count`` entries cannot have."""
+    if submissions == 1:
+        one(buf, at, count)
+        return
+    producers, sequences, counts = (np.array(column) for column in _read(buf, at, submissions))
+    if int(counts.astype(np.int64).sum()) != count or not counts.all():
+        raise BadBody(f"producer columns whose counts are not {count} in all, or 0")
+    if not producers.any() or int(sequences.max()) > SEQUENCE_MAX or sequences[producers == 0].any():
+        raise BadBody("producer columns that name nobody, or a sequence of nobody's")
+    check_zero(buf, at + 20 * submissions, at + producer_bytes(submissions))
+
+
+def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int) -> list[Produced]:
+    """The submissions with a producer of a checked block from ``first_vlsn`` on, in order."""
+    producers, sequences, counts = _read(buf, at, submissions)
+    if submissions == 1:
+        return [(producers[0], sequences[0], first_vlsn, first_vlsn + counts[0] - 1, term)]
+    firsts = list(accumulate(counts, initial=first_vlsn))
+    lasts = [after - 1 for after in firsts[1:]]
+    return [row for row in zip(producers, sequences, firsts, lasts, repeat(term), strict=False) if row[0]]
+
+
+def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> list[Produced]:
+    """The same of many blocks, all with producers, which lie at ``at`` (multiples of 8, ascending) of ``buf``;
+    ``headers`` are theirs (``BLOCK_DTYPE``)."""
+    submissions = headers["submissions"].astype(np.int64)
+    begins = np.cumsum(submissions) - submissions
+    number = np.arange(int(submissions.sum())) - np.repeat(begins, submissions)
+    columns_at = at + layouts(headers).producers
+    longs = np.frombuffer(buf, "<u8", len(buf) // 8)
+    producers = longs[np.repeat(columns_at >> 3, submissions) + number]
+    sequences = longs[np.repeat((columns_at >> 3) + submissions, submissions) + number]
+    ints = np.frombuffer(buf, "<u4", len(buf) // 4)
+    counts = ints[np.repeat((columns_at + 16 * submissions) >> 2, submissions) + number].astype(np.int64)
+    before = np.cumsum(counts) - counts
+    firsts = before + np.repeat(headers["first_vlsn"].astype(np.int64) - before[begins], submissions)
+    terms = np.repeat(headers["term"], submissions)
+    named = producers != 0
+    rows = (column[named].tolist() for column in (producers, sequences, firsts, firsts + counts - 1, terms))
+    return list(zip(*rows, strict=True))
+
+
+def _read(buf: Buffer, at: int, submissions: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    if submissions <= SMALL_COLUMN:
+        words: tuple[int, ...] = _small(submissions).unpack_from(buf, at)
+        return words[:submissions], words[submissions : 2 * submissions], words[2 * submissions :]
+    names: npt.NDArray[np.uint64] = np.frombuffer(buf, "<u8", 2 * submissions, at)
+    counts: npt.NDArray[np.uint32] = np.frombuffer(buf, "<u4", submissions, at + 16 * submissions)
+    return names[:submissions].tolist(), names[submissions:].tolist(), counts.tolist()
+
+
+@lru_cache(maxsize=SMALL_COLUMN + 1)
+def _small(submissions: int) -> Struct:
+    return Struct(f"<{2 * submissions}Q{submissions}I{-4 * submissions & 7}x")

@@ -1,0 +1,276 @@
+"""Records: what local frames carry, and what the log's own entries carry.
+
+Local frames (fixed layouts, every field a u64 but ``flags`` and the zero after it, u32 each):
+
+    CHECKPOINT_START  id, first_vlsn, last_vlsn, dtvlsn, clock_us                                        40 bytes
+    CHECKPOINT_END    id, start_lsn, flags, 0, first_vlsn, last_vlsn, dtvlsn, clock_us                   56
+    ROLLBACK_START    matchpoint, matchpoint_lsn, first_lsn, end_lsn, last_vlsn, clock_us                48
+    ROLLBACK_END      start_lsn, clock_us                                                                16
+
+Their checksum is the frame's.  TERM, GROUP and COMMIT entries are replicated, so their values are JSON: a later version
+may add fields, which this one passes over.  Raised for what does not fit: ``BadBody``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntFlag
+from struct import Struct
+from typing import ClassVar, Self, TypeVar
+
+import msgspec
+
+from vlsn.errors import BadBody
+from vlsn.format.frame import FrameKind
+from vlsn.ids import is_name
+from vlsn.levels import Level
+from vlsn.seams import Buffer
+
+_HEX = re.compile(r"[0-9a-f]{16}\Z")
+_URL = re.compile(r"https?://[!-~]{1,256}\Z")
+MEMBERS_MAX = 64
+PRIORITY_MAX = 10
+VALUE_BYTES_MAX = 64 << 10
+"""A TERM or GROUP value above this is refused before it is read."""
+
+
+class _Fixed:
+    """A dataclass whose fields, in their order, are one ``Struct``."""
+
+    __slots__ = ()
+    LAYOUT: ClassVar[Struct]
+
+    def encode(self) -> bytes:
+        fault = self._fault()
+        assert fault is None, fault
+        names: tuple[str, ...] = self.__slots__
+        return self.LAYOUT.pack(*[getattr(self, name) for name in names])
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> Self:
+        """Raises ``BadBody`` for another size or for fields that cannot be together."""
+        if len(payload) != cls.LAYOUT.size:
+            raise BadBody(f"{cls.__name__} of {len(payload)} bytes, not {cls.LAYOUT.size}")
+        record = cls(*cls.LAYOUT.unpack(payload))
+        fault = record._fault()
+        if fault is not None:
+            raise BadBody(f"{cls.__name__}: {fault}")
+        if record.encode() != payload:
+            raise BadBody(f"{cls.__name__}: padding that is not zero")
+        return record
+
+    def _fault(self) -> str | None:
+        raise NotImplementedError
+
+
+class CheckpointFlag(IntFlag):
+    CLEAN = 1
+    """The node stopped cleanly right after: the next open may go on in the same segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStart(_Fixed):
+    LAYOUT: ClassVar[Struct] = Struct("<QQQQQ")
+
+    id: int
+    first_vlsn: int
+    last_vlsn: int
+    dtvlsn: int
+    clock_us: int
+
+    def _fault(self) -> str | None:
+        return _range_fault(self.first_vlsn, self.last_vlsn, self.dtvlsn)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEnd(_Fixed):
+    """``start_lsn`` is where its CHECKPOINT_START lies; the range and DTVLSN are the log's at this frame."""
+
+    LAYOUT: ClassVar[Struct] = Struct("<QQIxxxxQQQQ")
+
+    id: int
+    start_lsn: int
+    flags: int
+    first_vlsn: int
+    last_vlsn: int
+    dtvlsn: int
+    clock_us: int
+
+    @property
+    def clean(self) -> bool:
+        return bool(self.flags & CheckpointFlag.CLEAN)
+
+    def _fault(self) -> str | None:
+        if self.flags & ~1:
+            return f"flags {self.flags:#x}"
+        return _range_fault(self.first_vlsn, self.last_vlsn, self.dtvlsn)
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackStart(_Fixed):
+    """Blocks after ``matchpoint`` up to ``last_vlsn`` are abandoned: the frames from ``first_lsn`` to before
+    ``end_lsn``.  A matchpoint of 0, with LSN 0, abandons the whole log."""
+
+    LAYOUT: ClassVar[Struct] = Struct("<QQQQQQ")
+
+    matchpoint: int
+    matchpoint_lsn: int
+    first_lsn: int
+    end_lsn: int
+    last_vlsn: int
+    clock_us: int
+
+    def _fault(self) -> str | None:
+        if self.matchpoint > self.last_vlsn or bool(self.matchpoint) != bool(self.matchpoint_lsn):
+            return f"back to VLSN {self.matchpoint} at {self.matchpoint_lsn:#x} from {self.last_vlsn}"
+        if not self.matchpoint_lsn <= self.first_lsn <= self.end_lsn:
+            return f"LSNs {self.matchpoint_lsn:#x} {self.first_lsn:#x} {self.end_lsn:#x}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackEnd(_Fixed):
+    """The rollback whose ROLLBACK_START lies at ``start_lsn`` is complete."""
+
+    LAYOUT: ClassVar[Struct] = Struct("<QQ")
+
+    start_lsn: int
+    clock_us: int
+
+    def _fault(self) -> str | None:
+        return None
+
+
+LocalRecord = CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd
+_OF_KIND: dict[FrameKind, type[LocalRecord]] = {
+    FrameKind.CHECKPOINT_START: CheckpointStart,
+    FrameKind.CHECKPOINT_END: CheckpointEnd,
+    FrameKind.ROLLBACK_START: RollbackStart,
+    FrameKind.ROLLBACK_END: RollbackEnd,
+}
+
+
+def decode_record(kind: FrameKind, payload: Buffer) -> LocalRecord:
+    """What a frame of ``kind``, not a block, carries.  Raises ``BadBody``."""
+    return _OF_KIND[kind].decode(payload)
+
+
+assert [one.LAYOUT.size for one in (CheckpointStart, CheckpointEnd, RollbackStart, RollbackEnd)] == [40, 56, 48, 16]
+
+
+def _range_fault(first_vlsn: int, last_vlsn: int, dtvlsn: int) -> str | None:
+    empty = not first_vlsn and not last_vlsn
+    if (not empty and not 1 <= first_vlsn <= last_vlsn) or dtvlsn > last_vlsn:
+        return f"range {first_vlsn} … {last_vlsn} with DTVLSN {dtvlsn}"
+    return None
+
+
+# Values of the log's own entries.
+
+
+class TermEntry(msgspec.Struct, frozen=True):
+    """The first entry of a term; ``incarnation`` of the master, 16 hex digits."""
+
+    term: int
+    master: str
+    incarnation: str
+
+    def encode(self) -> bytes:
+        _refuse(self._fault())
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, value: Buffer) -> TermEntry:
+        entry = _from_json(value, _TERM)
+        _refuse(entry._fault())
+        return entry
+
+    def _fault(self) -> str | None:
+        if self.term < 1 or not is_name(self.master) or not _HEX.match(self.incarnation):
+            return f"term {self.term} of {self.master!r}, incarnation {self.incarnation!r}"
+        return None
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One node of the group; only an electable one counts for majorities.  ``priority``: a lower one stands later.
+    ``joining``: it is to become electable once it has caught up."""
+
+    name: str
+    url: str
+    incarnation: str
+    electable: bool = True
+    priority: int = 1
+    joining: bool = False
+
+
+class GroupEntry(msgspec.Struct, frozen=True):
+    """Who is in the group from this entry on; ``previous`` is the VLSN of the GROUP entry before, 0 for none."""
+
+    group: str
+    members: list[Member]
+    previous: int = 0
+
+    def encode(self) -> bytes:
+        _refuse(self._fault())
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, value: Buffer) -> GroupEntry:
+        entry = _from_json(value, _GROUP)
+        _refuse(entry._fault())
+        return entry
+
+    def _fault(self) -> str | None:
+        if not is_name(self.group) or self.previous < 0 or not 1 <= len(self.members) <= MEMBERS_MAX:
+            return f"group {self.group!r} of {len(self.members)} members after {self.previous}"
+        if len({member.name for member in self.members}) < len(self.members):
+            return "a member twice"
+        for member in self.members:
+            if not is_name(member.name) or not _URL.match(member.url) or not _HEX.match(member.incarnation):
+                return f"member {member.name!r} at {member.url!r}, incarnation {member.incarnation!r}"
+            if not 0 <= member.priority <= PRIORITY_MAX or (member.joining and member.electable):
+                return f"member {member.name!r} of priority {member.priority}, electable and joining"
+        return None
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is so from an entry on, for the whole group; what is left out stays as it was."""
+
+    level: Level | None = None
+    """What its members may write from there on, once that is durable (``levels``)."""
+
+
+class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A COMMIT: what takes effect with it; alone in its block it commits nothing else.  An empty value sets nothing."""
+
+    set: Settings = Settings()
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, value: Buffer) -> CommitEntry:
+        return _from_json(value, _COMMIT) if len(value) else cls()
+
+
+JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not the JSON they should be; the last for a deep nest."""
+_TERM = msgspec.json.Decoder(TermEntry)
+_GROUP = msgspec.json.Decoder(GroupEntry)
+_COMMIT = msgspec.json.Decoder(CommitEntry)
+_Value = TypeVar("_Value")
+
+
+def _from_json(value: Buffer, decoder: msgspec.json.Decoder[_Value]) -> _Value:
+    if len(value) > VALUE_BYTES_MAX:
+        raise BadBody(f"a value of {len(value)} bytes in an entry of the log's own")
+    try:
+        return decoder.decode(value)
+    except JSON_FAULTS as error:
+        raise BadBody(f"an entry of the log's own: {error}") from None
+
+
+def _refuse(fault: str | None) -> None:
+    if fault is not None:
+        raise BadBody(fault)

@@ -1,0 +1,58 @@
+"""Rollback periods: which frames a ROLLBACK_START abandons.
+
+    LSN   100  200  300  400 START(200–301)  500          200 and 300; never 400 or 500, whatever the record says
+
+A record knows nothing that lies behind it: one whose end lies past itself abandons what lies before it, and no more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.format.records import RollbackStart
+from vlsn.ids import Lsn
+
+Mask = npt.NDArray[np.bool_]
+Lsns = npt.NDArray[np.int64]
+Started = tuple[Lsn, RollbackStart]
+"""Where a record lies, and what it says."""
+
+
+def inside(lsns: Lsns, at: Lsn, record: RollbackStart) -> Mask:
+    """Which of ``lsns`` the record that lies at ``at`` abandons."""
+    covered: Mask = (lsns >= record.first_lsn) & (lsns < end_of(at, record))
+    return covered
+
+
+def end_of(at: Lsn, record: RollbackStart) -> Lsn:
+    """Before which LSN the period ends."""
+    return Lsn(min(record.end_lsn, at))
+
+
+def contradictions(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
+    """What is wrong with the records of one log among themselves, and which says so.  A later period lies apart from an
+    earlier one, behind it or, where nothing was logged between them, before it; or holds it whole: what is abandoned
+    already is abandoned by nobody else."""
+    found = [
+        (at, f"its period ends at {record.end_lsn:#x}, past the record itself")
+        for at, record in started
+        if record.end_lsn > at
+    ]
+    periods: list[Started] = []
+    """Those that no later one holds, ascending, as far as they do not cross."""
+    for at, record in sorted(started, key=lambda one: one[0]):
+        begin, end = record.first_lsn, end_of(at, record)
+        first = bisect_right(periods, begin, key=lambda one: end_of(*one))
+        behind = first
+        while behind < len(periods) and periods[behind][1].first_lsn >= begin and end_of(*periods[behind]) <= end:
+            behind += 1
+        del periods[first:behind]
+        if first < len(periods) and periods[first][1].first_lsn < end:
+            found.append((at, f"its period crosses the one of the rollback at {periods[first][0]:#x}"))
+        else:
+            periods.insert(first, (at, record))
+    return found

@@ -1,0 +1,175 @@
+"""The entries of many blocks at once, by column: what a scan is made of.
+
+The blocks lie in one buffer, verified, in log order; where their columns begin is arithmetic on their headers,
+so the offsets columns of all of them are gathered in one step, as places in the buffer:
+
+    bytes    … |hdr|offsets| a | bc |  | hdr |offsets| d |      starts  s0 s1 s2 s3
+                                                                ends    e0 e1 e2 e3
+
+A window of blocks costs some thirty NumPy calls and an entry about 0.05 µs; cutting a value out another 0.1 µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.format.block import BlockFlag, Entry, EntryKind
+from vlsn.format.columns import KEYS, KINDS, TXNS, layouts
+from vlsn.seams import Buffer
+
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+assert (BlockFlag.KINDS, BlockFlag.TXNS, BlockFlag.KEYS) == (KINDS, TXNS, KEYS)
+
+
+class Rows:
+    """Entries of the blocks at ``at`` (multiples of 8, ascending) of ``buf``; ``headers`` are the blocks'
+    (``BLOCK_DTYPE``)."""
+
+    def __init__(self, buf: Buffer, at: I64, headers: npt.NDArray[np.void]) -> None:
+        self.buf = buf
+        self.at = at
+        self.headers = headers
+        self.count: I64 = headers["count"].astype(np.int64)
+        self.rows = int(self.count.sum())
+        self.layouts = layouts(headers)
+
+    def spread(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What is said of each block, for every entry of it."""
+        return column if self.rows == len(column) else np.repeat(column, self.count)
+
+    def column(self, name: str) -> I64:
+        """A header's field, for every entry of its block."""
+        return self.spread(self.headers[name].astype(np.int64))
+
+    def numbers(self) -> I64:
+        """For every entry, which of its block it is, from 0."""
+        if self.rows == len(self.count):
+            return np.zeros(self.rows, np.int64)
+        numbers: I64 = np.arange(self.rows, dtype=np.int64) - self.spread(np.cumsum(self.count) - self.count)
+        return numbers
+
+    def vlsns(self) -> I64:
+        vlsns: I64 = self.column("first_vlsn") + self.numbers()
+        return vlsns
+
+    def has(self, flag: int) -> Mask:
+        """Which blocks have the column."""
+        mask: Mask = self.headers["flags"] & np.uint8(flag) != 0
+        return mask
+
+    def kinds(self) -> I64:
+        return self.body(KINDS, self.layouts.kinds, "u1", self.column("kind"))
+
+    def txns(self) -> I64:
+        return self.body(TXNS, self.layouts.txns, "<i8", np.zeros(self.rows, np.int64))
+
+    def value_cuts(self) -> tuple[I64, I64]:
+        """Where each value starts and ends in ``buf``."""
+        return self._cuts(self.layouts.value_offsets, self.layouts.values, None)
+
+    def key_cuts(self) -> tuple[I64, I64]:
+        """The same of the keys; nothing, at its block's start, for blocks without."""
+        return self._cuts(self.layouts.key_offsets, self.layouts.keys, self.has(KEYS))
+
+    def body(self, flag: int, columns: I64, dtype: str, absent: I64) -> I64:
+        """A column that lies in the bodies of the blocks with ``flag``; ``absent`` for the entries of the others."""
+        has = self.has(flag)
+        if has.any():
+            width = np.dtype(dtype).itemsize
+            rows = self.spread(has)
+            places = (self.spread(self.at + columns) + self.numbers() * width)[rows]
+            absent[rows] = self._gather(places, dtype)
+        return absent
+
+    def offsets(self, columns: I64, has: Mask | None) -> tuple[I64, I64]:
+        """What an offsets column says, for each entry; 0 and 0 for those of blocks without."""
+        places = self.spread((self.at + columns) >> 2) + self.numbers()
+        words = np.frombuffer(self.buf, "<i4", len(self.buf) // 4)
+        if has is None or has.all():
+            return words[places].astype(np.int64), words[places + 1].astype(np.int64)
+        starts, ends = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
+        rows = self.spread(has)
+        starts[rows], ends[rows] = words[places[rows]], words[places[rows] + 1]
+        return starts, ends
+
+    def _cuts(self, columns: I64, data: I64, has: Mask | None) -> tuple[I64, I64]:
+        starts, ends = self.offsets(columns, has)
+        origin = self.spread(self.at + (data if has is None else data * has))
+        return starts + origin, ends + origin
+
+    def _gather(self, places: I64, dtype: str) -> npt.NDArray[Any]:
+        width = np.dtype(dtype).itemsize
+        return np.frombuffer(self.buf, dtype, len(self.buf) // width)[places // width]
+
+
+class EntryRows(Rows):
+    """The entries of blocks that follow on one another, as Python objects."""
+
+    @property
+    def first_vlsn(self) -> int:
+        return int(self.headers["first_vlsn"][0])
+
+    def chosen(self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None) -> slice | I64:
+        """Which of the entries have VLSNs of this range (inclusive) and one of these ``kinds``."""
+        first = self.first_vlsn
+        span = slice(max(from_vlsn - first, 0), max(to_vlsn - first + 1, 0))
+        if kinds is None or (kinds == _DATA_ONLY and not self.headers["kind"].any()):
+            return span
+        right = np.isin(self.kinds(), list(kinds))
+        right[: span.start] = False
+        right[span.stop :] = False
+        return np.flatnonzero(right)
+
+    def pairs(self, chosen: slice | I64) -> Iterable[tuple[int, bytes]]:
+        """(VLSN, value) of each."""
+        starts, ends = self.value_cuts()
+        return zip(self._vlsns(chosen), self._cut(starts[chosen], ends[chosen]), strict=True)
+
+    def sizes(self) -> I64:
+        """Bytes of key and value, for every entry."""
+        sizes = self.offsets(self.layouts.value_offsets, None)
+        keys = self.offsets(self.layouts.key_offsets, self.has(KEYS)) if self.has(KEYS).any() else (0, 0)
+        return sizes[1] - sizes[0] + keys[1] - keys[0]
+
+    def entries(self, chosen: slice | I64) -> list[Entry]:
+        starts, ends = self.value_cuts()
+        values = self._cut(starts[chosen], ends[chosen])
+        keys: Iterable[bytes | None] = repeat(None)
+        if self.has(KEYS).any():
+            starts, ends = self.key_cuts()
+            keys = [key or None for key in self._cut(starts[chosen], ends[chosen])]
+        columns = [self._one_or_all(column, chosen) for column in (self.column("term"), self.column("clock_us"))]
+        kinds = self._one_or_all(self.kinds(), chosen)
+        txns = self._one_or_all(self.txns(), chosen)
+        return list(map(Entry, self._vlsns(chosen), *columns, kinds, txns, keys, values))
+
+    def block_of(self, row: int) -> int:
+        """Which of the blocks an entry belongs to."""
+        return int(np.searchsorted(np.cumsum(self.count), row, side="right"))
+
+    def _vlsns(self, chosen: slice | I64) -> Sequence[int]:
+        first = self.first_vlsn
+        if isinstance(chosen, slice):
+            return range(first, first + self.rows)[chosen]
+        vlsns: list[int] = (chosen + first).tolist()
+        return vlsns
+
+    def _cut(self, starts: I64, ends: I64) -> list[bytes]:
+        buf = self.buf
+        return [bytes(buf[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _one_or_all(self, column: I64, chosen: slice | I64) -> Iterable[int]:
+        if column[0] == column[-1] and (column == column[0]).all():
+            return repeat(int(column[0]))
+        values: list[int] = column[chosen].tolist()
+        return values
+
+
+_DATA_ONLY = frozenset({int(EntryKind.DATA)})

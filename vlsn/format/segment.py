@@ -1,0 +1,160 @@
+"""A segment's name and its header, the first 4 KiB of the file.  No I/O.
+
+    0        8       10    12   16     20   24          32         40
+    |VLSNLOG1|version|state|salt|number|size|incarnation|created_us|
+    40          44       48             56    88   120     4092
+    |prev_number|prev_end|prev_last_vlsn|group|node| zeros |crc|
+
+Frames start at 4096, then zeros.  ``prev_*`` say where the segment before ended: number, the offset up to which it
+was synced, its last VLSN; what lies past that offset there is dead.  A standby (PREPARED) does not know them yet: 0.
+Names are padded with zeros.  ``crc`` is over bytes 0–4091; in a header of any version, magic, version and crc lie
+where they do here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from vlsn import levels
+from vlsn.errors import BadBody
+from vlsn.format.checksum import crc
+from vlsn.ids import is_name
+from vlsn.levels import unread
+from vlsn.limits import SEGMENT_BYTES_MAX
+from vlsn.seams import Buffer
+
+HEADER_PAGE = 4096
+FIRST_FRAME = HEADER_PAGE
+MAGIC = b"VLSNLOG1"
+NUMBER_MAX = 99_999_999
+"""Eight digits, so that names sort as numbers do."""
+
+_HEADER = Struct("<8sHHIIIQQIIQ32s32s")
+_CRC_AT = HEADER_PAGE - 4
+_NAME = re.compile(r"([0-9]{8})\.vlog\Z")
+
+_REST = bytes(_CRC_AT - _HEADER.size)
+
+assert _HEADER.size == 120
+
+
+class SegmentState(IntEnum):
+    PREPARED = 1
+    """A standby: named, numbered and zeroed, not yet part of the log."""
+    ACTIVE = 2
+
+
+_STATES = frozenset(SegmentState)
+
+
+def segment_name(number: int) -> str:
+    assert 1 <= number <= NUMBER_MAX
+    return f"{number:08}.vlog"
+
+
+def sidecar_name(number: int) -> str:
+    assert 1 <= number <= NUMBER_MAX
+    return f"{number:08}.vidx"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The number of a segment's file, None for any other file."""
+    match = _NAME.match(name)
+    return int(match[1]) or None if match else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentHeader:
+    """What a segment says of itself; ``size`` in bytes is what was allocated for it."""
+
+    group: str
+    node: str
+    incarnation: int
+    number: int
+    salt: int
+    state: SegmentState
+    size: int
+    created_us: int
+    prev_number: int = 0
+    prev_end: int = 0
+    prev_last_vlsn: int = 0
+    level: int = 1
+    """The header's version: the group's level, durable, when the segment was prepared."""
+
+    def encode(self) -> bytes:
+        """The whole page."""
+        fault = self._fault()
+        assert fault is None, fault
+        head = _HEADER.pack(
+            MAGIC,
+            self.level,
+            self.state,
+            self.salt,
+            self.number,
+            self.size,
+            self.incarnation,
+            self.created_us,
+            self.prev_number,
+            self.prev_end,
+            self.prev_last_vlsn,
+            self.group.encode(),
+            self.node.encode(),
+        )
+        page = head.ljust(_CRC_AT, b"\0")
+        return page + crc(page).to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, page: Buffer) -> SegmentHeader:
+        """The header in the first 4096 bytes of ``page``.  Raises ``BadBody``, ``WrongVersion``."""
+        if len(page) < HEADER_PAGE:
+            raise BadBody(f"a segment header of {len(page)} bytes")
+        page = bytes(page[:HEADER_PAGE])
+        magic, version, state, salt, number, size, incarnation, created_us, *rest = _HEADER.unpack_from(page)
+        prev_number, prev_end, prev_last_vlsn, group, node = rest
+        if magic != MAGIC:
+            raise BadBody("no segment")
+        if crc(page[:_CRC_AT]) != int.from_bytes(page[_CRC_AT:], "little"):
+            raise BadBody("segment header crc")
+        if not levels.LEVELS.read(version):
+            raise unread("a segment", version, levels.LEVELS.max)
+        if page[_HEADER.size : _CRC_AT] != _REST or state not in _STATES:
+            raise BadBody(f"segment header in state {state}, or with more than it should hold")
+        header = cls(
+            group=decode_name(group),
+            node=decode_name(node),
+            incarnation=incarnation,
+            number=number,
+            salt=salt,
+            state=SegmentState(state),
+            size=size,
+            created_us=created_us,
+            prev_number=prev_number,
+            prev_end=prev_end,
+            prev_last_vlsn=prev_last_vlsn,
+            level=version,
+        )
+        fault = header._fault()
+        if fault is not None:
+            raise BadBody(fault)
+        return header
+
+    def _fault(self) -> str | None:
+        if not is_name(self.group) or not is_name(self.node):
+            return f"segment of group {self.group!r}, node {self.node!r}"
+        if not 1 <= self.number <= NUMBER_MAX or self.size % 8 or not FIRST_FRAME <= self.size <= SEGMENT_BYTES_MAX:
+            return f"segment {self.number} of {self.size} bytes"
+        if self.prev_number >= self.number:
+            return f"segment {self.number} after {self.prev_number}"
+        if not self.prev_number:
+            return f"segment {self.number} after none ends it at {self.prev_end}" if self.prev_end else None
+        if self.prev_end % 8 or not FIRST_FRAME <= self.prev_end <= SEGMENT_BYTES_MAX:
+            return f"segment {self.number} ends {self.prev_number} at {self.prev_end}"
+        return None
+
+
+def decode_name(field: bytes) -> str:
+    """What a field of 32 bytes holds before the zeros; whether that is a name is ``is_name``'s to say."""
+    return field.rstrip(b"\0").decode("ascii", "replace")

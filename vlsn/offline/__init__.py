@@ -1,0 +1,1 @@
+"""What an operator does with a stopped node's directory."""

@@ -1,0 +1,81 @@
+"""The forecast of a cleaning: what would go of a stopped node's directory, and what keeps the rest.  Writes nothing.
+
+Holds do not outlive the process that they were placed in, so a stopped node has only those of its own: how far its log
+is known durable, its state record, its checkpoint.  Once it runs, replicas and consumers may hold more.
+"""
+
+from __future__ import annotations
+
+from vlsn.errors import BadArgument, LogInUse, WrongVersion
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.ids import Vlsn, lsn, lsn_file
+from vlsn.levels import named
+from vlsn.limits import STATE_MAP_BYTES
+from vlsn.recover.recovery import STATE_NAME
+from vlsn.seams import Disk, Stores
+from vlsn.segments.directory import LOCK_NAME, survey
+from vlsn.segments.reader import LogReader
+from vlsn.state.aging import Allowance
+from vlsn.state.holds import Owner
+from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
+from vlsn.state.state_store import StateStore
+from vlsn.write.cleaning import RECOVERY, Belief, Catalogue, CleaningReport, believed, bytes_from, sealed_us
+
+_RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
+
+
+def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *, now_us: int) -> CleaningReport:
+    """What ``retention`` wants gone of the log in ``directory``.  Raises ``LogInUse`` for a running node's,
+    ``BadArgument`` where there is no state to go by, ``Damaged``."""
+    if disk.is_locked(f"{directory}/{LOCK_NAME}"):
+        raise LogInUse(f"{directory} belongs to a running node; ask it: vlsnlog clean --dry-run --url URL")
+    limits, first_segment, trimmed_to = _limits(stores, directory)
+    every = survey(disk, directory)
+    numbers = [info.number for info in every if info.active and info.number >= first_segment]
+    segments, _ = Catalogue(disk, directory).segments(numbers)
+    total = sum(info.size for info in every if info.number >= first_segment)
+    reader = LogReader(disk, directory, lambda _: 0)
+
+    def sealed(segment: Segment) -> int:
+        """Read through, for no index is at hand."""
+        if segment.last <= trimmed_to:
+            return 1
+        start = next(each.number for each in segments if each.last >= segment.last)
+        return sealed_us(reader, segment.last, lsn(start, FIRST_FRAME), segment.last)
+
+    belief = Belief(0, Allowance().left(len(numbers) - 1, retention.age_s, 0.0))  # of the next open
+    try:
+        found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=now_us)
+        aged = believed(segments, found, sealed, retention.age_s, belief)
+    finally:
+        reader.close()
+    chosen = plan(found, [*limits, *aged.limits()], [], bytes_from=lambda vlsn: bytes_from(segments, total, vlsn))
+    return CleaningReport(
+        dry_run=True,
+        retention_bytes=retention.bytes,
+        retention_age_s=retention.age_s,
+        total_bytes=total,
+        first=chosen.going[-1].last + 1 if chosen.going else trimmed_to + 1,
+        segments=chosen.going,
+        blocked=chosen.blocked,
+    )
+
+
+def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
+    """What keeps the log, the segment that it begins in, and the VLSN before its first."""
+    try:
+        state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
+    except FileNotFoundError:
+        raise BadArgument(f"{directory} has no state store: no checkpoint was ever made, and nothing may go") from None
+    try:
+        checkpoint, record, idle = state.checkpoint(), state.record(), state.idle_end()
+    except WrongVersion as error:
+        raise named(error, f"{directory}/{STATE_NAME}") from None
+    finally:
+        state.close()
+    durable = max(checkpoint.dtvlsn if checkpoint is not None else 0, idle.dtvlsn if idle is not None else 0)
+    limits = [Limit("durable end", Vlsn(durable))]
+    if checkpoint is None or record is None:
+        return [*limits, Limit(_RECOVERY, Vlsn(0))], 0, Vlsn(0)
+    number = max(1, lsn_file(checkpoint.scan_lsn))
+    return [*limits, Limit(_RECOVERY, record.vlsn, number)], record.first_segment, record.trimmed_to

@@ -1,0 +1,207 @@
+"""The entries of a log that nobody has open, read from its segments alone: a stopped node's directory.
+
+    segments ─► whole frames ─► visible blocks ─► must follow on exactly ─► entries
+
+1. The *durable end* is the highest DTVLSN that the directory states: in a block's header, a checkpoint, or ``state``.
+   After a clean stop it is all that the node knew; after a kill it lags a block or two behind what was acknowledged.
+   What lies past it may be on no other node, and is given when it is asked for (``undurable``).
+2. A block is visible unless it is overmarked, or a rollback that was not finished abandons it.
+3. Where the next VLSN due cannot be read that is ``Damaged``, with the VLSN to go on from; never a gap in silence.
+
+Nothing is written, locked or mapped; a segment is held at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.errors import BadArgument, BadBody, Damaged, LogInUse, Trimmed
+from vlsn.format import scan
+from vlsn.format.block import Entry
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart, decode_record
+from vlsn.format.rows import EntryRows
+from vlsn.ids import NULL_VLSN, Vlsn, lsn, lsn_file
+from vlsn.limits import MIB
+from vlsn.seams import Disk, Stores
+from vlsn.segments.directory import LOCK_NAME
+from vlsn.segments.reader import DATA_ONLY
+from vlsn.segments.restore_marker import check_no_restore
+from vlsn.verify.dump import inspected
+from vlsn.verify.segment_chain import Link, log_chain, read_stated
+
+TAIL_BYTES = 8 * MIB
+"""How much of the log before its end is looked through for the durable end."""
+BLOCKS_AT_ONCE = 256
+ROWS_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """The visible, whole blocks of one segment, by column; ``places`` are their frames' offsets."""
+
+    places: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
+    lasts: npt.NDArray[np.int64]
+    heads: npt.NDArray[np.void]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+class StoppedLog:
+    """Raises ``LogInUse`` for a directory that is open, ``Restoring`` for one half restored, ``BadArgument`` for one
+    without a log.  ``first`` and ``last`` visible VLSN, ``durable``: NULL_VLSN where there is none."""
+
+    def __init__(self, disk: Disk, stores: Stores, directory: str) -> None:
+        check_no_restore(disk, directory)
+        if disk.is_locked(f"{directory}/{LOCK_NAME}"):
+            raise LogInUse(f"{directory}: its node runs; read it from its --url, or stop it first")
+        self._disk = disk
+        self._directory = directory
+        self._stated = read_stated(stores, directory)
+        self._links = log_chain(disk, directory, live=False, stated=self._stated.ends).links
+        if not self._links:
+            raise BadArgument(f"{directory}: holds no log")
+        self._abandoned: list[tuple[int, int]] = []
+        self._buf = bytearray()
+        self.first, self.last, self.durable = NULL_VLSN, NULL_VLSN, Vlsn(self._stated.dtvlsn)
+        self._look_at_end()
+        self._look_at_beginning()
+
+    def entries(
+        self, from_vlsn: int = 0, to_vlsn: int = 0, *, all_kinds: bool = False, undurable: bool = False
+    ) -> Iterator[list[Entry]]:
+        """From ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the durable end, or the log's).  Raises
+        ``Trimmed``, and ``Damaged`` behind all that comes before it."""
+        end = max(self.last, self.durable) if undurable else self.durable
+        end = Vlsn(min(end, to_vlsn)) if to_vlsn else end
+        if not end and not self._ends_in_damage:
+            return
+        if from_vlsn and from_vlsn < self.first:
+            raise Trimmed(f"VLSN {from_vlsn} is not here: the log begins at VLSN {self.first}", first=self.first)
+        at = from_vlsn or self.first
+        kinds = None if all_kinds else DATA_ONLY
+        for position, link in enumerate(self._links):
+            if at > end:
+                break
+            if not self._may_hold(position, at):
+                continue
+            blocks = self._visible(link)
+            for low in range(int(np.searchsorted(blocks.lasts, at)), len(blocks), BLOCKS_AT_ONCE):
+                run = slice(low, low + BLOCKS_AT_ONCE)
+                firsts, lasts = blocks.firsts[run], blocks.lasts[run]
+                if at > end:
+                    break
+                follows = np.flatnonzero(firsts[1:] != lasts[:-1] + 1)
+                good = int(follows[0]) + 1 if len(follows) else len(firsts)
+                if firsts[0] > at:
+                    raise self._lost(at, link, int(firsts[0]))
+                yield from self._decoded(blocks, low, low + good, at, int(end), kinds)
+                at = int(lasts[good - 1]) + 1
+                if good < len(firsts) and at <= end:
+                    raise self._lost(at, link, int(firsts[good]))
+        if at <= end or (undurable and self._ends_in_damage and not 0 < to_vlsn <= end):
+            raise self._lost(at, self._links[-1], 0)
+
+    def at_time(self, time_us: int) -> Vlsn:
+        """The first VLSN of a block sealed at ``time_us`` or later, or one past the end.  Clocks of masters may differ:
+        then it is near the place, not at it."""
+        link = max(0, bisect_left(range(len(self._links)), time_us, key=self._first_time) - 1)
+        for each in self._links[link:]:
+            blocks = self._visible(each)
+            late = np.flatnonzero(blocks.heads["clock_us"].astype(np.int64) >= time_us)
+            if len(late):
+                return Vlsn(int(blocks.firsts[late[0]]))
+        return Vlsn(self.last + 1)
+
+    # Inside.
+
+    def _decoded(
+        self, blocks: _Visible, low: int, high: int, at: int, end: int, kinds: frozenset[int] | None
+    ) -> Iterator[list[Entry]]:
+        rows = EntryRows(self._buf, blocks.places[low:high] + FRAME_BYTES, blocks.heads[low:high])
+        chosen = rows.chosen(at, end, kinds)
+        if isinstance(chosen, slice):
+            chosen = np.arange(*chosen.indices(rows.rows))
+        for start in range(0, len(chosen), ROWS_AT_ONCE):
+            yield rows.entries(chosen[start : start + ROWS_AT_ONCE])
+
+    def _lost(self, vlsn: int, link: Link, resume: int) -> Damaged:
+        upto = f" to {resume - 1}" if resume > vlsn + 1 else ""
+        advice = f"; go on with --from {resume}" if resume else ", nor anything behind it"
+        text = f"{self._directory}/{link.name}: VLSN {vlsn}{upto} cannot be read{advice}"
+        return Damaged(text, file=link.name, vlsn=vlsn)
+
+    def _may_hold(self, position: int, vlsn: int) -> bool:
+        """Nothing visible in a segment lies above the log's last VLSN when the next one was taken."""
+        following = self._links[position + 1].prev_last_vlsn if position + 1 < len(self._links) else 0
+        return not 0 < following < vlsn
+
+    def _visible(self, link: Link) -> _Visible:
+        """The segment's bytes are in the buffer afterwards."""
+        found, _ = inspected(self._disk, link, self._stated, self._buf)
+        wrong = np.array(sorted({fault.offset for fault in found.faults}), dtype=np.int64)
+        keep = ~found.marked & ~np.isin(found.block_offsets, wrong)
+        for start, end in self._abandoned:
+            places = found.block_offsets + lsn(link.number, 0)
+            keep &= (places < start) | (places >= end)
+        places = found.block_offsets[keep]
+        heads = scan.block_headers(self._buf, 0, places)
+        return _Visible(places, found.firsts[keep], found.lasts[keep], heads)
+
+    def _look_at_end(self) -> None:
+        """The rollbacks that an open would read, the last VLSN, and the durable end."""
+        scan_file, seen = lsn_file(self._stated.scan_from), 0
+        looked: list[Link] = []
+        last_block = last_fault = 0
+        for link in reversed(self._links):
+            if link.number < scan_file and seen >= TAIL_BYTES:
+                break
+            found, size = inspected(self._disk, link, self._stated, self._buf)
+            for _, kind, payload in found.records:
+                self._note(kind, payload)
+            last_fault = max([last_fault, *(lsn(link.number, fault.offset) for fault in found.faults)])
+            looked.append(link)
+            seen += size
+        for link in looked:  # now that the rollbacks are known
+            blocks = self._visible(link)
+            if len(blocks):
+                self.last = max(self.last, Vlsn(int(blocks.lasts[-1])))
+                last_block = max(last_block, lsn(link.number, int(blocks.places[-1])))
+                self.durable = max(self.durable, Vlsn(int(blocks.heads["dtvlsn"].max())))
+
+        self._ends_in_damage = last_fault > last_block
+
+    def _note(self, kind: FrameKind, payload: bytes) -> None:
+        try:
+            record = decode_record(kind, payload)
+        except BadBody:
+            return
+        if isinstance(record, RollbackStart):
+            self._abandoned.append((record.first_lsn, record.end_lsn))
+        elif isinstance(record, CheckpointStart | CheckpointEnd):
+            self.durable = max(self.durable, Vlsn(record.dtvlsn))
+
+    def _look_at_beginning(self) -> None:
+        if self._stated.record is not None:
+            self.first = Vlsn(self._stated.record.trimmed_to + 1)
+            return
+        for link in self._links:
+            blocks = self._visible(link)
+            if len(blocks):
+                self.first = Vlsn(int(blocks.firsts[0]))
+                return
+
+    def _first_time(self, position: int) -> int:
+        """When the first visible block of the segment, or of the next that has one, was sealed."""
+        for link in self._links[position:]:
+            blocks = self._visible(link)
+            if len(blocks):
+                return int(blocks.heads["clock_us"][0])
+        return 1 << 62

@@ -1,0 +1,277 @@
+"""Truncation by an operator: a stopped node's log ends at a VLSN that a person names, whatever was durable.
+
+    0  what would be lost is shown (``loss_of``, which reads only)
+    1  the directory is opened as at any start: lock, torn tail, a rollback that was begun
+    2  the vote floor, at the last block that goes: until its log is that long again, the node does not lead
+    3  ``state`` says no more than what will be left: DTVLSN, state record, where the next open reads from
+    4  the rollback to that VLSN (``rollback``), whose ROLLBACK_START is the commit point; the next open finishes it
+    5  a clean stop
+
+Stopped before 4 nothing is lost: the log still reaches its floor, and a DTVLSN that is too low is raised again.
+The blocks are overmarked, not erased; a dump shows them.  Refused: a truncation into a block, or of the GROUP entry
+that lists the members, and of a log that is damaged where it is read.
+
+``accept_floor`` is for the node whose floor nobody can reach any more: it leads and votes by the log that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from vlsn.errors import BadArgument, Damaged, LogFailed, LogInUse, VlsnLogError
+from vlsn.format.block import EntryKind
+from vlsn.format.frame import FrameKind
+from vlsn.ids import Lsn, Vlsn
+from vlsn.limits import SEGMENT_BYTES, SEGMENT_BYTES_MIN
+from vlsn.recover.recovery import NODE_FILE_NAME, Recovered, recover
+from vlsn.recover.vote_floor import with_floor
+from vlsn.seams import Disk, Seams, Stores
+from vlsn.segments.directory import LOCK_NAME, last_active, survey
+from vlsn.state import node_file
+from vlsn.state.node_file import NodeFile, NodeRecord
+from vlsn.state.options import LogOptions
+from vlsn.verify.dump import DumpFilter, DumpRow, dump_rows
+from vlsn.verify.report import TermRun
+from vlsn.verify.segment_chain import read_stated
+from vlsn.write.local_log import LocalLog
+from vlsn.write.queue import Pending
+from vlsn.write.rollback import find_abandoned
+
+_KINDS = frozenset(kind.name for kind in FrameKind if "ROLLBACK" not in kind.name) | {"UNREADABLE"}
+
+
+@dataclass(slots=True)
+class Loss:
+    """What a truncation after VLSN ``after`` takes from a log whose visible blocks end at ``last``: ``entries`` in
+    ``blocks`` of ``bytes``, from ``first`` on (0: nothing)."""
+
+    after: int
+    first: int = 0
+    last: int = 0
+    entries: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    dtvlsn: int = 0
+    """The highest DTVLSN that this copy has heard of; what is lost up to it a majority had synced."""
+    terms: list[TermRun] = field(default_factory=list)
+
+    @property
+    def durable(self) -> int:
+        """Entries that are lost though they had been durable."""
+        return max(0, min(self.last, self.dtvlsn) - self.first + 1) if self.first else 0
+
+
+def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
+    """Reads only, from the segment that holds ``after`` on.  Raises ``LogInUse``, ``Damaged``, and ``BadArgument``
+    for a VLSN that is not in the log or not a block's last."""
+    check_stopped(disk, directory)
+    first, last = span_of(disk, stores, directory)
+    if not first <= after <= last or not last:
+        holds = f"it holds VLSN {first} to {last}" if last else "it is empty"
+        raise BadArgument(f"{directory} cannot be cut after VLSN {after}: {holds}")
+    loss = Loss(after, dtvlsn=read_stated(stores, directory).dtvlsn)
+    for row in dump_rows(disk, stores, directory, DumpFilter(from_vlsn=after, kinds=_KINDS)):
+        if row.damaged:
+            raise Damaged(
+                f"{row.file} is damaged at {row.offset} ({row.detail}); a damaged log is not cut",
+                file=row.file,
+                offset=row.offset,
+                vlsn=row.first,
+            )
+        loss.dtvlsn = max(loss.dtvlsn, row.dtvlsn)
+        if row.first > after:
+            _add(loss, row)
+        elif row.last > after:
+            near = f"{row.first - 1} or {row.last}" if row.first > first else f"{row.last}"
+            raise BadArgument(f"VLSN {after} lies inside a block of VLSN {row.first} to {row.last}; cut after {near}")
+    loss.last = last
+    loss.dtvlsn = min(loss.dtvlsn, last)
+    return loss
+
+
+def span_of(disk: Disk, stores: Stores, directory: str) -> tuple[int, int]:
+    """First and last visible VLSN, 0 and 0 where there is none."""
+    blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
+    first = next(dump_rows(disk, stores, directory, blocks), None)
+    last = next(dump_rows(disk, stores, directory, blocks, reverse=True), None)
+    return (first.first, last.last) if first is not None and last is not None else (0, 0)
+
+
+def check_stopped(disk: Disk, directory: str) -> None:
+    if disk.is_locked(f"{directory}/{LOCK_NAME}"):
+        raise LogInUse(f"{directory} belongs to a running node; stop it first")
+
+
+def _add(loss: Loss, row: DumpRow) -> None:
+    if EntryKind.GROUP.name in row.entries.split("+"):
+        raise BadArgument(
+            f"the block from VLSN {row.first} on lists the members of the group; without it the node is of none: "
+            f"cut after {row.last} or later"
+        )
+    loss.first = loss.first or row.first
+    loss.entries += row.count
+    loss.blocks += 1
+    loss.bytes += row.bytes
+    begun = loss.terms.pop().first if loss.terms and loss.terms[-1].term == row.term else row.first
+    loss.terms.append(TermRun(row.term, begun, row.last))
+
+
+class Truncation:
+    """One truncation; made on any thread, it runs on its own two.  ``done`` gets the node's record, with the floor
+    that was written, once the log ends at ``after`` and is closed; ``failed`` gets the error, at home.  Then ``close``.
+
+    Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError`` when there is nothing to open."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        directory: str,
+        after: int,
+        *,
+        done: Callable[[NodeRecord], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        check_stopped(seams.disk, directory)
+        record = node_file.read(seams.disk, f"{directory}/{NODE_FILE_NAME}")
+        newest = last_active(survey(seams.disk, directory))
+        size = newest.header.size if newest is not None and newest.header is not None else SEGMENT_BYTES
+        self._options = LogOptions(segment_bytes=max(size, SEGMENT_BYTES_MIN))
+        self._seams = seams
+        self._after = Vlsn(after)
+        self._done, self._failed = done, failed
+        self._log: LocalLog | None = None
+        self._told = False
+        self._keeper = seams.threads.worker("vlsnlog-keeper")
+        self._writer = seams.threads.worker("vlsnlog-writer")
+        self._keeper.submit(
+            lambda: recover(directory, seams, group=record.group, node=record.node, segment_bytes=size),
+            self._opened,
+            failed,
+        )
+
+    def close(self) -> None:
+        """Ends the threads; after ``done`` or ``failed``, and not from within them."""
+        self._writer.close()
+        self._keeper.close()
+
+    def _opened(self, recovered: Recovered) -> None:
+        writer, keeper = self._writer, self._keeper
+        log = LocalLog(recovered, self._options, self._seams, writer=writer, keeper=keeper, listener=self)
+        self._log = log
+        if log.failure is not None:
+            self._give_up(log.failure)
+            return
+        keeper.submit(lambda: self._promise(log), lambda _: self._cut(log), self._give_up)
+
+    def _promise(self, log: LocalLog) -> None:
+        """Steps 2 and 3; on the keeper's thread.  Everything that can be refused is, before."""
+        abandoned = find_abandoned(log, self._after)
+        if not abandoned.frames:
+            return
+        if log.history.group_vlsn > self._after:
+            raise BadArgument(f"the GROUP entry at VLSN {log.history.group_vlsn} lists the members of the group")
+        if log.history.levels and log.history.levels[-1][0] > self._after:
+            raise BadArgument(f"the entry at VLSN {log.history.levels[-1][0]} sets the group's level")
+        promised = with_floor(log.node_file.record, (log.history.last_term, log.range.last), last_visible=self._after)
+        if promised != log.node_file.record:
+            log.node_file.replace(promised)
+        self._lower_state(log, abandoned.frames[0])
+
+    def _lower_state(self, log: LocalLog, first_lost: Lsn) -> None:
+        state, after = log.state, self._after
+        checkpoint, idle, record = state.checkpoint(), state.idle_end(), state.record()
+        if checkpoint is not None:
+            lowered = min(checkpoint.dtvlsn, after), min(checkpoint.scan_lsn, first_lost)
+            checkpoint = msgspec.structs.replace(checkpoint, dtvlsn=lowered[0], scan_lsn=lowered[1])
+        if idle is not None:
+            idle = msgspec.structs.replace(idle, dtvlsn=min(idle.dtvlsn, after))
+        if record is not None and record.vlsn > after:
+            record = log.state_record(after)
+        state.save(checkpoint=checkpoint, idle_end=idle, record=record)
+
+    def _cut(self, log: LocalLog) -> None:
+        with log.latch:
+            log.dtvlsn = Vlsn(min(log.dtvlsn, self._after))
+            try:
+                log.rollback(self._after, lambda: log.close(lambda: self._closed(log, None)), self._give_up)
+            except VlsnLogError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        log = self._log
+        if log is not None:
+            log.close(lambda: self._closed(log, error))
+
+    def _closed(self, log: LocalLog, error: BaseException | None) -> None:
+        """The one end; what fails after the cut, in the clean stop, is told too, though the log is cut by then."""
+        if self._told:
+            return
+        self._told = True
+        record = log.node_file.record
+        log.node_file.close()
+        error = error or log.failure
+        if error is not None:
+            self._failed(error)
+        else:
+            self._done(record)
+
+    # The log's listener.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        raise AssertionError("nothing is appended here")
+
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        raise AssertionError("a truncation writes nothing without a sync")
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        raise AssertionError("nothing is appended here")
+
+    def failed(self, error: LogFailed) -> None:
+        self._give_up(error)  # while it is being opened: whoever opens it looks
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A node's vote floor, beside the end of its log."""
+
+    term: int
+    vlsn: int
+    last_term: int
+    last: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the log is still short of it."""
+        return (self.term, self.vlsn) > (self.last_term, self.last) and self.last < self.vlsn
+
+
+def floor_of(disk: Disk, stores: Stores, directory: str) -> Floor:
+    """Reads only.  Raises ``LogInUse``, ``Damaged``, ``FileNotFoundError``."""
+    check_stopped(disk, directory)
+    record = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}")
+    blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
+    last = next(dump_rows(disk, stores, directory, blocks, reverse=True), None)
+    end = (last.term, last.last) if last is not None else (0, 0)
+    return Floor(record.floor_term, record.floor_vlsn, *end)
+
+
+def accept_floor(disk: Disk, directory: str) -> None:
+    """Lifts the vote floor, in a new term; durable on return.  Raises ``LogInUse``, ``Damaged``, ``LogFailed``."""
+    lock = disk.lock(f"{directory}/{LOCK_NAME}")
+    try:
+        node_file = NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")
+        try:
+            if node_file.record.floor_vlsn:
+                record = node_file.record
+                # In a new term: members that are up remember what was acknowledged in it (``repl.group.old_images``).
+                node_file.replace(replace(record, floor_term=0, floor_vlsn=0, term=record.term + 1))
+        finally:
+            node_file.close()
+    finally:
+        lock.release()

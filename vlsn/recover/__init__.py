@@ -1,0 +1,1 @@
+"""An open: from a directory as a crash left it to a log that takes appends."""

@@ -1,0 +1,145 @@
+"""Where a log begins: what cleaning has decided, and what of it an open has still to do.
+
+    state record   trimmed_to 300, first_segment 2         segment 1 is no log any more, there or not
+    index          range 1–950, or 301–950                 cut to 301 if it is not yet
+    files          1, 2, 3, or 2, 3                        1 goes; only then is the cleaning over
+
+The record is written before the index is cut, the index before a file goes, and files go the oldest first, each made
+durable before the next.  So a log that begins later than its record says has lost segments: that is damage, and is
+never taken for a cleaning.  Unless the record is an older image than the index: then the index is believed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from vlsn.errors import Damaged
+from vlsn.format import scan
+from vlsn.format.segment import FIRST_FRAME, segment_name
+from vlsn.ids import Lsn, Vlsn, lsn, lsn_file
+from vlsn.index.index import VlsnIndex
+from vlsn.seams import Disk
+from vlsn.segments.directory import SegmentInfo
+from vlsn.segments.reader import SegmentFile
+from vlsn.segments.visible_blocks import is_block_at
+from vlsn.segments.window import WINDOW_BYTES_MIN
+from vlsn.state.state_store import StateRecord
+
+_FILES = re.compile(r"([0-9]{8})\.(vlog|vlog\.mend|vidx|vidx\.new|(cut|damaged)-[0-9]+(\.[0-9]+)?)\Z")
+
+
+def state_fits(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[SegmentInfo],
+    index: VlsnIndex,
+    record: StateRecord | None,
+    *,
+    restoring: bool,
+) -> bool:
+    """Whether the ACTIVE ``segments`` begin where ``record`` says; False when the record is from before a cleaning,
+    as ``index``, the stored one, shows.  Raises ``Damaged`` when segments are missing.  ``restoring``: the record is
+    that of this restore, whose log may begin later than it says: each open burns the number of a standby."""
+    if record is None or not segments:
+        return True
+    head = segments[0]
+    assert head.header is not None
+    if head.number <= record.first_segment or (not head.header.prev_number and (restoring or not record.first_segment)):
+        return True
+    mapping = index.at_or_before(index.range.first)
+    if mapping is not None and lsn_file(mapping[1]) == head.number and is_block_at(disk, directory, *mapping):
+        return False
+    lost = segment_name(head.header.prev_number or record.first_segment)
+    raise Damaged(
+        f"{lost} is missing: the log was cleaned up to VLSN {record.trimmed_to} only, and begins with {head.name}",
+        file=lost,
+        vlsn=record.trimmed_to + 1,
+    )
+
+
+def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -> list[SegmentInfo]:
+    """Those of ``segments`` that are log."""
+    first = record.first_segment if record is not None else 0
+    return [segment for segment in segments if segment.number >= first]
+
+
+def finish_cleaning(
+    disk: Disk, directory: str, index: VlsnIndex, segments: Sequence[SegmentInfo], record: StateRecord | None
+) -> bool:
+    """Whether there was anything left to do of the cleaning that ``record`` tells of; ``segments`` are those kept.
+    On the store's thread, blocking; durable on return."""
+    if record is None or not record.first_segment:
+        return False
+    due = not index.range.empty and index.range.first <= record.trimmed_to
+    if due:
+        ends = {segment.number: segment.live_end or segment.size for segment in segments}
+        index.truncate_head(*first_block(disk, directory, ends))
+    groups = leftovers(disk, directory, record.first_segment)
+    for names in groups:
+        remove(disk, directory, names)
+    return due or bool(groups)
+
+
+def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vlsn, Lsn]:
+    """First VLSN and LSN of the first visible block of the segments in ``ends`` (number → where its log ends,
+    ascending).  Raises ``Damaged`` when it cannot be read, or there is none."""
+    for number, end in ends.items():
+        segment = SegmentFile(disk, directory, number)
+        try:
+            at = FIRST_FRAME
+            while at < end:
+                buf, found = segment.window(at, end, WINDOW_BYTES_MIN)
+                if not len(found):
+                    raise Damaged(f"{segment.name} at {at}: no whole frame", file=segment.name, offset=at)
+                visible = found.visible()
+                first = scan.Walk(visible.offsets[:1], visible.headers[:1], found.end, found.reason)
+                if scan.check_crcs(buf, at, first) is not None:
+                    raise Damaged(f"{segment.name}: its first block is damaged", file=segment.name, offset=at)
+                if len(first):
+                    head = scan.block_headers(buf, at, first.offsets)[0]
+                    return Vlsn(int(head["first_vlsn"])), lsn(number, int(first.offsets[0]))
+                at = found.end
+        finally:
+            segment.close()
+    raise Damaged("none of the segments that are to stay holds a visible block")
+
+
+def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
+    """The names of all files of segments before ``first_number``, a list a segment, the oldest first."""
+    found: dict[int, list[str]] = {}
+    for name in disk.list(directory):
+        match = _FILES.match(name)
+        if match is not None and int(match[1]) < first_number:
+            found.setdefault(int(match[1]), []).append(name)
+    return [sorted(found[number], key=lambda name: name.endswith(".vlog")) for number in sorted(found)]
+
+
+def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
+    """One segment's files; durable on return, so that no later segment goes before it.  Harmless when done again."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            disk.remove(f"{directory}/{name}")
+    disk.sync_directory(directory)
+
+
+class Removal:
+    """The files of all segments before ``first_number``, one segment a call; called again after a failure it goes on
+    where that was.  On the keeper's thread."""
+
+    def __init__(self, disk: Disk, directory: str, first_number: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._first_number = first_number
+        self._groups: deque[list[str]] | None = None
+
+    def __call__(self) -> bool:
+        """Whether nothing is left."""
+        if self._groups is None:
+            self._groups = deque(leftovers(self._disk, self._directory, self._first_number))
+        elif self._groups:
+            remove(self._disk, self._directory, self._groups[0])
+            self._groups.popleft()
+        return not self._groups

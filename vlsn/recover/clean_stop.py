@@ -1,0 +1,63 @@
+"""The tail of a log that was stopped cleanly: the next frames go on in the same segment.
+
+After anything else a new segment is begun: what a crash has left behind the log's end is never written over.
+"""
+
+from __future__ import annotations
+
+from vlsn.format import scan
+from vlsn.format.block import decode_header as decode_block
+from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind, decode_header
+from vlsn.format.records import CheckpointEnd
+from vlsn.format.segment import FIRST_FRAME, SegmentState
+from vlsn.recover.torn_tail import Found
+from vlsn.seams import Disk, File
+from vlsn.segments.current_segment import PAGE_BYTES, Frame, Tail
+from vlsn.segments.directory import SegmentInfo
+
+
+def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
+    """The tail of the log's last segment, None where its last frame is not the CHECKPOINT_END of a clean stop."""
+    header = segment.header
+    assert header is not None and segment.number == found.number
+    if found.cut is not None or found.last_kind != FrameKind.CHECKPOINT_END or header.state is not SegmentState.ACTIVE:
+        return None
+    at, _, payload = found.records[-1]
+    if not CheckpointEnd.decode(payload).clean:
+        return None
+    assert at == found.last_frame
+    file = disk.open(segment.path, write=True)
+    frames = _last_page(file, found, header.salt)
+    if frames is None:
+        file.close()
+        return None
+    tail = Tail(header, file, offset=found.end, synced=found.end, last_frame=at, crc=None)
+    tail.keep(frames)
+    return tail
+
+
+def _last_page(file: File, found: Found, salt: int) -> list[Frame] | None:
+    """The frames that reach into the page where the log goes on, also those before the place from which this open
+    has read; None when one of them is not right."""
+    base = found.last_page_from
+    while base > max(found.end - found.end % PAGE_BYTES, FIRST_FRAME):
+        last = decode_header(file.read(base, FRAME_BYTES), 0, offset=base, salt=salt)
+        if last is None or not 0 < last.prev <= base - FIRST_FRAME:
+            return None
+        base -= last.prev
+    buf = file.read(base, found.end - base)
+    walk = scan.walk(buf, base=base, start=base, end=found.end, salt=salt)
+    if walk.end != found.end or scan.check_crcs(buf, base, walk) is not None:
+        return None
+    frames = []
+    for offset, header in zip(walk.offsets.tolist(), walk.headers, strict=True):
+        begin = offset - base + FRAME_BYTES
+        payload = buf[begin : begin + int(header["length"])]
+        kind = FrameKind(int(header["kind"]))
+        if kind is not FrameKind.BLOCK:
+            frames.append(Frame(offset, kind, payload, 0, 0))
+        else:
+            span = decode_block(payload)
+            dropped = bool(header["flag"] == OVERMARKED)
+            frames.append(Frame(offset, kind, payload, span.first_vlsn, span.last_vlsn, dropped))
+    return frames

@@ -1,0 +1,101 @@
+"""Who the store in a directory is: its node file, and what a lost one means.
+
+    readable, its term at or above the log's      that incarnation goes on
+    missing, or neither slot readable             a new incarnation, however full the log
+    its term below that of a block in the log     an older image of the file (a vote may be forgotten): the same
+
+A new incarnation's stored term starts at the highest found in the log, cut and overmarked frames included, so
+that it never seals under a name that was used.  What could not be used is kept aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vlsn.errors import Damaged, WrongDirectory
+from vlsn.format import scan
+from vlsn.format.frame import FrameKind
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.recover.torn_tail import block_names
+from vlsn.seams import Disk, Seams
+from vlsn.segments.cuts import cut_bytes, free_name
+from vlsn.segments.directory import SegmentInfo
+from vlsn.segments.reader import SegmentFile
+from vlsn.segments.visible_blocks import whole_frames
+from vlsn.state import node_file
+from vlsn.state.node_file import NodeFile, NodeRecord
+
+NODE_FILE_NAME = "node.id"
+
+
+def open_node_file(seams: Seams, directory: str, notes: list[str]) -> NodeFile | None:
+    """The node file, read from the medium, or None when it is lost: then ``new_identity`` makes another."""
+    path = f"{directory}/{NODE_FILE_NAME}"
+    try:
+        return NodeFile.open(seams.disk, path)
+    except FileNotFoundError:
+        return None
+    except Damaged:
+        notes.append("neither slot of the node file could be read: this store is a new incarnation")
+        _set_aside(seams, directory, path, ".damaged")
+        return None
+
+
+def check_identity(node_file: NodeFile | None, directory: str, *, group: str, node: str) -> None:
+    """Raises ``WrongDirectory`` when the file names somebody else."""
+    if node_file is None:
+        return
+    record = node_file.record
+    if record.group != group or record.node != node:
+        raise WrongDirectory(
+            f"{directory} belongs to node {record.node} of group {record.group}, not to {node} of {group}"
+        )
+
+
+def drop_old_image(
+    seams: Seams, directory: str, node_file: NodeFile, known_term: int, notes: list[str]
+) -> NodeFile | None:
+    """None, the file set aside, when it is older than its log: a block is written only in a term that was stored
+    and synced before."""
+    term = node_file.record.term
+    if term >= known_term:
+        return node_file
+    notes.append(
+        f"the node file is of term {term}, but the log has blocks of term {known_term}: an older image of it came "
+        "back, and this store is a new incarnation"
+    )
+    node_file.close()
+    _set_aside(seams, directory, f"{directory}/{NODE_FILE_NAME}", ".old")
+    return None
+
+
+def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) -> int:
+    """Of all whole frames, visible or overmarked, and of the block headers in what was cut and kept aside.  By
+    windows, at the speed of the disk."""
+    highest = 0
+    for info in segments:
+        if not info.active:
+            continue
+        segment = SegmentFile(disk, directory, info.number)
+        try:
+            for buf, base, found in whole_frames(segment, FIRST_FRAME, info.size):
+                blocks = found.offsets[found.headers["kind"] == FrameKind.BLOCK]
+                terms = scan.block_headers(buf, base, blocks)["term"]
+                highest = max(highest, int(terms.max()) if len(terms) else 0)
+        finally:
+            segment.close()
+    for _, data in cut_bytes(disk, directory):
+        highest = max([highest, *(name.term for name in block_names(data))])
+    return highest
+
+
+def new_identity(seams: Seams, directory: str, *, group: str, node: str, term: int) -> NodeFile:
+    """A new incarnation, durable on return."""
+    incarnation = seams.random.u64() or 1
+    fresh = NodeRecord(group=group, node=node, incarnation=incarnation, term=term)
+    return node_file.create(seams.disk, f"{directory}/{NODE_FILE_NAME}", fresh)
+
+
+def _set_aside(seams: Seams, directory: str, path: str, suffix: str) -> None:
+    seams.disk.rename(path, free_name(seams.disk, path + suffix))
+    seams.disk.sync_directory(directory)

@@ -1,0 +1,138 @@
+"""The reading of a log at an open: every segment from a place on, examined, and what is none of it.  Changes nothing.
+
+What is read was synced before, and dropped from the page cache: what a process before this one wrote and did not
+live to sync, or failed to, is either on the medium or not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from vlsn.errors import Damaged, WrongDirectory
+from vlsn.format.segment import FIRST_FRAME, segment_name
+from vlsn.ids import Lsn, Vlsn, lsn_file, lsn_offset
+from vlsn.recover.read_blocks import Blocks, gather
+from vlsn.recover.torn_tail import Cut, Found, examine, sync_and_forget, untaken
+from vlsn.seams import Disk
+from vlsn.segments.directory import SegmentInfo, check_size, segment_numbers, survey
+
+
+@dataclass(slots=True)
+class LogRead:
+    """What one reading of the segments has found."""
+
+    segments: list[SegmentInfo]
+    """All of them that are log, as their headers are on the medium."""
+    found: list[Found]
+    blocks: Blocks
+    untaken: list[tuple[SegmentInfo, Cut]]
+    """Segments whose first group was never synced."""
+    unused: list[SegmentInfo]
+    """Standbys that were never taken."""
+
+    @property
+    def active(self) -> list[SegmentInfo]:
+        return [segment for segment in self.segments if segment.active]
+
+    @property
+    def cut(self) -> Cut | None:
+        return self.found[-1].cut if self.found else None
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """In log order."""
+        return ([self.cut] if self.cut is not None else []) + [cut for _, cut in self.untaken]
+
+
+def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
+    """The last VLSN before ``scan_from``, where the checkpoint at ``checkpoint_last`` says that reading may begin.
+
+    A replacement may have left that place: the reading then begins where the next segment does, whose header says what
+    lies before it."""
+    for segment, behind in pairwise(log.active):
+        if segment.number == lsn_file(scan_from) and segment.live_end is not None and behind.header is not None:
+            left = lsn_offset(scan_from) > segment.live_end
+            return Vlsn(min(checkpoint_last, behind.header.prev_last_vlsn)) if left else checkpoint_last
+    return checkpoint_last
+
+
+def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
+    """The log goes on to ``stated_last``, which was synced and durable; ``before``: the last VLSN before what was read.
+
+    What a replacement wrote again is known to have been synced by no frame behind it, only by this.  Raises
+    ``Damaged``."""
+    last = max(before, log.blocks.highest_vlsn)
+    if last < stated_last and log.active:
+        end = log.found[-1].end if log.found else FIRST_FRAME
+        name = log.active[-1].name
+        raise Damaged(
+            f"{name} is damaged at offset {end}: the log had been synced up to VLSN {stated_last}, and ends at {last}",
+            file=name,
+            offset=end,
+            vlsn=last + 1,
+        )
+
+
+def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, stated: Sequence[Lsn]) -> LogRead:
+    """Reads from ``scan_from`` on (0: all).  Segments before ``first_segment`` are no log any more; ``stated`` are
+    the ends that ``state`` says were synced.  Raises ``Damaged``."""
+    first = max(lsn_file(scan_from), first_segment)
+    sync_and_forget(disk, directory, [name for number, name in segment_numbers(disk, directory) if number >= first])
+    segments = [segment for segment in survey(disk, directory) if segment.number >= first_segment]
+    active = [segment for segment in segments if segment.active]
+    check_chain(active)
+    check_stated(active, stated)
+    check_size(active)
+    last = active[-1].number if active else 0
+    unused: list[SegmentInfo] = []
+    unsynced: list[tuple[SegmentInfo, Cut]] = []
+    for segment in segments:
+        if segment.active:
+            continue
+        if segment.header is None and segment.number < last:
+            raise Damaged(f"{segment.name}: its header is damaged ({segment.fault})", file=segment.name, offset=0)
+        cut = untaken(disk, segment, stated=stated)
+        if cut is None:
+            unused.append(segment)
+        else:
+            unsynced.append((segment, cut))
+    found = []
+    for segment in active:
+        if segment.number >= first:
+            start = lsn_offset(scan_from) if segment.number == lsn_file(scan_from) else FIRST_FRAME
+            if segment.live_end is not None:
+                start = min(start, segment.live_end)  # past it: what lay there was written again in the next one
+            found.append(examine(disk, segment, start=start, last=segment.number == last, stated=stated))
+    return LogRead(segments, found, gather(found), unsynced, unused)
+
+
+def check_owner(segments: Sequence[SegmentInfo], directory: str, group: str, node: str) -> None:
+    for segment in segments:
+        header = segment.header
+        if header is not None and (header.group != group or header.node != node):
+            raise WrongDirectory(
+                f"{segment.path} belongs to node {header.node} of group {header.group}, not to {node} of {group}"
+            )
+
+
+def check_chain(active: Sequence[SegmentInfo]) -> None:
+    for before, after in pairwise(active):
+        assert after.header is not None
+        if after.header.prev_number != before.number:
+            raise Damaged(
+                f"{after.name} follows on segment {after.header.prev_number}, but the one before it is {before.name}",
+                file=after.name,
+            )
+
+
+def check_stated(active: Sequence[SegmentInfo], stated: Sequence[Lsn]) -> None:
+    """What had been synced is there: the segments behind the last one too."""
+    last = active[-1].number if active else 0
+    for at in stated:
+        if lsn_file(at) > last:
+            name = segment_name(lsn_file(at))
+            raise Damaged(
+                f"{name} is gone, or its header is: the log had been synced up to {lsn_offset(at)} in it", file=name
+            )

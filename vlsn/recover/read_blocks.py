@@ -1,0 +1,167 @@
+"""The blocks that an open has read, and which of them are visible.
+
+The rollback records are the truth: the frames from a ROLLBACK_START's first LSN to before its end LSN, and before
+itself (``rollback_periods``), are abandoned.  A flag that none of them explains is damage; one that is missing is set
+again.  Visible blocks must follow on exactly, and terms never fall.
+
+    LSN   100  200  300  400 START(200–301)  500  600
+    VLSN    1    2    3                        2    3
+    flag         ✗                                       300 is due its flag; visible are 100, 500, 600
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.errors import BadBody, Damaged
+from vlsn.format import rollback_periods
+from vlsn.format.frame import FrameKind
+from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
+from vlsn.format.segment import segment_name
+from vlsn.ids import Lsn, Vlsn, lsn, lsn_file, lsn_offset
+from vlsn.recover.stored_index import Reread, log_base
+from vlsn.recover.torn_tail import Found
+from vlsn.segments.visible_blocks import Columns
+
+Column = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Blocks:
+    """All blocks that were read, by column, in log order."""
+
+    firsts: Column
+    lasts: Column
+    terms: Column
+    dtvlsns: Column
+    lsns: Column
+    produced: Mask
+    """With producers."""
+    marked: Mask
+    """Overmarked on the medium."""
+    abandoned: Mask
+    """Named by a rollback record; the others are visible."""
+    rollbacks: list[tuple[Lsn, RollbackStart]]
+    unfinished: list[RollbackStart]
+    """Those without a ROLLBACK_END."""
+    checkpoint_starts: list[CheckpointStart]
+    checkpoint_ends: list[tuple[Lsn, CheckpointEnd]]
+    others: dict[Lsn, bytes]
+    """By LSN the blocks that may hold GROUP entries."""
+
+    @property
+    def visible(self) -> Mask:
+        return ~self.abandoned
+
+    @property
+    def highest_term(self) -> int:
+        """Abandoned ones included."""
+        return int(self.terms.max()) if len(self.terms) else 0
+
+    @property
+    def highest_vlsn(self) -> int:
+        return int(self.lasts.max()) if len(self.lasts) else 0
+
+    def due_flags(self) -> list[Lsn]:
+        """Abandoned, but not overmarked yet."""
+        return [Lsn(at) for at in self.lsns[self.abandoned & ~self.marked].tolist()]
+
+    def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
+        """The visible blocks for the index; ``scan_from`` is where this reading began, ``checkpoint_last`` the last
+        VLSN that the pointer to that place is of (its CHECKPOINT_START may lie in what a replacement left dead)."""
+        visible = self.visible
+        columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns)))
+        matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]
+        if self.checkpoint_starts:
+            checkpoint_last = Vlsn(self.checkpoint_starts[0].last_vlsn)
+        return Reread(scan_from, log_base(columns, matchpoints, checkpoint_last), columns)
+
+
+def gather(found: Sequence[Found]) -> Blocks:
+    """Raises ``Damaged`` for a record that cannot be read, a flag without a record, or blocks out of order."""
+
+    def column(parts: list[Column]) -> Column:
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    lsns = [(np.int64(each.number) << np.int64(32)) | each.offsets for each in found]
+    marks = [each.marked for each in found]
+    produced = [each.produced for each in found]
+    firsts = column([each.firsts for each in found])
+    blocks = Blocks(
+        firsts=firsts,
+        lasts=column([each.lasts for each in found]),
+        terms=column([each.terms for each in found]),
+        dtvlsns=column([each.dtvlsns for each in found]),
+        lsns=np.concatenate(lsns) if lsns else np.zeros(0, dtype=np.int64),
+        produced=np.concatenate(produced) if produced else np.zeros(0, dtype=np.bool_),
+        marked=np.concatenate(marks) if marks else np.zeros(0, dtype=np.bool_),
+        abandoned=np.zeros(len(firsts), dtype=np.bool_),
+        rollbacks=[],
+        unfinished=[],
+        checkpoint_starts=[],
+        checkpoint_ends=[],
+        others={lsn(each.number, at): data for each in found for at, data in each.others.items()},
+    )
+    _apply_records(blocks, found)
+    _check_flags(blocks)
+    _check_order(blocks)
+    return blocks
+
+
+def _apply_records(blocks: Blocks, found: Sequence[Found]) -> None:
+    starts: dict[int, RollbackStart] = {}
+    for each in found:
+        for offset, kind, payload in each.records:
+            at = lsn(each.number, offset)
+            try:
+                if kind is FrameKind.ROLLBACK_START:
+                    starts[at] = RollbackStart.decode(payload)
+                    blocks.rollbacks.append((at, starts[at]))
+                elif kind is FrameKind.ROLLBACK_END:
+                    starts.pop(RollbackEnd.decode(payload).start_lsn, None)
+                elif kind is FrameKind.CHECKPOINT_START:
+                    blocks.checkpoint_starts.append(CheckpointStart.decode(payload))
+                elif kind is FrameKind.CHECKPOINT_END:
+                    blocks.checkpoint_ends.append((at, CheckpointEnd.decode(payload)))
+            except BadBody as error:
+                raise Damaged(f"{_place(at)}: {error}", file=segment_name(each.number), offset=offset) from error
+    for started in blocks.rollbacks:
+        blocks.abandoned |= rollback_periods.inside(blocks.lsns, *started)
+    blocks.unfinished = list(starts.values())
+
+
+def _check_flags(blocks: Blocks) -> None:
+    strange = blocks.marked & ~blocks.abandoned
+    if strange.any():
+        at = Lsn(int(blocks.lsns[strange][0]))
+        raise Damaged(
+            f"a block is overmarked that no rollback record names ({_place(at)})",
+            file=segment_name(lsn_file(at)),
+            offset=lsn_offset(at),
+            vlsn=int(blocks.firsts[strange][0]),
+        )
+
+
+def _check_order(blocks: Blocks) -> None:
+    visible = blocks.visible
+    firsts, lasts, terms = blocks.firsts[visible], blocks.lasts[visible], blocks.terms[visible]
+    wrong = (firsts[1:] != lasts[:-1] + 1) | (terms[1:] < terms[:-1])
+    if wrong.any():
+        index = int(wrong.argmax()) + 1
+        at = Lsn(int(blocks.lsns[visible][index]))
+        raise Damaged(
+            f"VLSN {int(firsts[index])} of term {int(terms[index])} follows VLSN {int(lasts[index - 1])} of term "
+            f"{int(terms[index - 1])} ({_place(at)})",
+            file=segment_name(lsn_file(at)),
+            offset=lsn_offset(at),
+            vlsn=int(lasts[index - 1]) + 1,
+        )
+
+
+def _place(at: Lsn) -> str:
+    return f"{segment_name(lsn_file(at))}, offset {lsn_offset(at)}"

@@ -1,0 +1,434 @@
+"""Opening a directory: the node file, the stores, the segments from the last checkpoint on.
+
+     0  lock the directory; no file in it is of a later version                versions
+     1  open the node file, ``state`` and ``index``      identity, stores
+     2  sync every segment that may be read, and the directory; drop them from the page cache
+     3  read them: good frames, or a cut, or damage                          examine, synced
+     4  which blocks are visible; what they add up to                        visible, rebuild
+        ── until here nothing of the log was changed; damage ends the open ──
+     5  write the vote floor, then keep the cut bytes aside                  floor, cuts
+     6  set the flags that a rollback's record asks for; delete standbys that were never taken
+     7  the blocks go into the index, or it is built anew where it does not fit the log (``stored_index``)
+
+Stopped anywhere, the next open does the same again: nothing here makes the log shorter on the medium; the next
+segment's header will, by naming the end.  All of it runs on the keeper's thread, the one that may write to LMDB.
+
+Read is what lies after the last checkpoint; all of it where ``state`` cannot say which that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+
+from vlsn.errors import Damaged
+from vlsn.format.segment import segment_name
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file
+from vlsn.index.index import VlsnIndex
+from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
+from vlsn.recover.beginning import finish_cleaning, kept_segments, state_fits
+from vlsn.recover.clean_stop import resumed
+from vlsn.recover.derived import Misfit, derive_history, durable_end, logged_levels, note_producers
+from vlsn.recover.identity import (
+    NODE_FILE_NAME,
+    check_identity,
+    drop_old_image,
+    highest_term,
+    new_identity,
+    open_node_file,
+)
+from vlsn.recover.log_read import LogRead, check_last, check_owner, last_before, read_log
+from vlsn.recover.stored_index import Reread, StoredIndex
+from vlsn.recover.versions import check_segments, check_versions
+from vlsn.recover.vote_floor import floor_of, with_floor
+from vlsn.seams import DirectoryLock, Disk, Seams
+from vlsn.segments.current_segment import Tail
+from vlsn.segments.cuts import cut_name, free_name, is_kept, keep_cut
+from vlsn.segments.directory import LOCK_NAME, SegmentInfo, make_directory, survey
+from vlsn.segments.holes import give_back
+from vlsn.segments.overmarks import finish_rollback
+from vlsn.segments.restore_marker import check_no_restore
+from vlsn.segments.visible_blocks import first_damage
+from vlsn.state.history import History
+from vlsn.state.node_file import NodeFile
+from vlsn.state.state_opening import STATE_NAME, OpenState, open_state, replace_state
+from vlsn.state.state_store import Checkpoint, StateStore
+
+INDEX_NAME = "index"
+
+
+@dataclass(slots=True)
+class Recovered:
+    """An opened directory, ready for ``LocalLog``."""
+
+    directory: str
+    lock: DirectoryLock
+    latch: AbstractContextManager[object]
+    node_file: NodeFile
+    index: VlsnIndex
+    state: StateStore
+    history: History
+    checkpoint: Checkpoint | None
+    dtvlsn: Vlsn
+    tail: Tail | None
+    prev_number: int
+    prev_end: int
+    next_number: int
+    ends: dict[int, int]
+    cuts: int
+    begins_after: Vlsn
+    """Of an empty log the VLSN before its first: not 0 only where a restore has just begun."""
+    cleaned: bool
+    """Segments before the first one are gone, or never were here."""
+    settled: Vlsn | None
+    """The VLSN that the state record is of; None when what entries add up to is not known from the log's first
+    VLSN on (``state`` was lost, and the log does not begin at 1): then the node does not clean, and does
+    not stand by a group that may still be rolled back."""
+    empty_store: bool
+    """The node file was made by this open: a new incarnation."""
+    notes: list[str] = field(default_factory=list)
+    """What was out of the ordinary, for the node's log."""
+
+    @property
+    def last_vlsn(self) -> Vlsn:
+        """What the next block follows on."""
+        return Vlsn(self.index.range.last or self.begins_after)
+
+
+def recover(
+    directory: str,
+    seams: Seams,
+    *,
+    group: str,
+    node: str,
+    segment_bytes: int,
+    index_map_bytes: int = INDEX_MAP_BYTES,
+    state_map_bytes: int = STATE_MAP_BYTES,
+    restoring: bool = False,
+) -> Recovered:
+    """Opens (or founds) the directory of ``node`` of ``group``.  Raises ``LogInUse``, ``WrongDirectory``,
+    ``WrongVersion`` (nothing was changed), ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked
+    then.  ``Restoring`` while a network restore is not over there, which alone opens it ``restoring``."""
+    opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring)
+    try:
+        return opening.run()
+    except BaseException:
+        opening.close()
+        raise
+
+
+class _Opening:
+    """One open, step by step; ``close`` gives back what it holds when it fails."""
+
+    _node_file: NodeFile | None
+    _state: OpenState
+    _index: StoredIndex
+    _scan_from: Lsn
+    """0: the whole log is read."""
+    _log: LogRead
+    _blocks: Reread
+    _history: History
+
+    def __init__(
+        self,
+        directory: str,
+        seams: Seams,
+        group: str,
+        node: str,
+        index_map_bytes: int,
+        state_map_bytes: int,
+        restoring: bool,
+    ) -> None:
+        self._directory = directory
+        self._restoring = restoring
+        self._seams = seams
+        self._disk: Disk = seams.disk
+        self._group, self._node = group, node
+        self._index_map_bytes, self._state_map_bytes = index_map_bytes, state_map_bytes
+        self._latch = seams.threads.latch()
+        self._notes: list[str] = []
+        self._closers: list[Callable[[], None]] = []
+
+    def close(self) -> None:
+        for close in reversed(self._closers):
+            close()
+
+    def run(self) -> Recovered:
+        make_directory(self._disk, self._directory)
+        lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
+        self._closers.append(lock.release)
+        check_versions(self._disk, self._directory, self._seams.levels)
+        if not self._restoring:
+            check_no_restore(self._disk, self._directory)
+        segments = survey(self._disk, self._directory)
+        check_segments(segments, self._seams.levels)
+        check_owner(segments, self._directory, self._group, self._node)
+        self._open_stores()
+        next_number = max([0, self._first_segment - 1, *(segment.number for segment in segments)]) + 1
+        self._use_state(segments)
+        self._scan_from = self._state.checkpoint.scan_lsn if self._state.checkpoint is not None else NULL_LSN
+        self._read()
+        self._derive()
+        self._check_record()
+        self._check_age_of_node_file()
+        # Until here nothing of the log was changed.
+        empty_store = self._node_file is None
+        node_file = self._node_file or self._new_identity()
+        self._promise_level(node_file)
+        self._leave_out(node_file)
+        self._finish_rollbacks()
+        self._remove_unused()
+        index = self._fit_index(node_file)
+        return self._recovered(lock, node_file, index, next_number, empty_store)
+
+    # What there is besides the segments.
+
+    def _open_stores(self) -> None:
+        seams, directory, notes = self._seams, self._directory, self._notes
+        self._node_file = open_node_file(seams, directory, notes)
+        self._closers.append(lambda: self._node_file.close() if self._node_file is not None else None)
+        check_identity(self._node_file, directory, group=self._group, node=self._node)
+        self._state = open_state(seams, directory, self._state_map_bytes, notes)
+        self._closers.append(lambda: self._state.store.close())
+        path = f"{directory}/{INDEX_NAME}"
+        self._index = StoredIndex(seams.stores, path, self._index_map_bytes, self._latch, notes)
+        self._closers.append(lambda: self._index.index.close())
+
+    def _use_state(self, segments: Sequence[SegmentInfo]) -> None:
+        """Replaces ``state`` when it is from before a cleaning.  Raises ``Damaged`` when a segment was lost that it
+        points at."""
+        state = self._state
+        active = [segment for segment in segments if segment.active]
+        index = self._index.index
+        if not state_fits(self._disk, self._directory, active, index, state.record, restoring=self._restoring):
+            self._drop_state("is from before a cleaning of this log")
+            return
+        kept = {segment.number for segment in kept_segments(active, state.record)}
+        places = [state.checkpoint.scan_lsn, state.checkpoint.end_lsn] if state.checkpoint is not None else []
+        if any(at and lsn_file(at) not in kept for at in places):
+            raise Damaged(f"{self._directory}: the checkpoint points at a segment that is gone", file=STATE_NAME)
+
+    def _drop_state(self, why: str) -> None:
+        self._state = replace_state(
+            self._seams, self._directory, self._state_map_bytes, self._notes, old=self._state, why=why
+        )
+
+    def _indexed_first(self) -> int:
+        """The VLSN that the log begins with, as the index that was stored for it says; 0 where that says nothing."""
+        index = self._index.index
+        ours = self._node_file is None or index.owner == self._node_file.record.incarnation
+        return int(index.range.first) if self._index.loaded is not None and ours else 0
+
+    @property
+    def _first_segment(self) -> int:
+        """The segment that the log begins in; 0 for all there are."""
+        return self._state.record.first_segment if self._state.record is not None else 0
+
+    @property
+    def _trimmed_to(self) -> Vlsn:
+        return self._state.record.trimmed_to if self._state.record is not None else NULL_VLSN
+
+    # The log, as it is on the medium.
+
+    def _read(self) -> None:
+        """Raises ``Damaged``."""
+        stated = self._state.stated
+        self._log = read_log(
+            self._disk,
+            self._directory,
+            scan_from=self._scan_from,
+            first_segment=self._first_segment,
+            stated=stated,
+        )
+        self._check_level()
+        check_owner(self._log.segments, self._directory, self._group, self._node)
+        checkpoint = self._state.checkpoint if self._scan_from else None
+        last = self._trimmed_to
+        if checkpoint is not None:
+            last = last_before(self._log, self._scan_from, checkpoint.last_vlsn)
+        check_last(self._log, last, self._state.stated_last)
+        self._blocks = self._log.blocks.reread(self._scan_from, last)
+
+    def _check_age_of_node_file(self) -> None:
+        if self._node_file is None:
+            return
+        known_term = max(self._log.blocks.highest_term, self._state.last_term)
+        self._node_file = drop_old_image(self._seams, self._directory, self._node_file, known_term, self._notes)
+
+    def _check_level(self) -> None:
+        """Raises ``WrongVersion``: nothing was changed yet."""
+        record = self._state.record
+        logged = logged_levels(self._log.blocks) or [(NULL_VLSN, record.level if record is not None else 1)]
+        if self._log.active:
+            self._seams.levels.check_log(logged[-1][1], self._directory)
+
+    def _derive(self) -> None:
+        """What entries add up to.  A state record that does not go on into the log is of no use."""
+        try:
+            self._history = derive_history(self._state.record, self._log.blocks, self._blocks.last)
+        except Misfit as error:
+            self._derive_anew(f"does not fit the log ({error})")
+        note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
+
+    def _derive_anew(self, why: str) -> None:
+        """From the log alone."""
+        self._drop_state(why)
+        if self._scan_from:
+            self._scan_from = NULL_LSN
+            self._read()
+        self._history = derive_history(None, self._log.blocks, self._blocks.last)
+
+    def _check_record(self) -> None:
+        """A state record below the log's level was written by a binary that did not know what else was to be kept: it
+        is made again from the log.  Raises ``Damaged`` where that was cleaned, for a restore."""
+        record = self._state.record
+        if record is None:
+            return
+        active = self._log.active
+        known = [segment.header.level for segment in active if segment.header is not None]
+        known += [level for vlsn, level in logged_levels(self._log.blocks) if vlsn <= record.vlsn]
+        level = max(known, default=0)
+        if self._history.level >= level:
+            return
+        why = f"is of level {record.level}, the log of level {level}"
+        head = active[0].header if active else None
+        if record.first_segment or (head is not None and head.prev_number):
+            raise Damaged(f"{self._directory}: the state record {why}, and the log was cleaned", file=STATE_NAME)
+        self._derive_anew(why)
+        note_producers(self._disk, self._directory, None, self._log.blocks, self._history)
+
+    # What this open changes.
+
+    def _promise_level(self, node_file: NodeFile) -> None:
+        """Before anything is acknowledged on this log."""
+        level = self._history.level
+        if level > node_file.record.level:
+            node_file.replace(replace(node_file.record, level=level))
+
+    def _new_identity(self) -> NodeFile:
+        left_out = [name.term for cut in self._log.cuts for name in cut.names]
+        found = highest_term(self._disk, self._directory, self._log.segments)
+        term = max([self._state.last_term, found, *left_out])
+        self._node_file = made = new_identity(
+            self._seams, self._directory, group=self._group, node=self._node, term=term
+        )
+        return made
+
+    def _leave_out(self, node_file: NodeFile) -> None:
+        """Floor first: what is left out may have been acknowledged, and then rotted.  Bytes that are kept aside already
+        have had theirs, which a person may have lifted since."""
+        log = self._log
+        for cut in log.cuts:
+            if cut is log.cut and is_kept(self._disk, self._directory, cut.number, cut.offset, cut.data):
+                continue
+            record = node_file.record
+            floor = floor_of(
+                cut.names,
+                size=len(cut.data),
+                stored_term=record.term,
+                last_term=log.blocks.highest_term,
+                last_vlsn=max(self._blocks.last, log.blocks.highest_vlsn),
+                state_lost=self._state.lost,
+            )
+            raised = with_floor(record, floor, last_visible=self._blocks.last)
+            if raised is not record:
+                node_file.replace(raised)
+        if log.cut is not None:
+            cut = log.cut
+            kept = keep_cut(self._disk, self._directory, cut.number, cut.offset, cut.data)
+            if kept is not None:
+                what = f"cut {len(cut.data)} unsynced bytes of {segment_name(cut.number)} at {cut.offset}"
+                self._notes.append(f"{what}, kept as {kept}")
+        for segment, cut in log.untaken:
+            self._notes.append(f"{segment.name} was taken but never synced: its frames are kept aside")
+            name = free_name(self._disk, f"{self._directory}/{cut_name(cut.number, cut.offset)}")
+            self._disk.rename(segment.path, name)
+            self._disk.sync_directory(self._directory)
+            with suppress(OSError):  # a file system that cannot has it all
+                give_back(self._disk, name, cut.offset + len(cut.data))
+
+    def _finish_rollbacks(self) -> None:
+        for rollback in self._log.blocks.unfinished:
+            self._notes.append(f"the rollback to VLSN {rollback.matchpoint} is finished")
+        due = self._log.blocks.due_flags()
+        if due:
+            finish_rollback(self._disk, self._directory, due)
+
+    def _remove_unused(self) -> None:
+        for segment in self._log.unused:
+            self._disk.remove(segment.path)
+        if self._log.unused:
+            self._disk.sync_directory(self._directory)
+
+    def _fit_index(self, node_file: NodeFile) -> VlsnIndex:
+        checkpoint, record = self._state.checkpoint, self._state.record
+        known = self._indexed_first()
+        index = self._index.fit(
+            self._disk,
+            self._directory,
+            self._log.active,
+            self._blocks,
+            pointer=checkpoint.id if checkpoint is not None else 0,
+            owner=node_file.record.incarnation,
+        )
+        if finish_cleaning(self._disk, self._directory, index, self._log.active, record):
+            self._notes.append(f"the cleaning up to VLSN {index.range.first - 1} is finished")
+        self._check_head(index, record.trimmed_to + 1 if record is not None else known)
+        return index
+
+    def _check_head(self, index: VlsnIndex, known: int) -> None:
+        """Rot at the log's first block must not pass for a cleaning.  ``known`` is the VLSN that the log begins with,
+        by the state record, which decides every cleaning; without one as the index that was stored had it, or 0."""
+        begins = index.range.first
+        if begins > 1 and not known:
+            self._notes.append(f"the log begins at VLSN {begins}; whether it was cleaned up to there is not known")
+        elif begins > max(known, 1):
+            mapping, lost = index.at_or_before(begins), max(known, 1)
+            what = f"the log begins at VLSN {begins}; from {lost} on it was not cleaned"
+            end = mapping[1] if mapping is not None else NULL_LSN
+            damage = first_damage(
+                self._disk, self._directory, self._log.active, start=NULL_LSN, end=end, what=what, vlsn=lost
+            )
+            raise damage or Damaged(what, vlsn=lost)
+
+    # What comes out of it.
+
+    def _recovered(
+        self, lock: DirectoryLock, node_file: NodeFile, index: VlsnIndex, next_number: int, empty_store: bool
+    ) -> Recovered:
+        log, state = self._log, self._state
+        last = log.found[-1] if log.found else None
+        self._history.truncate_head(index.range.first)
+        ends = {segment.number: segment.live_end for segment in log.active if segment.live_end is not None}
+        if last is not None:
+            ends[last.number] = last.end
+        settled = state.record.vlsn if state.record is not None else None
+        if settled is None and index.range.first <= 1:
+            settled = NULL_VLSN
+        return Recovered(
+            directory=self._directory,
+            lock=lock,
+            latch=self._latch,
+            node_file=node_file,
+            index=index,
+            state=state.store,
+            history=self._history,
+            checkpoint=state.checkpoint,
+            dtvlsn=durable_end(log.blocks, stated=state.dtvlsn, last_visible=self._blocks.last),
+            tail=resumed(self._disk, log.active[-1], last) if last is not None else None,
+            prev_number=last.number if last is not None else 0,
+            prev_end=last.end if last is not None else 0,
+            next_number=next_number,
+            ends=ends,
+            cuts=len(log.cuts),
+            begins_after=self._trimmed_to if index.range.empty else NULL_VLSN,
+            cleaned=self._trimmed_to > 0
+            or any(segment.header is not None and segment.header.prev_number for segment in log.active[:1]),
+            settled=settled,
+            empty_store=empty_store,
+            notes=self._notes,
+        )
+
+
+__all__ = ["INDEX_NAME", "NODE_FILE_NAME", "STATE_NAME", "Recovered", "recover"]

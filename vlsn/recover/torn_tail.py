@@ -1,0 +1,219 @@
+"""The examination of segments at an open: which frames are the log, and where a cut or damage is.
+
+Whole frames that follow one another from the start are the log; where they end, ``synced.ending`` says what that
+place is.  Later frames are looked for at every 8 bytes, whatever the bad frame's length says; zeros with such a
+frame behind them are a bad frame.  Before anything is read here it was synced and dropped from the page cache,
+so what reads back is what the medium has.
+
+One segment is in memory at a time, once, and of it the columns and what is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.errors import BadBody, Damaged
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, KIND_COLUMN, VERSION, EntryKind, decode_header
+from vlsn.format.columns import PRODUCERS
+from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.format.scan import Offsets
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.ids import Lsn, lsn, lsn_file
+from vlsn.limits import MIB
+from vlsn.recover.vote_floor import BlockName
+from vlsn.seams import Buffer, Disk
+from vlsn.segments.current_segment import PAGE_BYTES
+from vlsn.segments.directory import SegmentInfo
+from vlsn.segments.log_end import Ending, ending, synced_end
+
+USED_BYTES = MIB
+
+
+@dataclass(slots=True)
+class Found:
+    """The log's frames in one segment, from where it was read on, by column."""
+
+    number: int
+    end: int
+    """Where its good frames end: the live end, or the cut."""
+    last_frame: int
+    """Offset of the last of them, 0 when there is none."""
+    last_kind: int
+    last_page_from: int
+    """Offset of the first frame that reaches into the page in which they end."""
+    offsets: Offsets
+    """Of the BLOCK frames; of each block then first and last VLSN, term and DTVLSN."""
+    firsts: Offsets
+    lasts: Offsets
+    terms: Offsets
+    dtvlsns: Offsets
+    marked: npt.NDArray[np.bool_]
+    """Which of them are overmarked."""
+    produced: npt.NDArray[np.bool_]
+    """Which of them have producers."""
+    records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
+    """Offset, kind and payload of the local records."""
+    others: dict[int, bytes] = field(default_factory=dict)
+    """By offset the blocks that may hold GROUP or COMMIT entries, whole."""
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An unsynced tail: bytes from ``offset`` that are not the log, zeros at their end left away, and the block
+    headers in them that can be read (``floor``), in order."""
+
+    number: int
+    offset: int
+    data: bytes
+    names: list[BlockName]
+
+
+def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
+    """What the page cache knows of these files goes to the medium, and out of the cache."""
+    for name in names:
+        file = disk.open(f"{directory}/{name}", write=True)
+        try:
+            file.sync()
+            file.drop_cache()
+        finally:
+            file.close()
+    disk.sync_directory(directory)
+
+
+def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated: Sequence[Lsn]) -> Found:
+    """Reads one ACTIVE segment from ``start`` (a frame's offset) on.  ``last``: no ACTIVE segment follows.
+    ``stated`` are the ends that ``state`` says were synced.  Raises ``Damaged``, ``WrongVersion``."""
+    header = segment.header
+    assert header is not None
+    limit = segment.size if last else segment.live_end or segment.size
+    buf = _read(disk, segment, start, limit)
+    walk = scan.walk(buf, base=start, start=start, end=start + len(buf), salt=header.salt)
+    bad = scan.check_crcs(buf, start, walk)
+    if bad is not None:
+        walk = walk.before(bad)
+    scan.check_kind(buf, start, walk.end, header.salt, segment.path)
+    found = _columns(buf, start, segment, walk)
+    if not last and walk.end == limit:
+        return found
+    rest = memoryview(buf)[walk.end - start :]
+    synced = synced_end(
+        segment.number,
+        walk.end,
+        frames_behind=_synced_behind(buf, start, walk.end, header.salt),
+        next_header=0 if last else limit,
+        stated=stated,
+    )
+    match ending(walk.end, synced=synced, zeros=not np.frombuffer(rest, dtype=np.uint8).any()):
+        case Ending.DAMAGE:
+            raise Damaged(
+                f"{segment.name} is damaged at offset {walk.end}: up to {synced} it had been synced",
+                file=segment.name,
+                offset=walk.end,
+                vlsn=int(found.lasts[-1]) + 1 if len(found.lasts) else 0,
+            )
+        case Ending.TAIL:
+            found.cut = cut_of(segment.number, walk.end, rest)
+    return found
+
+
+def cut_of(number: int, offset: int, rest: memoryview) -> Cut:
+    """The cut that leaves ``rest`` out."""
+    return Cut(number, offset, bytes(rest[: _used(rest)]), block_names(rest))
+
+
+def _used(rest: memoryview) -> int:
+    """The length of ``rest`` without the zeros at its end.  By pieces: places of bytes take eight times the bytes."""
+    view = np.frombuffer(rest, dtype=np.uint8)
+    end = len(view)
+    while end:
+        start = max(0, end - USED_BYTES)
+        used = np.flatnonzero(view[start:end])
+        if len(used):
+            return start + int(used[-1]) + 1
+        end = start
+    return 0
+
+
+def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut | None:
+    """What a segment without a good ACTIVE header holds: None for an unused standby, the cut when its frames
+    were never synced.  Header and first frames go out in one sync, so a header that did not get there is damage
+    only if something says that the segment had been synced.  Raises ``Damaged``."""
+    buf = _read(disk, segment, 0, segment.size)
+    salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
+    frames = _synced_behind(buf, 0, FIRST_FRAME - 8, salt) if salt is not None else []
+    own = [at for at in stated if lsn_file(at) == segment.number or (salt is not None and at >= lsn(segment.number, 0))]
+    if synced_end(segment.number, 0, frames_behind=frames, stated=own):
+        raise Damaged(f"{segment.name}: its header is damaged ({segment.fault})", file=segment.name, offset=0)
+    return cut_of(segment.number, FIRST_FRAME, memoryview(buf)[FIRST_FRAME:]) if salt is not None else None
+
+
+def block_names(data: Buffer) -> list[BlockName]:
+    """What the block headers in ``data`` say that are readable by their own crc, at any 8-aligned place."""
+    found = []
+    view = memoryview(data)
+    # A block lies 24 bytes behind its frame's start, so it is 8-aligned too; its first byte is its version.
+    first_bytes = np.frombuffer(data, dtype=np.uint8)[::8]
+    for position in (np.flatnonzero(first_bytes == VERSION) * 8).tolist():
+        if len(data) - position < BLOCK_BYTES:
+            break
+        try:
+            header = decode_header(view, position)
+        except BadBody:
+            continue
+        end = position + header.size
+        found.append(BlockName(int(header.term), int(header.first_vlsn), int(header.last_vlsn), end))
+    return found
+
+
+def _read(disk: Disk, segment: SegmentInfo, start: int, end: int) -> bytes:
+    file = disk.open(segment.path)
+    try:
+        return file.read(start, max(end - start, 0))
+    finally:
+        file.close()
+
+
+def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Found:
+    kinds = walk.headers["kind"]
+    is_block = kinds == FrameKind.BLOCK
+    offsets = walk.offsets[is_block]
+    blocks = scan.block_headers(buf, base, offsets)
+    scan.check_versions(blocks, offsets, segment.path)
+    firsts = blocks["first_vlsn"].astype(np.int64)
+    in_last_page = walk.offsets[scan.frame_ends(walk.offsets, walk.headers) > walk.end - walk.end % PAGE_BYTES]
+    found = Found(
+        number=segment.number,
+        end=walk.end,
+        last_frame=int(walk.offsets[-1]) if len(walk) else 0,
+        last_kind=int(kinds[-1]) if len(walk) else 0,
+        last_page_from=int(in_last_page[0]) if len(in_last_page) else walk.end,
+        offsets=offsets,
+        firsts=firsts,
+        lasts=firsts + blocks["count"] - 1,
+        terms=blocks["term"].astype(np.int64),
+        dtvlsns=blocks["dtvlsn"].astype(np.int64),
+        marked=walk.headers["flag"][is_block] == OVERMARKED,
+        produced=blocks["flags"] & np.uint8(PRODUCERS) != 0,
+    )
+
+    def payload(index: int) -> bytes:
+        begin = int(walk.offsets[index]) - base + FRAME_BYTES
+        return buf[begin : begin + int(walk.headers["length"][index])]
+
+    for index in np.flatnonzero(~is_block).tolist():
+        found.records.append((int(walk.offsets[index]), FrameKind(int(kinds[index])), payload(index)))
+    settings = np.isin(blocks["kind"], (EntryKind.GROUP, EntryKind.COMMIT, KIND_COLUMN))
+    for index in np.flatnonzero(is_block)[settings].tolist():
+        found.others[int(walk.offsets[index])] = payload(index)
+    return found
+
+
+def _synced_behind(buf: bytes, base: int, stop: int, salt: int) -> list[int]:
+    """The ``synced`` fields of whole frames behind ``stop``: the highest of each run of them."""
+    return [int(walk.headers["synced"].max()) for walk in scan.islands(buf, base, stop + 8, salt)]

@@ -1,0 +1,63 @@
+"""The versions of a directory's files, looked at before anything in it is opened, set aside or written.
+
+A version counts only where its checksum is right: else the file is damaged, and those who read it say so.  Looked at
+here are the node file, the marker of a restore, and the first bytes of each sidecar; header pages are where segments
+are listed (``directory.survey``), frames and blocks where they are read, stores where they are opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vlsn.errors import BadBody, Damaged, WrongVersion
+from vlsn.format import sidecar
+from vlsn.format.sidecar import SIDECAR_BYTES_MAX, Sidecar
+from vlsn.levels import LEVELS, Levels, named, unread
+from vlsn.recover.identity import NODE_FILE_NAME
+from vlsn.seams import Disk
+from vlsn.segments.bad_sectors import is_unread
+from vlsn.segments.directory import SegmentInfo
+from vlsn.segments.restore_marker import MARKER_NAME, read_marker
+from vlsn.state import node_file
+
+_START_BYTES = 12
+_SIDECAR = sidecar.MAGIC + sidecar.VERSION.to_bytes(4, "little")
+
+
+def check_versions(disk: Disk, directory: str, own: Levels = LEVELS) -> None:
+    """Raises ``WrongVersion``, naming the file, and ``FileNotFoundError`` where there is no such directory."""
+    for name in disk.list(directory):
+        path = f"{directory}/{name}"
+        try:
+            if name == NODE_FILE_NAME:
+                level = node_file.read(disk, path).level
+                if not own.read(level):
+                    raise named(unread("a node file", level, own.max), path)
+            elif name == MARKER_NAME:
+                read_marker(disk, directory)
+            elif name.endswith(".vidx"):
+                _check_sidecar(disk, path)
+        except (Damaged, BadBody, FileNotFoundError):
+            continue  # damage is named by who reads the file; what is gone, a running node has removed
+        except OSError as error:
+            if not is_unread(error):
+                raise
+
+
+def check_segments(segments: Sequence[SegmentInfo], own: Levels) -> None:
+    """That ``own`` reads them all.  Raises ``WrongVersion``."""
+    for segment in segments:
+        if segment.header is not None and not own.read(segment.header.level):
+            raise named(unread("a segment", segment.header.level, own.max), segment.path)
+
+
+def _check_sidecar(disk: Disk, path: str) -> None:
+    """Of one of this version its first bytes are all that is read."""
+    file = disk.open(path)
+    try:
+        if file.read(0, _START_BYTES) != _SIDECAR:
+            Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX + 1)))
+    except WrongVersion as error:
+        raise named(error, path) from None
+    finally:
+        file.close()

@@ -1,0 +1,1 @@
+"""Damaged blocks mended in place, and logs restored from another node."""

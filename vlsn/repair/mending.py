@@ -1,0 +1,450 @@
+"""The mending of damaged blocks in place: where the damage is, and the segment written anew with good bytes there.
+
+    1  the damage is a run of bytes between two whole frames (or up to where the log ends):      [start, end)
+    2  peers' blocks that follow on what lies before, framed as they were, must fill it exactly; what can still be
+       read of the old frame or block header must agree with them
+    3  a copy of the segment with those frames in place, synced, its new bytes read back
+    4  the damaged bytes are kept aside; a sidecar that does not match the copy goes
+    5  the copy is renamed over the segment, the directory synced                            ◄ commit point
+
+Stopped before 5 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
+there, and the new file when it opens it again.  Only what peers can give is mended: blocks; and a checkpoint's record,
+which nothing rests on.  A rollback's record, a header page and an abandoned life are a node's own; a log without them
+is restored whole.
+
+A page that the disk does not give counts as rotten bytes: it is read around (``bad_sectors``), and the copy lies
+elsewhere.  Not so in a log that does not open: what cannot be read there is not known, and nothing is written over it.
+
+A segment is held in memory from the damage on.  Blocking, on the keeper's thread; no rollback, checkpoint or cleaning
+meanwhile, and nobody writes to the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
+from vlsn.format import block as block_format
+from vlsn.format import scan
+from vlsn.format.block import BlockHeader
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FrameHeader, FrameKind, build_header, decode_header
+from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
+from vlsn.format.scan import Stop, Walk
+from vlsn.format.segment import FIRST_FRAME, segment_name, sidecar_name
+from vlsn.format.sidecar import SIDECAR_BYTES_MAX, Sidecar
+from vlsn.ids import Vlsn, lsn_offset, padded
+from vlsn.limits import MENDED_KEPT_MAX, MIB
+from vlsn.recover.identity import NODE_FILE_NAME
+from vlsn.seams import Disk, Stores
+from vlsn.segments.cuts import free_name
+from vlsn.segments.directory import SegmentInfo, check_size, stated_synced_end, survey
+from vlsn.segments.reader import SegmentFile
+from vlsn.segments.visible_blocks import whole_frames
+from vlsn.segments.window import WINDOW_BYTES_MAX
+from vlsn.state import node_file
+from vlsn.verify.segment_chain import read_stated
+
+_RECORD_OF = {
+    FRAME_BYTES + CheckpointStart.LAYOUT.size: FrameKind.CHECKPOINT_START,
+    FRAME_BYTES + CheckpointEnd.LAYOUT.size: FrameKind.CHECKPOINT_END,
+}
+"""By their frames' sizes, which no block's and no rollback's record has."""
+COPY_SUFFIX = ".mend"
+_COPY_BYTES = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Wound:
+    """Bytes ``start`` to ``end`` (exclusive) of segment ``number`` that are no whole frames."""
+
+    number: int
+    start: int
+    end: int
+    salt: int
+    prev: int
+    """Distance back to the frame before; 0 where the wound begins the segment."""
+    synced: int
+    """Up to where the frame before says that the segment was synced: true of what follows, too."""
+    first: Vlsn
+    """The VLSN that a block there begins with, if one does."""
+    following: Vlsn
+    """The first VLSN of the next visible block of the segment, 0 when there is none."""
+    follows_on: bool
+    """Nothing between here and that block is damaged: what fills this wound ends just before it."""
+    term: int
+    """Of the blocks that were there, if the visible ones before and behind are of one term; else 0: not known."""
+    term_before: int
+    """Of the visible block before, and of the one behind; 0 where there is none in this segment."""
+    term_behind: int
+    old: FrameHeader | None
+    """The header of the frame that began there, where it can still be read."""
+    data: bytes
+    around: bool
+    """What the disk does not give of the segment is rot, here and elsewhere in it."""
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.start
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.number)
+
+
+def check_window(disk: Disk, directory: str, number: int, at: int, end: int, size: int = WINDOW_BYTES_MAX) -> int:
+    """Checks about ``size`` bytes of frames from the one at ``at`` on, never past ``end``; where to go on.  Raises
+    ``Damaged``, with the place."""
+    segment = SegmentFile(disk, directory, number, around=True)
+    try:
+        buf, found = segment.window(at, end, size)
+        bad = scan.check_crcs(buf, at, found)
+        if bad is None and len(found) and (found.reason in (Stop.END, Stop.SHORT) and found.end <= end):
+            return found.end
+        place = int(found.offsets[bad]) if bad is not None else found.end
+        raise Damaged(f"{segment.name} at {place}: no whole, right frame", file=segment.name, offset=place)
+    finally:
+        segment.close()
+
+
+def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
+    """What is read of the segment next comes from the medium.  Raises ``Damaged`` when it is no file."""
+    segment = SegmentFile(disk, directory, number, around=True)
+    try:
+        segment.file.drop_cache()
+    finally:
+        segment.close()
+
+
+def find_wound(disk: Disk, directory: str, number: int, end: int, *, around: bool = True) -> Wound | None:
+    """The first damage in a segment whose log ends at ``end``; None when every frame is whole.  ``around``: a page that
+    the disk does not give is damage, not an ``OSError``.  Raises ``Damaged`` when its header page is not."""
+    segment = SegmentFile(disk, directory, number, around=around)
+    try:
+        at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
+        while at < end:
+            buf, found = segment.window(at, end, WINDOW_BYTES_MAX)
+            bad = scan.check_crcs(buf, at, found)
+            good = found if bad is None else found.before(bad)
+            last.note(buf, at, good)
+            if bad is not None or not len(found) or found.reason in (Stop.BAD, Stop.ZEROS):
+                return _wound(segment, good.end if len(good) else at, end, last, around)
+            at = found.end
+        return None
+    finally:
+        segment.close()
+
+
+@dataclass(slots=True)
+class _Last:
+    """What lies before a place."""
+
+    next_vlsn: Vlsn
+    term: int = 0
+    offset: int = 0
+    synced: int = 0
+
+    def note(self, buf: bytes, base: int, found: Walk) -> None:
+        if not len(found):
+            return
+        self.offset = int(found.offsets[-1])
+        self.synced = int(found.headers["synced"][-1])
+        blocks = found.offsets[_visible(found)]
+        if len(blocks):
+            head = scan.block_headers(buf, base, blocks[-1:])[0]
+            self.next_vlsn = Vlsn(int(head["first_vlsn"]) + int(head["count"]))
+            self.term = int(head["term"])
+        self._note_rollback(buf, base, found)
+
+    def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
+        """What was abandoned may lie in earlier segments, and the header of this one tells where they ended before."""
+        starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
+        blocks = found.offsets[_visible(found)]
+        if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
+            return
+        at = int(starts[-1]) - base + FRAME_BYTES
+        try:
+            record = RollbackStart.decode(buf[at : at + RollbackStart.LAYOUT.size])
+        except BadBody:
+            return  # no record: its segment's verification names it
+        if self.next_vlsn != record.matchpoint + 1:
+            self.next_vlsn, self.term = Vlsn(record.matchpoint + 1), 0
+
+
+def _visible(found: Walk) -> npt.NDArray[np.bool_]:
+    visible: npt.NDArray[np.bool_] = (found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0)
+    return visible
+
+
+def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool) -> Wound:
+    salt = segment.header.salt
+    rest = segment.read(start, end - start)
+    after = scan.find_frame_after(rest, start, start + 8, salt)
+    stop = after if after is not None else end
+    following, term, follows_on = Vlsn(0), 0, False
+    if after is not None:
+        for number, walk in enumerate(scan.islands(rest, start, after, salt)):
+            blocks = walk.offsets[_visible(walk)]
+            if len(blocks):
+                head = scan.block_headers(rest, start, blocks[:1])[0]
+                following, term, follows_on = Vlsn(int(head["first_vlsn"])), int(head["term"]), number == 0
+                break
+    return Wound(
+        number=segment.number,
+        start=start,
+        end=stop,
+        salt=salt,
+        prev=start - last.offset if last.offset else 0,
+        synced=last.synced,
+        first=last.next_vlsn,
+        following=following,
+        follows_on=follows_on,
+        term=term if term == last.term else 0,
+        term_before=last.term,
+        term_behind=term,
+        old=decode_header(rest, 0, offset=start, salt=salt),
+        data=rest[: stop - start],
+        around=around,
+    )
+
+
+class Filling:
+    """The frames that fill a wound, from peers' blocks, one after the other."""
+
+    def __init__(self, wound: Wound, *, term_max: int) -> None:
+        """``term_max``: the stored term; a block of a later one was never written here."""
+        self.wound = wound
+        self._term_max = term_max
+        self.next_vlsn = wound.first
+        self._term_before = wound.term_before
+        self.frames: list[bytes] = []
+        self._at = wound.start
+        self._prev = wound.prev
+
+    @property
+    def whole(self) -> bool:
+        return self._at == self.wound.end
+
+    @property
+    def term(self) -> int:
+        """Of the block that is next, as what is left of it, or what lies around, says; 0: not known."""
+        old = self._old
+        return old.term if old is not None else self.wound.term
+
+    def add(self, block: bytes) -> None:
+        """A peer's block with ``next_vlsn`` as its first, verified.  Raises ``BadBody`` when it does not fit there,
+        ``IntegrityFault`` when what is left of the old one says otherwise."""
+        wound = self.wound
+        header = block_format.decode(block)
+        if header.first_vlsn != self.next_vlsn or len(block) != header.size:
+            raise BadBody(f"block {header.name} of {len(block)} bytes where VLSN {self.next_vlsn} begins")
+        if header.term > self._term_max:
+            raise BadBody(f"block {header.name}, but this node's stored term is {self._term_max}")
+        if not self._term_before <= header.term <= (wound.term_behind or header.term):
+            raise BadBody(
+                f"block {header.name}, but its neighbours are of terms {self._term_before} and {wound.term_behind}: "
+                "terms never fall along a log"
+            )
+        size = FRAME_BYTES + padded(len(block))
+        if self._at + size > wound.end or (wound.following and header.last_vlsn >= wound.following):
+            raise BadBody(
+                f"block {header.name} takes {size} bytes, the damage in {wound.name} {wound.end - self._at}: "
+                "more than blocks was lost there"
+            )
+        self._check_old(block)
+        if wound.follows_on and self._at + size == wound.end and header.last_vlsn + 1 != wound.following:
+            raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
+        self._place(FrameKind.BLOCK, block)
+        self._term_before = header.term
+        self.next_vlsn = Vlsn(header.last_vlsn + 1)
+
+    def add_record(self) -> bool:
+        """Whether what is next can only have been a checkpoint's record: one is put there that says no more than is
+        known.  The log reads them at an open alone, and needs none."""
+        wound, left = self.wound, self.wound.end - self._at
+        old = wound.old if self._at == wound.start else None
+        if old is not None and old.size <= left and _RECORD_OF.get(old.size) == old.kind:
+            kind = old.kind
+        elif wound.following == self.next_vlsn and left in _RECORD_OF:
+            kind = _RECORD_OF[left]
+        else:
+            return False
+        last = int(self.next_vlsn) - 1
+        first = 1 if last else 0
+        if kind == FrameKind.CHECKPOINT_START:
+            record = CheckpointStart(id=0, first_vlsn=first, last_vlsn=last, dtvlsn=0, clock_us=0).encode()
+        else:
+            record = CheckpointEnd(
+                id=0, start_lsn=0, flags=0, first_vlsn=first, last_vlsn=last, dtvlsn=0, clock_us=0
+            ).encode()
+        self._place(FrameKind(kind), record)
+        return True
+
+    def _place(self, kind: FrameKind, payload: bytes) -> None:
+        wound = self.wound
+        old = wound.old if self._at == wound.start else None
+        synced = old.synced if old is not None and old.synced <= self._at else wound.synced
+        size = FRAME_BYTES + padded(len(payload))
+        head = build_header(kind, payload, offset=self._at, prev=self._prev, synced=synced, salt=wound.salt)
+        self.frames.append((head + payload).ljust(size, b"\0"))
+        self._at, self._prev = self._at + size, size
+
+    @property
+    def _old(self) -> BlockHeader | None:
+        """The header of the block that was here, where it can still be read by its own checksum."""
+        try:
+            return block_format.decode_header(self.wound.data, self._at - self.wound.start + FRAME_BYTES)
+        except BadBody:
+            return None
+
+    def _check_old(self, block: bytes) -> None:
+        mine = self._old
+        if mine is None:
+            return
+        theirs = block_format.decode_header(block)
+        if mine.name != theirs.name:
+            raise BadBody(f"block {mine.name} was here, the peer has {theirs.name}")
+        if mine != theirs:
+            raise IntegrityFault(
+                f"block {mine.name}: body checksum {mine.body_crc:08x} here, {theirs.body_crc:08x} at the peer"
+            )
+
+
+def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int) -> tuple[Wound | None, int]:
+    """The first damage of segment ``number`` of a log that does not open for it, and its stored term.  Of the last
+    segment, what ``state`` and its own frames say was synced is looked at.  Raises ``Damaged`` where a header page, or
+    the node file, is the damage, or the last segment was cut short: nothing says where its log ended."""
+    stated = read_stated(stores, directory)
+    segments = survey(disk, directory)
+    term = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}").term
+    for segment in segments:
+        if segment.number == number and segment.active:
+            if segment.live_end is None:
+                check_size([segment])
+            end = segment.live_end or lsn_offset(stated_synced_end(disk, segments, stated=stated.ends))
+            wound = find_wound(disk, directory, number, end, around=False)
+            return (_between(disk, directory, segments, wound) if wound is not None else None), term
+    return None, term
+
+
+def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound: Wound) -> Wound:
+    """With the terms of the visible blocks around it, in whichever segments they lie."""
+    active = [segment for segment in segments if segment.active]
+    before = [segment for segment in active if segment.number < wound.number]
+    behind = [segment for segment in active if segment.number > wound.number]
+    low = wound.term_before or next(filter(None, (_terms(disk, directory, each)[1] for each in reversed(before))), 0)
+    high = wound.term_behind or next(filter(None, (_terms(disk, directory, each)[0] for each in behind)), 0)
+    return replace(wound, term_before=low, term_behind=high)
+
+
+def _terms(disk: Disk, directory: str, info: SegmentInfo) -> tuple[int, int]:
+    """Of the first and the last visible block of a segment that can be read; zeros when there is none."""
+    first = last = 0
+    segment = SegmentFile(disk, directory, info.number)
+    try:
+        for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
+            blocks = found.offsets[_visible(found)]
+            if len(blocks):
+                terms = scan.block_headers(buf, base, blocks)["term"]
+                first, last = first or int(terms[0]), int(terms[-1])
+        return first, last
+    finally:
+        segment.close()
+
+
+def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -> str:
+    """Steps 3 to 5; durable on return.  The name under which the damaged bytes are kept.  Raises ``NoSpace``, and
+    ``Damaged`` when the copy does not read back."""
+    assert filling.whole
+    wound = filling.wound
+    path = f"{directory}/{wound.name}"
+    copy = path + COPY_SUFFIX
+    for name in disk.list(directory):
+        if name.endswith(COPY_SUFFIX):
+            disk.remove(f"{directory}/{name}")
+    source = SegmentFile(disk, directory, wound.number, around=wound.around)
+    try:
+        size = source.header.size
+        if disk.free_bytes(directory) < size + free_bytes_min:
+            raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
+        patch = b"".join(filling.frames)
+        sidecar, checksum = _read_sidecar(disk, directory, wound.number), 0
+        file = disk.open(copy, create=True)
+        try:
+            file.allocate(size)
+            for at in range(0, size, _COPY_BYTES):
+                piece = bytearray(source.read(at, min(_COPY_BYTES, size - at)))
+                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))  # of a file that was cut short
+                _lay(piece, at, patch, wound.start)
+                file.write(at, [piece])
+                if sidecar is not None:
+                    checksum = crc(memoryview(piece)[: max(0, sidecar.end - at)], checksum)
+            file.sync()
+            file.drop_cache()
+            if file.read(wound.start, len(patch)) != patch:
+                raise Damaged(
+                    f"the mended copy of {wound.name} does not read back", file=wound.name, offset=wound.start
+                )
+            if sidecar is None or checksum != sidecar.crc:
+                _void_sidecar(disk, directory, wound.number)
+        finally:
+            file.close()
+    finally:
+        source.close()
+    kept = _keep_aside(disk, directory, wound)
+    disk.rename(copy, path)
+    disk.sync_directory(directory)
+    return kept
+
+
+def _lay(piece: bytearray, base: int, patch: bytes, start: int) -> None:
+    """``patch``, which belongs at ``start``, into ``piece``, which lies at ``base``, as far as they overlap."""
+    low, high = max(base, start), min(base + len(piece), start + len(patch))
+    if low < high:
+        piece[low - base : high - base] = patch[low - start : high - start]
+
+
+def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
+    """None where there is none that can be read."""
+    path = f"{directory}/{sidecar_name(number)}"
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
+    except BadBody:
+        return None
+    finally:
+        file.close()
+
+
+def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
+    """It goes, durably: a frame's ``synced`` is not what it was, or it could not be read."""
+    path = f"{directory}/{sidecar_name(number)}"
+    if disk.exists(path):
+        disk.remove(path)
+        disk.sync_directory(directory)
+
+
+def damaged_name(number: int, offset: int) -> str:
+    return f"{segment_name(number)[:-5]}.damaged-{offset}"
+
+
+def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
+    """The bytes that were there; ``MENDED_KEPT_MAX`` such files stay, those of the oldest segments go first."""
+    kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
+    for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
+        disk.remove(f"{directory}/{name}")
+    path = free_name(disk, f"{directory}/{damaged_name(wound.number, wound.start)}")
+    file = disk.open(path, create=True)
+    try:
+        file.write(0, [wound.data])
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory(directory)
+    return path.rpartition("/")[2]

@@ -1,0 +1,302 @@
+"""A network restore as its directory sees it: what shuts the old log out, and when the new one is a log.
+
+    1  the vote floor is written, synced: what this node acknowledged may be nowhere on it for a while
+    2  ``restore.marker`` says in which segment the restored log begins, synced       ◄ the old log is none any more
+    3  ``index`` is emptied, ``state`` begins anew: one transaction each
+    4  the log is opened ``restoring``: older segments are removed, as after a cleaning; blocks come in as on any
+       replica, under this node's own frames, checkpoints too
+    5  all of it is there: a clean stop, then the provider's state record goes into ``state``, one transaction
+    6  the marker is removed, the directory synced                                    ◄ commit point
+
+Stopped between 2 and 6 the directory opens for the restore alone (``Restoring`` otherwise), which goes on behind the
+last block that is synced; where marker and ``state`` do not agree it begins again.  The marker is never seen half
+written, and one that has rotted still shuts the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from vlsn.errors import Damaged, LogFailed
+from vlsn.format import scan
+from vlsn.format.frame import FrameKind
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.index.index import VlsnIndex
+from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
+from vlsn.recover.identity import NODE_FILE_NAME, check_identity, highest_term, new_identity, open_node_file
+from vlsn.recover.torn_tail import block_names
+from vlsn.recover.vote_floor import with_floor
+from vlsn.seams import Disk, Seams
+from vlsn.segments.directory import LOCK_NAME, make_directory, segment_numbers, survey
+from vlsn.segments.restore_marker import MARKER_NAME, Marker, read_marker
+from vlsn.state import node_file
+from vlsn.state.node_file import NodeFile
+from vlsn.state.state_opening import open_state
+from vlsn.state.state_store import StateRecord, StateStore
+from vlsn.write.queue import Pending
+
+INDEX_NAME = "index"
+OLD_SUFFIX = ".old"
+OLD_SEGMENTS_MAX = 4
+"""So many segments of a damaged log are kept aside when a restore replaces it, the newest ones."""
+
+
+class RestoreListener:
+    """The listener of a log under restore: nobody appends to it or reads it; ``failed`` hears of its end."""
+
+    def __init__(self, failed: Callable[[LogFailed], None]) -> None:
+        self.failed = failed
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        raise AssertionError("a log under restore seals nothing")
+
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        pass
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        pass
+
+
+class Restart:
+    """Begins the restores of one directory.  Blocking, on the keeper's thread; no log is open there meanwhile."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        directory: str,
+        *,
+        group: str,
+        node: str,
+        index_map_bytes: int = INDEX_MAP_BYTES,
+        state_map_bytes: int = STATE_MAP_BYTES,
+    ) -> None:
+        self._seams = seams
+        self._disk = seams.disk
+        self._directory = directory
+        self._group, self._node = group, node
+        self._index_map_bytes, self._state_map_bytes = index_map_bytes, state_map_bytes
+        self.notes: list[str] = []
+
+    def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None, keep: bool = False) -> Marker:
+        """Steps 1 to 3 for a log that will begin behind ``after``; durable on return.  ``end`` is (term, VLSN) of the
+        last block of the log that was here; None where that could not be opened: what it consisted of is then kept
+        aside, as far as ``OLD_SEGMENTS_MAX`` goes; with ``keep`` always.  Raises ``WrongDirectory``, ``LogInUse``."""
+        make_directory(self._disk, self._directory)
+        lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
+        try:
+            aside = (end is None or keep) and not self._disk.exists(f"{self._directory}/{MARKER_NAME}")
+            self._write_floor(end)
+            marker = Marker(
+                first_segment=self._next_number(), after=after, why=why, begun_us=self._seams.clock.wall_us()
+            )
+            self._write_marker(marker)
+            if aside:
+                self._keep_old()
+            self._empty_index()
+            self._restart_state(marker)
+        finally:
+            lock.release()
+        return marker
+
+    def end(self) -> tuple[int, int] | None:
+        """Term and VLSN of the end that what is here speaks of, whether it opens or not; None where that cannot be
+        told.  The VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none:
+        the stored one may have seen no master."""
+        try:
+            record = node_file.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
+        except (FileNotFoundError, Damaged):
+            return None
+        block, _ = _furthest_block(self._disk, self._directory, record.term)
+        vlsn = max([record.floor_vlsn, *(vlsn for _, vlsn in self._ends(record.term))])
+        return block[0] if block is not None else 0, vlsn
+
+    def _ends(self, stored_term: int) -> list[tuple[int, int]]:
+        """(term, VLSN) of every end that speaks for itself: of readable block headers, the VLSN behind them where
+        something cannot be read, the idle end, the checkpoint."""
+        found = last_block(self._disk, self._directory, stored_term=stored_term)
+        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
+        state.store.close()
+        ends = [found] if found is not None else []
+        if state.idle is not None:
+            ends.append((state.idle.term, state.idle.vlsn))
+        if state.checkpoint is not None and state.checkpoint.last_vlsn > max((end[1] for end in ends), default=0):
+            ends.append((stored_term, state.checkpoint.last_vlsn))
+        return ends
+
+    def begun(self) -> Marker | None:
+        """The restore that can go on where it stopped; None when there is none, or it has to begin again."""
+        try:
+            marker = read_marker(self._disk, self._directory)
+        except Damaged as error:
+            self.notes.append(str(error))
+            return None
+        if marker is None:
+            return None
+        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
+        state.store.close()
+        record = (
+            state.record
+        )  # a checkpoint since says which segment the log begins in, or has it as ``begin`` wrote it
+        if record is None or record.first_segment < marker.first_segment or record.vlsn < marker.after:
+            self.notes.append("the restore had not begun, or its state record is lost: it begins again")
+            return None
+        return marker
+
+    def finish(self, record: StateRecord) -> None:
+        """Steps 5 and 6, the log closed: ``record`` is what its entries add up to; durable on return."""
+        lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
+        try:
+            state = self._open_state()
+            try:
+                own = state.record()
+                assert own is not None and own.vlsn == record.vlsn, (own, record)
+                whole = msgspec.structs.replace(
+                    record, term_runs=own.term_runs, trimmed_to=own.trimmed_to, first_segment=own.first_segment
+                )
+                state.save(record=whole)
+            finally:
+                state.close()
+            self._disk.remove(f"{self._directory}/{MARKER_NAME}")
+            self._disk.sync_directory(self._directory)
+        finally:
+            lock.release()
+
+    # Its steps.
+
+    def _write_floor(self, end: tuple[int, int] | None) -> None:
+        """``end``, or where the log does not open the highest that speaks for itself."""
+        node_file = self._open_node_file()
+        try:
+            record = node_file.record
+            floor = end or max(self._ends(record.term), default=None)
+            if floor is not None:
+                raised = with_floor(record, floor, last_visible=NULL_VLSN)
+                if raised is not record:
+                    node_file.replace(raised)
+        finally:
+            node_file.close()
+
+    def _open_node_file(self) -> NodeFile:
+        seams, directory = self._seams, self._directory
+        node_file = open_node_file(seams, directory, self.notes)
+        if node_file is None:
+            segments = [segment for segment in survey(self._disk, directory) if segment.active]
+            term = highest_term(self._disk, directory, segments)
+            return new_identity(seams, directory, group=self._group, node=self._node, term=term)
+        try:
+            check_identity(node_file, directory, group=self._group, node=self._node)
+        except BaseException:
+            node_file.close()
+            raise
+        return node_file
+
+    def _next_number(self) -> int:
+        """No number is used twice, also of segments that went before."""
+        numbers = [number for number, _ in segment_numbers(self._disk, self._directory)]
+        try:
+            marker = read_marker(self._disk, self._directory)
+        except Damaged:
+            marker = None
+        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
+        state.store.close()
+        first = state.record.first_segment if state.record is not None else 0
+        return max([0, *numbers, first - 1, marker.first_segment if marker is not None else 0]) + 1
+
+    def _write_marker(self, marker: Marker) -> None:
+        path = f"{self._directory}/{MARKER_NAME}"
+        fresh = path + ".new"
+        if self._disk.exists(fresh):
+            self._disk.remove(fresh)
+        file = self._disk.open(fresh, create=True)
+        try:
+            file.write(0, [marker.encode()])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(fresh, path)
+        self._disk.sync_directory(self._directory)
+
+    def _keep_old(self) -> None:
+        disk, directory = self._disk, self._directory
+        names = [name for _, name in segment_numbers(disk, directory)][-OLD_SEGMENTS_MAX:]
+        for name in names:
+            disk.rename(f"{directory}/{name}", f"{directory}/{name}{OLD_SUFFIX}")
+        if names:
+            disk.sync_directory(directory)
+            self.notes.append(f"kept aside: {', '.join(name + OLD_SUFFIX for name in names)}")
+
+    def _empty_index(self) -> None:
+        path = f"{self._directory}/{INDEX_NAME}"
+        stores = self._seams.stores
+        if not stores.exists(path):
+            return
+        try:
+            index = VlsnIndex(stores.open(path, map_bytes=self._index_map_bytes), self._seams.threads.latch())
+        except Damaged as error:
+            self.notes.append(f"index could not be read ({error}); set aside as {stores.set_aside(path)}")
+            return
+        try:
+            index.clear()
+        finally:
+            index.close()
+
+    def _restart_state(self, marker: Marker) -> None:
+        state = self._open_state()
+        try:
+            state.restart(StateRecord(vlsn=marker.after, trimmed_to=marker.after, first_segment=marker.first_segment))
+        finally:
+            state.close()
+
+    def _open_state(self) -> StateStore:
+        return open_state(self._seams, self._directory, self._state_map_bytes, self.notes).store
+
+
+def last_block(disk: Disk, directory: str, *, stored_term: int) -> tuple[int, int] | None:
+    """Term and last VLSN of the furthest block in the segments, of those that can be of this log; where something is
+    there that cannot be read, at least (``stored_term``, the VLSN behind it).  None for no log at all."""
+    best, unreadable = _furthest_block(disk, directory, stored_term)
+    if unreadable:
+        return max(best or (0, 0), (stored_term, (best[1] if best is not None else 0) + 1))
+    return best
+
+
+def _furthest_block(disk: Disk, directory: str, stored_term: int) -> tuple[tuple[int, int] | None, bool]:
+    """Term and last VLSN of that block, and whether something there cannot be read."""
+    unreadable = False
+    for segment in reversed(survey(disk, directory)):
+        file = disk.open(segment.path)
+        try:
+            data = file.read(0, segment.size)
+        finally:
+            file.close()
+        salt = segment.header.salt if segment.header is not None else scan.salt_of(data, 0, FIRST_FRAME)
+        if salt is None:
+            continue
+        found, whole = _furthest(data, salt, stored_term)
+        unreadable |= not whole
+        if found is not None:
+            return found, unreadable
+    return None, unreadable
+
+
+def _furthest(data: bytes, salt: int, stored_term: int) -> tuple[tuple[int, int] | None, bool]:
+    """The furthest block of one segment, and whether its frames follow on one another up to zeros."""
+    names: list[tuple[int, int]] = []
+    end = FIRST_FRAME
+    whole = True
+    for walk in scan.islands(data, 0, FIRST_FRAME, salt):
+        whole &= int(walk.offsets[0]) == end
+        end = walk.end
+        blocks = walk.offsets[walk.headers["kind"] == FrameKind.BLOCK]
+        heads = scan.block_headers(data, 0, blocks)
+        names += zip(heads["term"].tolist(), (heads["first_vlsn"] + heads["count"] - 1).tolist(), strict=True)
+    if data[end:].strip(b"\0"):
+        whole = False
+        names += [(name.term, name.last) for name in block_names(data[end:]) if name.term <= stored_term]
+    return max(names, default=None), whole

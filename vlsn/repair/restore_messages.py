@@ -1,0 +1,108 @@
+"""What a restoring node and its provider say to each other, in JSON; the bytes of segments go beside it.
+
+    look     restoring → any member    how loaded are you, and how far is your log durable?
+    open     restoring → provider      I want the log from this VLSN on: hold it for me
+    close    restoring → provider      I need nothing more
+    record   any member → any member   I have lost my state: what do entries up to a VLSN in this span add up to?
+
+Every question names the group, who asks with which incarnation, and whom.  An ``Offer`` answers each of them; that
+to an ``open`` carries the session, the state record as of the durable end, and the segments from ``at`` on.  The
+session's durable end is fixed when it is opened: nothing past it is the restoring node's to keep.  That to a ``record``
+carries the state record alone, and names as its durable end the VLSN that it is of.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from vlsn.errors import BadBody
+from vlsn.format.feed_messages import Hex, Name, Number
+from vlsn.format.json_messages import read_json, read_object
+from vlsn.format.segment import NUMBER_MAX as SEGMENT_NUMBER_MAX
+from vlsn.levels import Level
+from vlsn.state.state_store import StateRecord
+
+LOOK: Final = "look"
+OPEN: Final = "open"
+CLOSE: Final = "close"
+RECORD: Final = "record"
+Purpose = Literal["look", "open", "close", "record"]
+
+
+class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """``from_vlsn``: the first VLSN wanted, 0 for the first there is.  ``session``: which one to close.  Of a
+    ``record``: of a VLSN from ``from_vlsn`` to ``upto``."""
+
+    group: Name
+    sender: Name
+    incarnation: Hex
+    to: Name
+    purpose: Purpose
+    from_vlsn: Number = 0
+    upto: Number = 0
+    session: str = ""
+
+
+class OfferedSegment(msgspec.Struct, frozen=True, array_like=True):
+    """``end``: up to which offset it is synced."""
+
+    number: Number
+    end: Number
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """``restores`` under way at this node, ``feeders`` it serves; ``full``: it takes no more restores just now.
+    ``generation`` changes with every rollback."""
+
+    group: Name
+    name: Name
+    incarnation: Hex
+    first: Number
+    dtvlsn: Number
+    dtvlsn_term: Number = 0
+    """Of the block at VLSN ``dtvlsn``; 0 where that is not told."""
+    restores: Number = 0
+    feeders: Number = 0
+    full: bool = False
+    lacks_group: bool = False
+    """It has lost the GROUP entry that counts, and would hand a log without it on."""
+    lacks_producers: Number = 0
+    """Up to this VLSN it has lost whose submissions were there (``Producers.lacks_to``)."""
+    generation: Number = 0
+    level: Level = 1
+    """Of its log: who does not speak it restores from nobody that has it."""
+    session: str = ""
+    record: StateRecord | None = None
+    at: Number = 0
+    """LSN of a frame at or before the first VLSN wanted; 0 when nothing more is there."""
+    segments: list[OfferedSegment] = []
+    """Of an ``open``, from ``at`` on, ascending."""
+
+
+def read_ask(body: object) -> RestoreAsk:
+    """Raises ``BadBody``."""
+    return read_object(body, RestoreAsk, "restore")
+
+
+def read_offer(body: bytes) -> Offer:
+    """Raises ``BadBody``."""
+    offer = read_json(body, Offer, "no offer of a restore")
+    numbers = [segment.number for segment in offer.segments]
+    if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= SEGMENT_NUMBER_MAX):
+        raise BadBody("an offer whose segments are not in order")
+    if bool(offer.first) != bool(offer.dtvlsn) or offer.first > offer.dtvlsn:
+        raise BadBody(f"an offer of VLSNs {offer.first} to {offer.dtvlsn}")
+    if offer.session and offer.record is None:
+        raise BadBody("an offer with a session but no state record")
+    if not offer.session and (offer.at or offer.segments):
+        raise BadBody("an offer with segments but no session")
+    if offer.record is not None and offer.record.vlsn != offer.dtvlsn:
+        raise BadBody(f"a state record of VLSN {offer.record.vlsn} with a log durable to {offer.dtvlsn}")
+    if offer.record is not None:
+        try:
+            offer.record.producers.check()
+        except ValueError as error:
+            raise BadBody(f"an offer of a restore: {error}") from None
+    return offer

@@ -1,0 +1,86 @@
+"""What was cut off a log, kept aside: ``00000003.cut-61440`` holds what lay in segment 3 from 61440 on.
+
+Never read again by the log itself (but for its terms, when the node file is lost); a person may look at it, and
+remove it when the copies were compared.  Zeros at the end are not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from vlsn.format.segment import segment_name
+from vlsn.limits import SEGMENT_BYTES_MAX
+from vlsn.seams import Disk
+
+_NAME = re.compile(r"([0-9]{8})\.cut-([0-9]{1,10})(?:\.[0-9]{1,6})?\Z")
+
+
+def cut_name(number: int, offset: int) -> str:
+    return f"{segment_name(number)[:-5]}.cut-{offset}"
+
+
+def parse_cut_name(name: str) -> tuple[int, int] | None:
+    """Segment number and offset of a file that ``cut_name`` names, also with a free number behind it, else None."""
+    found = _NAME.match(name)
+    return (int(found[1]), int(found[2])) if found is not None else None
+
+
+def cut_bytes(disk: Disk, directory: str) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of each file of cut bytes in ``directory``."""
+    for name in disk.list(directory):
+        if parse_cut_name(name) is not None:
+            try:
+                yield name, _read(disk, f"{directory}/{name}")
+            except FileNotFoundError:
+                continue  # taken away meanwhile
+
+
+def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> str | None:
+    """Writes ``data`` aside, durable on return, never seen half written; the file's name, None when it is there
+    already (an open before this one was stopped later on)."""
+    if is_kept(disk, directory, number, offset, data):
+        return None
+    path = free_name(disk, f"{directory}/{cut_name(number, offset)}")
+    fresh = path + ".new"
+    if disk.exists(fresh):
+        disk.remove(fresh)
+    file = disk.open(fresh, create=True)
+    try:
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(fresh, path)
+    disk.sync_directory(directory)
+    return path.rpartition("/")[2]
+
+
+def is_kept(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> bool:
+    """Whether ``keep_cut`` has kept exactly these bytes of that place before."""
+    path = name = f"{directory}/{cut_name(number, offset)}"
+    tried = 0
+    while disk.exists(name):
+        if _read(disk, name) == data:
+            return True
+        tried += 1
+        name = f"{path}.{tried}"
+    return False
+
+
+def free_name(disk: Disk, path: str) -> str:
+    """``path``, or with the first free number behind it."""
+    if not disk.exists(path):
+        return path
+    number = 1
+    while disk.exists(f"{path}.{number}"):
+        number += 1
+    return f"{path}.{number}"
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.read(0, min(file.size(), SEGMENT_BYTES_MAX))
+    finally:
+        file.close()

@@ -1,0 +1,163 @@
+"""The segments of a directory, and which bytes of them are the log.
+
+A segment's log ends where the header of the segment after it says (``prev_number``, ``prev_end``); what lies
+past that is dead.  Numbers rise but may be skipped: a standby that was never taken burns its number.
+
+    00000001.vlog  ACTIVE                                  live_end = 61440
+    00000002.vlog  PREPARED, no frames                     (a standby left by a crash: not in the log)
+    00000003.vlog  ACTIVE  prev_number 1, prev_end 61440   live_end = None: the last one
+
+Nothing but header pages is read here, except by ``stated_synced_end``, and no file is written.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vlsn.errors import BadBody, Damaged, WrongVersion
+from vlsn.format import scan
+from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, parse_segment_name
+from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
+from vlsn.levels import named
+from vlsn.seams import Buffer, Disk
+from vlsn.segments.bad_sectors import is_unread
+
+LOCK_NAME = "LOCK"
+"""Locked while a log is open there, or restored, mended, truncated."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment file as its header page, and the next one's, describe it."""
+
+    number: int
+    name: str
+    path: str
+    size: int
+    """Of the file, in bytes."""
+    header: SegmentHeader | None
+    """None when the page cannot be read as a header; ``fault`` then says why."""
+    fault: str
+    live_end: int | None
+    """Where its log ends, as a later header names it; None for the last one (or if that header is damaged)."""
+
+    @property
+    def active(self) -> bool:
+        return self.header is not None and self.header.state == SegmentState.ACTIVE
+
+
+def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
+    """Every segment file of ``directory``, by number; damaged headers included, and for an outside reader (``around``)
+    those that the disk does not give, which are an ``OSError`` else.  Raises ``WrongVersion``."""
+    found: list[SegmentInfo] = []
+    ends: dict[int, int] = {}
+    for number, name in reversed(segment_numbers(disk, directory)):
+        path = f"{directory}/{name}"
+        try:
+            header, size, fault = _read_header(disk, path, number)
+        except FileNotFoundError:
+            continue  # removed since it was listed
+        except OSError as error:
+            if not around or not is_unread(error):
+                raise
+            header, size, fault = None, _size(disk, path), f"its header page cannot be read ({error})"
+        found.append(SegmentInfo(number, name, path, size, header, fault, ends.get(number)))
+        if header is not None and header.state == SegmentState.ACTIVE and header.prev_number:
+            ends[header.prev_number] = header.prev_end
+    found.reverse()
+    return found
+
+
+def segment_numbers(disk: Disk, directory: str) -> list[tuple[int, str]]:
+    """Number and name of every segment file, ascending."""
+    named = [(parse_segment_name(name), name) for name in disk.list(directory)]
+    return sorted((number, name) for number, name in named if number is not None)
+
+
+def last_active(segments: Sequence[SegmentInfo]) -> SegmentInfo | None:
+    """The segment that the log's end lies in."""
+    return next((each for each in reversed(segments) if each.active), None)
+
+
+def check_size(active: Sequence[SegmentInfo]) -> None:
+    """A segment has all its bytes before its first frame: no crash leaves the last one shorter, and what it has lost
+    may have been acknowledged.  (Where an earlier one ends, the next one's header says.)"""
+    for segment in active[-1:]:
+        assert segment.header is not None
+        if segment.size < segment.header.size:
+            raise Damaged(
+                f"{segment.name} has {segment.size} of its {segment.header.size} bytes: it was cut short",
+                file=segment.name,
+                offset=segment.size,
+            )
+
+
+def make_directory(disk: Disk, directory: str) -> None:
+    """With its parents, each name synced: files in a directory that is not durable itself are not either.  Nor is one
+    that is there for sure: who made it may not have lived to sync it."""
+    missing = []
+    at = directory.rstrip("/")
+    while at and not disk.exists(at):
+        missing.append(at)
+        at = posixpath.dirname(at)
+    try:
+        disk.sync_directory(posixpath.dirname(at) or ("." if not at.startswith("/") else "/"))
+    except PermissionError:  # of a directory that this user can make nothing in, nor has
+        pass
+    for path in reversed(missing):
+        disk.make_directory(path)
+        disk.sync_directory(posixpath.dirname(path) or ".")
+
+
+def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: Iterable[Lsn] = ()) -> Lsn:
+    """The highest end up to which something valid says that the log had been synced: a frame's ``synced``,
+    the next header (all segments but the last), or ``stated`` (checkpoint, idle end).  What an outside
+    reader may read of a running node.  Reads the last segment once."""
+    last = last_active(segments)
+    if last is None:
+        return NULL_LSN
+    assert last.header is not None
+    best = FIRST_FRAME
+    for at in stated:
+        if lsn_file(at) == last.number:
+            best = max(best, lsn_offset(at))
+    file = disk.open(last.path)
+    try:
+        best = max(best, synced_in_frames(file.read(0, last.size), FIRST_FRAME, last.header.salt))
+    finally:
+        file.close()
+    return lsn(last.number, best)
+
+
+def synced_in_frames(buf: Buffer, start: int, salt: int) -> int:
+    """The highest ``synced`` of the whole frames of a segment, ``buf`` from ``start`` (where one may begin) on,
+    those that lie behind bad or missing ones included; 0 if none."""
+    return max((int(found.headers["synced"].max()) for found in scan.islands(buf, 0, start, salt)), default=0)
+
+
+def _size(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _read_header(disk: Disk, path: str, number: int) -> tuple[SegmentHeader | None, int, str]:
+    file = disk.open(path)
+    try:
+        size = file.size()
+        page = file.read(0, HEADER_PAGE)
+    finally:
+        file.close()
+    try:
+        header = SegmentHeader.decode(page)
+    except WrongVersion as error:
+        raise named(error, path) from None
+    except BadBody as error:
+        return None, size, str(error)
+    if header.number != number:
+        return None, size, f"the header says that it is segment {header.number}"
+    return header, size, ""

@@ -1,0 +1,33 @@
+"""Overmarks: the flag byte by which a frame in the files says that a rollback has abandoned it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from vlsn.format.frame import FLAG_AT, OVERMARKED
+from vlsn.format.segment import segment_name, sidecar_name
+from vlsn.ids import Lsn, lsn_file, lsn_offset
+from vlsn.seams import Disk
+
+_MARK = bytes([OVERMARKED])
+
+
+def finish_rollback(disk: Disk, directory: str, frames: Sequence[Lsn]) -> None:
+    """Steps 2 and 3 for the frames at ``frames`` (ascending); durable on return, harmless when done again."""
+    voided = False
+    for number in sorted({lsn_file(at) for at in frames}):
+        path = f"{directory}/{sidecar_name(number)}"
+        if disk.exists(path):
+            disk.remove(path)
+            voided = True
+    if voided:
+        disk.sync_directory(directory)
+    for number, places in groupby(frames, lsn_file):
+        file = disk.open(f"{directory}/{segment_name(number)}", write=True)
+        try:
+            for at in places:
+                file.write(lsn_offset(at) + FLAG_AT, [_MARK])
+            file.sync()
+        finally:
+            file.close()

@@ -1,0 +1,71 @@
+"""Entries of one answer, gathered block after block.
+
+At most ``limit`` of them and about ``bytes_max`` bytes of keys and values, but never less than one when there is
+one.  A block is decoded only as far as it is wanted: one entry of 65 536 costs what one entry of one costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vlsn.format import block as block_format
+from vlsn.format.block import BlockHeader, Entry
+from vlsn.format.rows import EntryRows
+from vlsn.ids import Vlsn
+from vlsn.seams import Buffer
+
+NO_LIMIT = (1 << 63) - 1
+
+
+class Gathering:
+    """``entries`` from ``from_vlsn`` on, of these ``kinds`` (None: all); ``next_vlsn`` is the first not looked at."""
+
+    def __init__(self, from_vlsn: int, *, limit: int, bytes_max: int, kinds: frozenset[int] | None) -> None:
+        self.entries: list[Entry] = []
+        self.next_vlsn = Vlsn(from_vlsn)
+        self._limit = limit
+        self.room = bytes_max
+        self._kinds = kinds
+
+    @property
+    def full(self) -> bool:
+        return bool(self.entries) and (len(self.entries) >= self._limit or self.room <= 0)
+
+    def add(self, block: Buffer, header: BlockHeader) -> bool:
+        """What is wanted of a checked block that holds ``next_vlsn``; False when not all of it had room."""
+        while self.next_vlsn <= header.last_vlsn:
+            if self.full:
+                return False
+            found, after, size = block_format.take(
+                block,
+                header,
+                from_vlsn=self.next_vlsn,
+                limit=self._limit - len(self.entries),
+                bytes_max=self.room,
+                kinds=self._kinds,
+            )
+            if self.entries and size > self.room:
+                return False
+            self.entries += found
+            self.room -= size
+            self.next_vlsn = after
+        return True
+
+    def add_rows(self, rows: EntryRows) -> int | None:
+        """What is wanted of many checked blocks, the first of which holds ``next_vlsn``, by column; which of them
+        holds the first entry that had no room, None when all had."""
+        chosen = rows.chosen(self.next_vlsn, NO_LIMIT, self._kinds)
+        totals = rows.sizes()[chosen].cumsum()
+        count = min(int(np.searchsorted(totals, self.room, side="right")), self._limit - len(self.entries))
+        if not self.entries:
+            count = max(count, min(1, len(totals)))
+        if count:
+            wanted = slice(chosen.start, chosen.start + count) if isinstance(chosen, slice) else chosen[:count]
+            self.entries += rows.entries(wanted)
+            self.room -= int(totals[count - 1])
+        if count == len(totals):
+            self.next_vlsn = Vlsn(rows.first_vlsn + rows.rows)
+            return None
+        left_out = int(np.arange(rows.rows)[chosen][count])
+        self.next_vlsn = Vlsn(rows.first_vlsn + left_out)
+        return rows.block_of(left_out)

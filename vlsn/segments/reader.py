@@ -1,0 +1,400 @@
+"""The log reader: whole blocks from any VLSN on, by windows of bytes.
+
+A reader never maps a segment and holds one window at a time (at most 1 MiB, or one frame when that is
+larger), so that a node's memory does not grow with its log.  It knows of no index: the caller brings the LSN
+of a block at or before the VLSN it wants, and after that goes on from ``next_lsn``.  Entries are decoded
+by column (``rows``), many blocks at once; a single one by a look at the few frames before it.
+
+Rules.
+1. Nothing at or past the synced end that the owner names is read, nor past ``upto_vlsn``.
+2. Where a segment ends, the next one whose header names this one goes on; what lies past the end named there
+   is dead: a place there stands for the first frame of the next segment, which begins with the same blocks.
+   Numbers in between may be missing (burnt standbys).
+3. Overmarked frames and local records are passed over; the blocks left must follow on exactly.
+4. A block is handed out only after its frame's checksum, header and padding were found right.
+5. What is not so is ``Damaged``, with file, offset and the VLSN that should be there; what lies before it is
+   handed out first.  A page that the disk does not give is rot too (``bad_sectors``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from struct import Struct
+
+from vlsn.errors import BadBody, Damaged, NoRegularFile, Trimmed, WrongVersion
+from vlsn.format import block as block_format
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
+from vlsn.format.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, claimed_size, decode_header
+from vlsn.format.scan import Stop, Walk, check_kind
+from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset, padded
+from vlsn.levels import named
+from vlsn.limits import KIB
+from vlsn.seams import Disk, File
+from vlsn.segments.bad_sectors import is_unread, read_around
+from vlsn.segments.directory import segment_numbers
+from vlsn.segments.page import Gathering
+from vlsn.segments.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
+
+SINGLE_BYTES = 8 * KIB
+"""What a look at one entry reads first: the index has a mapping every 4 KiB, or every ten VLSNs."""
+ENTRY_BYTES_GUESS = 256
+"""Frame and all, by which a window is sized for so many entries."""
+_SPAN = Struct("<4xI8xQ")
+"""Count and first VLSN of a block."""
+_BLOCK = int(FrameKind.BLOCK)
+_HEADER = Struct("<BBBxIQQQQIIIIII")
+DATA_ONLY = frozenset({int(EntryKind.DATA)})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRun:
+    """Whole blocks that follow one another, as they lie in the log, without padding.  ``first`` and ``last``
+    are VLSNs (both 0 when ``data`` is empty); ``next_lsn`` is where to go on for ``next_vlsn``."""
+
+    data: list[bytes]
+    lsns: list[Lsn]
+    first: Vlsn
+    last: Vlsn
+    next_lsn: Lsn
+    next_vlsn: Vlsn
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRun:
+    """Entries in order; VLSNs of other kinds than asked for are gaps.  ``next_vlsn`` is the first VLSN not
+    looked at, ``next_lsn`` the block (or the end) to look for it from."""
+
+    entries: list[Entry]
+    next_lsn: Lsn
+    next_vlsn: Vlsn
+
+
+@dataclass(frozen=True, slots=True)
+class PairRun:
+    """``pairs`` in order; ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
+
+    pairs: Iterable[tuple[int, bytes]]
+    next_lsn: Lsn
+    next_vlsn: Vlsn
+
+
+class SegmentFile:
+    """One segment, open for reading.  Raises ``Damaged`` when its header page is not what it must be.
+    ``around``: what the disk does not give is rot, in an open log; else it is its ``OSError``."""
+
+    def __init__(self, disk: Disk, directory: str, number: int, *, around: bool = False) -> None:
+        self.number = number
+        self._around = around
+        self.name = segment_name(number)
+        self.live_end = 0
+        """Where the next segment's header ends this one; 0 until it was asked."""
+        try:
+            self.file: File = disk.open(f"{directory}/{self.name}")
+        except FileNotFoundError:
+            raise Damaged(f"{self.name} is missing", file=self.name) from None
+        except NoRegularFile as error:
+            if not around:
+                raise
+            raise Damaged(str(error), file=self.name) from error
+        try:
+            self.header = SegmentHeader.decode(self.file.read(0, HEADER_PAGE))
+        except BadBody as error:
+            self.file.close()
+            raise Damaged(f"{self.name}: {error}", file=self.name) from error
+        except WrongVersion as error:
+            self.file.close()
+            raise named(error, self.name) from None
+        except OSError as error:
+            self.file.close()
+            if not around or not is_unread(error):
+                raise
+            raise Damaged(f"{self.name}: its header page cannot be read ({error})", file=self.name) from error
+        if self.header.number != number:
+            self.file.close()
+            raise Damaged(f"{self.name} holds the header of segment {self.header.number}", file=self.name)
+
+    @property
+    def active(self) -> bool:
+        return self.header.state == SegmentState.ACTIVE
+
+    def window(self, at: int, end: int, size: int) -> tuple[bytes, Walk]:
+        """About ``size`` bytes from the frame at ``at`` on, never past ``end``, and the frames in them: at least
+        one, unless none begins at ``at`` or it does not end by ``end``.  Raises ``WrongVersion``."""
+        while True:
+            try:
+                buf = self.file.read(at, min(size, end - at))
+            except OSError as error:
+                buf = self._read_again(at, min(size, end - at), error)
+            found = scan.walk(buf, base=at, start=at, end=at + len(buf), salt=self.header.salt)
+            if found.reason is Stop.BAD:
+                self._check_kind(found.end, end)
+            if len(found) or found.reason is not Stop.SHORT or len(buf) < min(size, end - at):
+                return buf, found
+            header = decode_header(buf, 0, offset=at, salt=self.header.salt)
+            if header is None or header.size <= size or at + header.size > end:
+                return buf, found
+            size = header.size
+
+    def _check_kind(self, at: int, end: int) -> None:
+        """That no frame of a later version lies at ``at``.  Raises ``WrongVersion``."""
+        head = self.read(at, min(FRAME_BYTES, end - at))
+        size = claimed_size(head) if len(head) == FRAME_BYTES else 0
+        if 0 < size <= end - at and not decode_header(head, 0, offset=at, salt=self.header.salt):
+            check_kind(self.read(at, size), at, at, self.header.salt, self.name)
+
+    def read(self, at: int, size: int) -> bytes:
+        """``size`` bytes from ``at`` on; ``around`` where the disk fails."""
+        try:
+            return self.file.read(at, size)
+        except OSError as error:
+            return self._read_again(at, size, error)
+
+    def _read_again(self, at: int, size: int, error: OSError) -> bytes:
+        if not self._around or not is_unread(error):
+            raise error
+        return read_around(self.file, at, size)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class LogReader:
+    """Reads one log's blocks; one user at a time.  Keeps up to ``segments_max`` segments open between calls, but
+    none that it has read to its end.
+
+    ``synced_end(number)`` is how far a segment may be read now; 0 for one that its owner keeps no end of: then
+    the next segment's header says it.  ``first()`` is the first VLSN there is, as its owner knows it: what is missing
+    before it was cleaned away."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        synced_end: Callable[[int], int],
+        first: Callable[[], int] = lambda: 0,
+        *,
+        segments_max: int = 1,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._synced_end = synced_end
+        self._first = first
+        self._segments_max = segments_max
+        self._segments: dict[int, SegmentFile] = {}
+
+    def blocks(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> ReadRun:
+        """The block that holds ``from_vlsn`` and those after it whose last VLSN is at most ``upto_vlsn``, up to
+        ``bytes_max`` but at least one.  ``start`` is the LSN of a frame at or before it (an index mapping, or
+        ``next_lsn``).  An empty run: nothing more may be read yet.  Raises ``Damaged``, or ``Trimmed`` when it was
+        cleaned away meanwhile."""
+        taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
+        data: list[bytes] = []
+        lsns: list[Lsn] = []
+        for window in self._windows(taking):
+            data += window.blocks()
+            lsns += window.lsns()
+        last = Vlsn(taking.want - 1) if data else NULL_VLSN
+        return ReadRun(data, lsns, taking.first, last, taking.at, Vlsn(taking.want))
+
+    def entries(
+        self,
+        from_vlsn: int,
+        *,
+        start: Lsn,
+        upto_vlsn: int,
+        limit: int,
+        bytes_max: int,
+        kinds: frozenset[int] | None = DATA_ONLY,
+    ) -> EntryRun:
+        """Entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at most ``limit`` and about
+        ``bytes_max`` bytes of keys and values, but at least one if there is any.  Raises ``Damaged``, ``Trimmed``."""
+        if limit == 1:
+            try:
+                entry = self._single(from_vlsn, start, upto_vlsn)
+            except OSError as error:
+                if not is_unread(error):
+                    raise
+                entry = None
+            if entry is not None and (kinds is None or entry.kind in kinds):
+                return EntryRun([entry], start, Vlsn(from_vlsn + 1))
+        found = Gathering(from_vlsn, limit=limit, bytes_max=bytes_max, kinds=kinds)
+        at = start
+        while not found.full:
+            size = min(found.room, WINDOW_BYTES_MAX, (limit - len(found.entries)) * ENTRY_BYTES_GUESS)
+            taking = Taking(found.next_vlsn, at, upto_vlsn, max(size, 1))
+            try:
+                for window in self._windows(taking):
+                    left_out = window.gather(found)
+                    if left_out is not None:
+                        return EntryRun(found.entries, left_out, found.next_vlsn)
+            except (Damaged, Trimmed):
+                if found.entries:
+                    break  # rule 5: the next call says it
+                raise
+            at = taking.at
+            if not taking.first:
+                break
+        return EntryRun(found.entries, at, found.next_vlsn)
+
+    def pairs(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, to_vlsn: int) -> PairRun:
+        """(VLSN, value) of the DATA entries from ``from_vlsn`` to ``to_vlsn``, as many as a window of the log holds;
+        ``upto_vlsn`` (a block's last) is at or past ``to_vlsn``.  Raises ``Damaged``, ``Trimmed``."""
+        taking = Taking(from_vlsn, start, upto_vlsn, WINDOW_BYTES_MAX)
+        found: list[Iterable[tuple[int, bytes]]] = []
+        for window in self._windows(taking):
+            rows = window.rows()
+            found.append(rows.pairs(rows.chosen(from_vlsn, to_vlsn, DATA_ONLY)))
+        return PairRun(chain.from_iterable(found), taking.at, Vlsn(taking.want))
+
+    def close(self) -> None:
+        while self._segments:
+            self._segments.popitem()[1].close()
+
+    def _windows(self, taking: Taking) -> Iterator[Window]:
+        """What is taken, a window at a time; ``taking.at`` is where to go on.  Raises ``Damaged`` (or ``Trimmed``)
+        before the first of them."""
+        try:
+            while taking.want <= taking.upto and taking.room > 0 and taking.stopped is None:
+                segment = self._open(lsn_file(taking.at))
+                end = self._end(segment)
+                if lsn_offset(taking.at) < end:
+                    window = self._window(segment, end, taking)
+                    if window is not None:
+                        yield window
+                elif not self._goes_on(segment, taking):
+                    return
+        except Damaged as error:
+            first = self._first()
+            if taking.want < first:
+                raise Trimmed(f"VLSN {taking.want} was cleaned away; the first is {first}", first=first) from error
+            raise
+
+    def _window(self, segment: SegmentFile, end: int, taking: Taking) -> Window | None:
+        offset = lsn_offset(taking.at)
+        buf, found = segment.window(offset, end, taking.window_bytes())
+        window = taking.take(buf, offset, found, segment.number)
+        if taking.stopped is Stopped.DAMAGED:
+            if lsn_offset(taking.at) >= self._end(segment):
+                taking.stopped = None  # the segment was left meanwhile; it ends before this
+            elif not taking.first:
+                raise _damaged(segment, lsn_offset(taking.at), taking.expected or taking.want)
+        return window
+
+    def _goes_on(self, segment: SegmentFile, taking: Taking) -> bool:
+        """Moves to the segment after this one, which ends at or before ``taking.at``; False while there is none."""
+        following = self._following(segment)
+        if following is None:
+            return False
+        if following.header.prev_end > lsn_offset(taking.at):  # its owner has not told yet that this one ends there
+            following.close()
+            return False
+        if following.header.prev_end < lsn_offset(taking.at):
+            taking.expected = 0  # what lay past there was written again, where we go: it comes once more
+        self._segments.pop(segment.number).close()  # whoever reads on and on does not come back
+        self._keep(following)
+        taking.at = lsn(following.number, FIRST_FRAME)
+        return True
+
+    def _single(self, vlsn: int, start: Lsn, upto_vlsn: int) -> Entry | None:
+        """The entry, if it is in a good frame close behind ``start``; else None, and the long way says why."""
+        segment = self._open(lsn_file(start))
+        offset = lsn_offset(start)
+        end = self._end(segment)
+        if offset >= end:
+            return None
+        salt = segment.header.salt
+        buf = segment.file.read(offset, min(SINGLE_BYTES, end - offset))
+        at = _frame_of(buf, offset, salt, vlsn)
+        frame = decode_header(buf, at, offset=offset + at, salt=salt) if at is not None else None
+        if frame is None or at is None or offset + at + frame.size > end:
+            return None
+        if at + frame.size > len(buf):
+            buf, at = segment.file.read(offset + at, frame.size), 0
+        if not check_frame(buf, at, frame):
+            return None
+        block = memoryview(buf)[at + FRAME_BYTES : at + FRAME_BYTES + frame.length]
+        header = block_format.BlockHeader(*_HEADER.unpack_from(block))
+        if header.version != block_format.VERSION or header.size != frame.length or header.last_vlsn > upto_vlsn:
+            return None
+        return block_format.entry(block, header, Vlsn(vlsn))
+
+    def _open(self, number: int) -> SegmentFile:
+        segment = self._segments.get(number)
+        if segment is None:
+            segment = SegmentFile(self._disk, self._directory, number, around=True)
+            self._keep(segment)
+        return segment
+
+    def _keep(self, segment: SegmentFile) -> None:
+        """Instead of the one that was opened first, when there are too many."""
+        before = self._segments.pop(segment.number, None)
+        if before is None and len(self._segments) >= self._segments_max:
+            before = self._segments.pop(next(iter(self._segments)))
+        if before is not None:
+            before.close()
+        self._segments[segment.number] = segment
+
+    def _end(self, segment: SegmentFile) -> int:
+        end = self._synced_end(segment.number) or segment.live_end
+        if not end:
+            following = self._following(segment)
+            if following is None:
+                return FIRST_FRAME
+            following.close()
+            end = segment.live_end = following.header.prev_end
+        return end
+
+    def _following(self, segment: SegmentFile) -> SegmentFile | None:
+        """The segment after this one, or None when there is none yet.  A header that cannot be read may be
+        one that is just being rewritten, so it is damage only if the log goes on behind it."""
+        unreadable: Damaged | None = None
+        for number, name in segment_numbers(self._disk, self._directory):
+            if number <= segment.number:
+                continue
+            try:
+                found = SegmentFile(self._disk, self._directory, number, around=True)
+            except Damaged as error:
+                unreadable = error
+                continue
+            if found.active and found.header.prev_number == segment.number:
+                return found
+            active, named = found.active, found.header.prev_number
+            found.close()
+            if active:
+                raise unreadable or Damaged(
+                    f"{name} follows segment {named}, which is missing", file=segment_name(named)
+                )
+        return None
+
+
+def _frame_of(buf: bytes, base: int, salt: int, vlsn: int) -> int | None:
+    """Where in ``buf``, which begins with a frame, the visible block with ``vlsn`` lies: frame by frame, each
+    header what it must be and the blocks one after the other.  None where that ends before."""
+    at = expected = size = 0
+    while at + FRAME_BYTES + BLOCK_BYTES <= len(buf):
+        magic, kind, flag, length, prev, _, field, _ = FRAME.unpack_from(buf, at)
+        if magic != MAGIC or field != salt ^ (base + at) or (at and prev != size):
+            return None
+        if kind == _BLOCK and not flag:
+            count, first = _SPAN.unpack_from(buf, at + FRAME_BYTES)
+            if first > vlsn or (expected and first != expected):
+                return None
+            expected = first + count
+            if vlsn < expected:
+                return at
+        size = FRAME_BYTES + padded(length)
+        at += size
+    return None
+
+
+def _damaged(segment: SegmentFile, offset: int, vlsn: int) -> Damaged:
+    return Damaged(
+        f"{segment.name} at {offset}: no whole, right frame where VLSN {vlsn} is looked for",
+        file=segment.name,
+        offset=offset,
+        vlsn=vlsn,
+    )

@@ -1,0 +1,72 @@
+"""The marker of a network restore: while it lies in a directory, what lies beside it is no log (``repair.restore``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from vlsn.errors import Damaged, Restoring, WrongVersion
+from vlsn.format.checksum import crc
+from vlsn.format.records import JSON_FAULTS
+from vlsn.ids import Vlsn
+from vlsn.levels import named, unread
+from vlsn.seams import Disk
+
+MARKER_NAME = "restore.marker"
+VERSION = 1
+"""Of the marker."""
+_CRC_BYTES = 4
+
+
+class _Versioned(msgspec.Struct):
+    """What a marker of any version says."""
+
+    version: int = 1
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The restored log begins in segment ``first_segment``, with the VLSN behind ``after``."""
+
+    first_segment: int
+    after: Vlsn
+    why: str
+    begun_us: int
+    version: int = VERSION
+    """Left out while it is 1."""
+
+    def encode(self) -> bytes:
+        text = msgspec.json.encode(self)
+        return crc(text).to_bytes(_CRC_BYTES, "little") + text
+
+    @classmethod
+    def decode(cls, data: bytes) -> Marker:
+        """Raises ``Damaged``, ``WrongVersion``."""
+        text = data[_CRC_BYTES:]
+        if int.from_bytes(data[:_CRC_BYTES], "little") != crc(text):
+            raise Damaged("the marker of a restore does not match its checksum", file=MARKER_NAME)
+        try:
+            version = msgspec.json.decode(text, type=_Versioned).version
+            if version != VERSION:
+                raise unread("the marker of a restore", version, VERSION)
+            return msgspec.json.decode(text, type=cls)
+        except JSON_FAULTS as error:
+            raise Damaged(f"the marker of a restore cannot be read: {error}", file=MARKER_NAME) from None
+
+
+def check_no_restore(disk: Disk, directory: str) -> None:
+    """Raises ``Restoring`` while a restore has begun there and is not over."""
+    if disk.exists(f"{directory}/{MARKER_NAME}"):
+        raise Restoring(f"a network restore of {directory} has begun; its node goes on with it when it is started")
+
+
+def read_marker(disk: Disk, directory: str) -> Marker | None:
+    """None when no restore has begun.  Raises ``Damaged``: then it has, and begins again."""
+    try:
+        file = disk.open(f"{directory}/{MARKER_NAME}")
+    except FileNotFoundError:
+        return None
+    try:
+        return Marker.decode(file.read(0, file.size()))
+    except WrongVersion as error:
+        raise named(error, f"{directory}/{MARKER_NAME}") from None
+    finally:
+        file.close()

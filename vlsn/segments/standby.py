@@ -1,0 +1,256 @@
+"""The standby: the next segment, made and filled with zeros while the current one fills up.
+
+Overwriting zeros that are already on the medium costs about half of writing into blocks that are merely
+reserved, so the standby is zeroed in the background, a little ahead of how full the current segment is.
+It has its final name and number, and a PREPARED header page; size, zeros and name are synced before it is
+taken.  Taken early (``late``), its rest is reserved instead, and that is counted.
+
+One that fails is thrown away, and another one made in its place (``background``).  After a failure to fill it
+the next one is taken only with zeros to its end: what does not take zeros does not take frames.
+
+At an open a PREPARED segment without frames is deleted and its number is never used again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+
+from vlsn.format.segment import FIRST_FRAME, SegmentHeader, segment_name
+from vlsn.limits import FREE_BYTES_MIN, MIB
+from vlsn.seams import Disk, File, Worker
+
+ZERO_STEP_BYTES = MIB
+ZERO_BURST_BYTES = 4 * MIB
+_ZEROS = bytes(ZERO_STEP_BYTES)
+_AHEAD = 1.3
+_HEAD_START = 0.06
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(slots=True)
+class Taken:
+    """A standby that became the current segment; ``allocate`` when its zeros were not complete."""
+
+    header: SegmentHeader
+    file: File
+    allocate: bool
+
+
+class Standby:
+    """Makes one segment ahead on the keeper's thread.  Called at home only, under the log latch, which it takes itself
+    for what the keeper answers."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        keeper: Worker,
+        latch: AbstractContextManager[object],
+        *,
+        on_ready: Callable[[], None],
+        on_failure: Callable[[BaseException, str], None],
+        free_bytes_min: int = FREE_BYTES_MIN,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._keeper = keeper
+        self._latch = latch
+        self._on_ready = on_ready
+        self._on_failure = on_failure
+        self._free_bytes_min = free_bytes_min
+        self._header: SegmentHeader | None = None
+        self._file: File | None = None
+        self._zeroed = 0
+        self._busy = False
+        self._epoch = 0
+        self._thrown_away = ""
+        """What could not be removed yet; nothing is made beside it, or a disk would fill with such.  The keeper's."""
+        self.no_space = False
+        self.proving = False
+        """Zeros could not be written to the last one."""
+        self.late = 0
+        self._closed = False
+
+    @property
+    def ready(self) -> bool:
+        """A segment can be taken now (zeroed or not)."""
+        return self._file is not None
+
+    @property
+    def complete(self) -> bool:
+        """Ready, and zeros to its end."""
+        return self._file is not None and self._header is not None and self._zeroed >= self._header.size
+
+    @property
+    def usable(self) -> bool:
+        """May be taken now: not while a step is being written, whose zeros would fall on frames."""
+        return self.complete if self.proving else self.ready and not self.zeroing
+
+    @property
+    def number(self) -> int | None:
+        return self._header.number if self._header is not None and self._file is not None else None
+
+    def prepare(self, header: SegmentHeader) -> None:
+        """Starts making the segment that ``header`` (PREPARED) describes."""
+        assert self._file is None and not self._busy
+        self._header = header
+        self._zeroed = FIRST_FRAME
+        self._busy = True
+        self._epoch += 1
+        self._keeper.submit(lambda: self._create(header), self._created, self._create_failed)
+
+    def retry(self) -> None:
+        """Once more after there was no space."""
+        if self._header is not None and self._file is None and not self._busy:
+            self.prepare(self._header)
+
+    def pace(self, filled: float) -> None:
+        """The current segment is ``filled`` (0–1): keeps the zeros a little further than that."""
+        file, header = self._file, self._header
+        if file is None or header is None or self._busy or self._zeroed >= header.size:
+            return
+        target = min(header.size, int(header.size * (filled * _AHEAD + _HEAD_START)))
+        if target <= self._zeroed:
+            return
+        start, end = self._zeroed, min(header.size, max(target, self._zeroed + ZERO_STEP_BYTES))
+        end = min(end, start + ZERO_BURST_BYTES)
+        self._busy = True
+        epoch = self._epoch
+        self._keeper.submit(
+            lambda: _fill(file, start, end),
+            lambda _: self._filled(epoch, end),
+            lambda error: self._fill_failed(epoch, error),
+        )
+
+    def take(self) -> Taken:
+        """Hands over the segment, which is usable."""
+        assert self._file is not None and self._header is not None and not self.zeroing
+        allocate = self._zeroed < self._header.size
+        self.late += allocate
+        taken = Taken(self._header, self._file, allocate)
+        self._file = None
+        self._header = None
+        self._epoch += 1
+        return taken
+
+    @property
+    def zeroing(self) -> bool:
+        """A step is being written right now; the segment must not be taken under it."""
+        return self._busy
+
+    def close(self) -> None:
+        """Behind whatever the keeper still does with it; what that ends as is of no interest any more."""
+        self._closed = True
+        self._epoch += 1
+        file, self._file = self._file, None
+        if file is not None:
+            self._keeper.submit(file.close, lambda _: None, lambda _: None)
+
+    def _create(self, header: SegmentHeader) -> File:
+        if self._thrown_away:
+            with suppress(FileNotFoundError):
+                self._disk.remove(self._thrown_away)
+            self._thrown_away = ""
+        free = None
+        with suppress(OSError):  # which ``Space`` tells of; whether there is room says the reservation, too
+            free = self._disk.free_bytes(self._directory)
+        if free is not None and free < header.size + self._free_bytes_min:
+            raise OSError(errno.ENOSPC, "too little free space for the next segment")
+        path = f"{self._directory}/{segment_name(header.number)}"
+        if self._disk.exists(path):
+            self._disk.remove(path)  # ours: a try that ran out of space
+        file = self._disk.open(path, create=True)
+        try:
+            file.allocate(header.size)
+            file.write(0, [header.encode()])
+            file.sync()
+            self._disk.sync_directory(self._directory)
+        except OSError:
+            file.close()
+            self._throw_away(path)
+            raise
+        return file
+
+    def _throw_away(self, path: str) -> None:
+        """On the keeper's thread."""
+        self._thrown_away = ""
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._thrown_away = path
+
+    def _created(self, file: File) -> None:
+        with self._latch:
+            self._busy = False
+            self._file = file
+            if self._closed:
+                self.close()
+                return
+            self.no_space &= self.proving
+            self._on_ready()
+
+    def _create_failed(self, error: BaseException) -> None:
+        with self._latch:
+            self._busy = False
+            if self._closed:
+                return
+            if isinstance(error, OSError) and error.errno in _FULL:
+                self.no_space = True
+                self._on_ready()
+            else:
+                header, self._header = self._header, None
+                assert header is not None
+                self.no_space = False
+                self._on_failure(error, segment_name(header.number))
+
+    def _filled(self, epoch: int, end: int) -> None:
+        with self._latch:
+            if epoch == self._epoch:
+                self._busy = False
+                self._zeroed = end
+                if self.complete:
+                    self.proving = self.no_space = False
+                self._on_ready()
+
+    def _fill_failed(self, epoch: int, error: BaseException) -> None:
+        with self._latch:
+            if epoch != self._epoch:
+                return
+            file, header = self._file, self._header
+            assert file is not None and header is not None
+            self._busy = False
+            self._file = self._header = None
+            self._epoch += 1
+            self.proving = True
+            self.no_space = isinstance(error, OSError) and error.errno in _FULL
+            name = segment_name(header.number)
+
+            def remove() -> None:
+                file.close()
+                self._throw_away(f"{self._directory}/{name}")
+
+            self._keeper.submit(remove, lambda _: None, lambda _: None)
+            self._on_failure(error, name)
+
+
+def _fill(file: File, start: int, end: int) -> None:
+    at = start
+    while at < end:
+        size = min(ZERO_STEP_BYTES, end - at)
+        file.write(at, [_ZEROS if size == ZERO_STEP_BYTES else _ZEROS[:size]])
+        at += size
+    file.sync()
+
+
+def active(header: SegmentHeader, *, prev_number: int, prev_end: int, prev_last_vlsn: int) -> SegmentHeader:
+    """The header that a standby gets when it is taken."""
+    from vlsn.format.segment import SegmentState
+
+    return replace(
+        header, state=SegmentState.ACTIVE, prev_number=prev_number, prev_end=prev_end, prev_last_vlsn=prev_last_vlsn
+    )

@@ -1,0 +1,145 @@
+"""The visible blocks of a part of the log, by column: what the VLSN index is tracked from again.
+
+    segment 3   │good 1–10│good, overmarked│rotten│good 21–30│      →  (1, 10, lsn), (21, 30, lsn)
+
+Read by windows of 1 MiB, so that memory does not grow with the log.  A frame that is not right is passed over,
+and what lies behind it is looked for: an index says where blocks are, never that all of them are right, and who
+reads the place that it leads to finds the damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vlsn.errors import BadBody, Damaged
+from vlsn.format import block as block_format
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.frame import FRAME_BYTES, MAGIC, FrameKind, decode_header
+from vlsn.format.scan import Walk
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.ids import Lsn, lsn_file, lsn_offset
+from vlsn.limits import MIB
+from vlsn.seams import Disk
+from vlsn.segments.directory import SegmentInfo
+from vlsn.segments.reader import SegmentFile
+
+WINDOW_BYTES = MIB
+
+
+class Columns(NamedTuple):
+    """First VLSN, last VLSN and LSN of some blocks, rising in all three."""
+
+    firsts: list[int]
+    lasts: list[int]
+    lsns: list[int]
+
+
+def visible_blocks(
+    disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn
+) -> Iterator[Columns]:
+    """Blocks of ``segments`` (ascending) from the frame at ``start`` (0: the first there is) to ``end``
+    (exclusive), a window at a time.  All of it was synced."""
+    last = 0
+    for info in segments:
+        if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
+            continue
+        begin = lsn_offset(start) if info.number == lsn_file(start) else FIRST_FRAME
+        stop = min(info.live_end or info.size, info.size)
+        if info.number == lsn_file(end):
+            stop = min(stop, lsn_offset(end))  # which may lie past the live end
+        try:
+            segment = SegmentFile(disk, directory, info.number)
+        except Damaged:
+            continue  # its header rotted since it was surveyed
+        try:
+            for buf, base, found in whole_frames(segment, begin, stop):
+                columns = _visible(buf, base, found, info.number, last)
+                if columns.firsts:
+                    last = columns.lasts[-1]
+                    yield columns
+        finally:
+            segment.close()
+
+
+def first_damage(
+    disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn, what: str, vlsn: int
+) -> Damaged | None:
+    """The first frame from ``start`` to ``end`` that is not right; ``what`` says why there should be more, ``vlsn``
+    from where on."""
+    for info in segments:
+        if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
+            continue
+        at = lsn_offset(start) if info.number == lsn_file(start) else FIRST_FRAME
+        stop = min(info.live_end or info.size, info.size)
+        if info.number == lsn_file(end):
+            stop = min(stop, lsn_offset(end))
+        segment = SegmentFile(disk, directory, info.number)
+        try:
+            for _, base, found in whole_frames(segment, at, stop):
+                if base != at:
+                    break
+                at = found.end
+        finally:
+            segment.close()
+        if at < stop:
+            text = f"{segment.name} is damaged at {at}: {what}"
+            return Damaged(text, file=segment.name, offset=at, vlsn=vlsn)
+    return None
+
+
+def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
+    """Whether a visible block that begins with ``vlsn`` lies at ``at``, as far as its headers say."""
+    try:
+        segment = SegmentFile(disk, directory, lsn_file(at))
+    except Damaged:
+        return False
+    try:
+        buf = segment.file.read(lsn_offset(at), FRAME_BYTES + BLOCK_BYTES)
+        frame = decode_header(buf, 0, offset=lsn_offset(at), salt=segment.header.salt)
+        if frame is None or frame.kind != FrameKind.BLOCK or frame.overmarked:
+            return False
+        return block_format.decode_header(buf, FRAME_BYTES).first_vlsn == vlsn
+    except BadBody:
+        return False
+    finally:
+        segment.close()
+
+
+def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[bytes, int, Walk]]:
+    """Whole frames with right checksums, with the buffer that they lie in and its place."""
+    while at < end:
+        buf, found = segment.window(at, end, WINDOW_BYTES)
+        bad = scan.check_crcs(buf, at, found)
+        good = found if bad is None else found.before(bad)
+        if len(good):
+            yield buf, at, good
+        at = good.end
+        if bad is not None or not len(found):
+            at = _next_header(segment, at + 8, end)
+
+
+def _next_header(segment: SegmentFile, at: int, end: int) -> int:
+    """Where the next frame header of this segment may lie: whether it is one, its checksum tells then."""
+    while at < end:
+        buf = segment.file.read(at, min(WINDOW_BYTES + FRAME_BYTES, end - at))
+        halves = np.frombuffer(buf, dtype="<u2", count=len(buf) // 8 * 4)[::4]
+        for position in (np.flatnonzero(halves == MAGIC) * 8).tolist():
+            if decode_header(buf, position, offset=at + position, salt=segment.header.salt) is not None:
+                return at + int(position)
+        at += WINDOW_BYTES
+    return end
+
+
+def _visible(buf: bytes, base: int, found: Walk, number: int, last: int) -> Columns:
+    chosen = found.visible()
+    heads = scan.block_headers(buf, base, chosen.offsets)
+    firsts = heads["first_vlsn"].astype(np.int64)
+    lasts = firsts + heads["count"] - 1
+    before = np.maximum.accumulate(np.concatenate(([last], lasts)))[:-1]
+    rising = firsts > before
+    lsns = chosen.offsets + (number << 32)
+    return Columns(firsts[rising].tolist(), lasts[rising].tolist(), lsns[rising].tolist())

@@ -1,0 +1,92 @@
+"""Age, as far as it is believed: a clock that leaps must not empty a log.
+
+A segment is old where its last entry's clock lies further back than ``retention_age_s``.  This node's clock may be
+wrong, though, and so may be the one that sealed; what an hour ago and what a year ago was sealed look alike to a clock
+that has leapt by a year.  Old segments go as far as any of these says so, too:
+
+1. *members*: a majority's clocks agree with this node's (``repl/cleaning``).
+2. *this process*: it has seen them for ``retention_age_s`` by the monotonic clock.
+3. *entries*: the clocks of later segments, one after the other, have gone on by ``retention_age_s``.  From one to the
+   next an eighth of it counts at most, and nothing of what a clock was ahead before: a leap counts as an eighth.
+4. *allowance*: an eighth of the segments, one at least, when the log is opened, and as many again with every sixteenth
+   of ``retention_age_s`` that passes by the monotonic clock.
+
+    retention 8 days   | 1: day 0 | 2: day 2 | … | 6: day 10 | 7: day 375 | 8: …     today is day 376, or day 11
+    old by the clock: 1–6;  by the entries behind them: 5 × 1 day + 1 day for the leap, of 8: none;  allowance: 1
+
+So a log that stays open is cleaned as its clock says, one that is opened now and then by its entries or an eighth at a
+time, and one whose age is lowered at once.  Source of 4: a token bucket.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from vlsn.state.retention import Segment
+
+SHARE = 8
+SAMPLES_MAX = 64
+"""Segments whose clocks are read for rule 3, evenly apart: fewer make a log look younger."""
+SEEN_MAX = 64
+"""How often in ``retention_age_s`` rule 2 takes note."""
+
+
+class Seen:
+    """Rule 2, for one open log.  Used at home only."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, number: int, age_s: float, now_s: float) -> None:
+        """All segments up to ``number`` are complete, as of the monotonic ``now_s``."""
+        seen = self._seen
+        while len(seen) > 1 and seen[1][0] <= now_s - age_s:
+            seen.popleft()
+        if not seen or now_s - seen[-1][0] >= age_s / SEEN_MAX:
+            seen.append((now_s, number))
+
+    def upto(self, age_s: float, now_s: float) -> int:
+        """The last segment that was there so long ago; 0 for none."""
+        return max((number for at_s, number in self._seen if at_s <= now_s - age_s), default=0)
+
+
+class Allowance:
+    """Rule 4, for one open log.  Used at home only."""
+
+    def __init__(self) -> None:
+        self._left = 0.0
+        self._as_of_s: float | None = None
+
+    def left(self, segments: int, age_s: float, now_s: float) -> int:
+        """How many may go now of so many ``segments``, by the monotonic clock."""
+        full = max(1.0, segments / SHARE)
+        if self._as_of_s is None:
+            self._left = full
+        else:
+            self._left += 2 * segments * (now_s - self._as_of_s) / age_s
+        self._as_of_s = now_s
+        self._left = min(self._left, full)
+        return int(self._left)
+
+    def took(self, segments: int) -> None:
+        self._left -= segments
+
+
+def shown_old(segments: Sequence[Segment], sealed_us: Callable[[Segment], int], age_s: float) -> int:
+    """How many of the first of ``segments`` are old by the clocks of those behind them (rule 3)."""
+    count = len(segments)
+    apart = max(1, -(-count // SAMPLES_MAX))
+    at = list(range(0, count, apart))
+    age_us = int(age_s * 1e6)
+    passed = latest = 0
+    steps: list[int] = []
+    for index in at:
+        clock_us = sealed_us(segments[index])
+        steps.append(min(max(clock_us - latest, 0), age_us // SHARE) if latest else 0)
+        latest = max(latest, clock_us)
+    for index, step in zip(reversed(at), reversed(steps), strict=True):
+        if passed >= age_us:
+            return index + 1
+        passed += step
+    return 0

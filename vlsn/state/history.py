@@ -1,0 +1,189 @@
+"""What a log's entries add up to: its term runs, its group and its producers, as of any VLSN that is still needed.
+
+Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a
+rollback.  A GROUP entry counts from the moment it is in the log, and no longer once it is rolled back, so
+the ones that may still be rolled back are kept beside the durable one.
+
+    term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
+    groups      [(2, GROUP at VLSN 2)]
+    levels      [(77, 2)]                      the group's level since VLSN 77; before the first it is 1
+    producers   which submissions of whom it holds (``producers.py``)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from vlsn.format import block as block_format
+from vlsn.format.block import EntryKind
+from vlsn.format.block_run import BlockRun
+from vlsn.format.feed_messages import TermRun
+from vlsn.format.records import CommitEntry, GroupEntry
+from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
+from vlsn.levels import LEVEL_1
+from vlsn.seams import Buffer
+from vlsn.state.producers import Producers
+from vlsn.state.state_store import StateRecord
+
+_READ = frozenset((int(EntryKind.GROUP), int(EntryKind.COMMIT)))
+
+
+class History:
+    """Term runs, groups and producers of one log's visible blocks, from the log's first VLSN on."""
+
+    def __init__(self, record: StateRecord | None = None) -> None:
+        self.term_runs: list[TermRun] = []
+        self.groups: list[tuple[Vlsn, GroupEntry]] = []
+        self.levels: list[tuple[Vlsn, int]] = []
+        self.producers = Producers(record.producers if record is not None else None)
+        if record is not None:
+            self.term_runs = [TermRun(*run) for run in record.term_runs]
+            if record.group is not None:
+                self.groups.append((Vlsn(record.group_vlsn), record.group))
+            if record.level_vlsn:
+                self.levels.append((record.level_vlsn, record.level))
+
+    @property
+    def last_term(self) -> Term:
+        return Term(self.term_runs[-1].term) if self.term_runs else NULL_TERM
+
+    @property
+    def group(self) -> GroupEntry | None:
+        """The newest in the log, durable or not."""
+        return self.groups[-1][1] if self.groups else None
+
+    @property
+    def group_vlsn(self) -> Vlsn:
+        return self.groups[-1][0] if self.groups else NULL_VLSN
+
+    @property
+    def level(self) -> int:
+        """The group's by the newest entry in the log, durable or not: what a reader of this log must read."""
+        return self.levels[-1][1] if self.levels else LEVEL_1.min
+
+    def level_at(self, durable: Vlsn) -> int:
+        """The group's as of ``durable``: what may be written, for no rollback takes it back."""
+        return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
+
+    def term_of(self, vlsn: Vlsn) -> Term:
+        """The term that ``vlsn`` was sealed in; 0 when it is not in the log."""
+        index = bisect_right(self.term_runs, int(vlsn), key=lambda run: run.first) - 1
+        if index < 0 or vlsn > self.term_runs[index].last:
+            return NULL_TERM
+        return Term(self.term_runs[index].term)
+
+    def term_start(self, term: Term) -> Vlsn:
+        """The first VLSN of the newest run when that is ``term``'s, else 0."""
+        if self.term_runs and self.term_runs[-1].term == term:
+            return Vlsn(self.term_runs[-1].first)
+        return NULL_VLSN
+
+    def note_term(self, term: int, first: int, last: int) -> None:
+        """Blocks ``first`` to ``last``, which follow on what is known, are of ``term``."""
+        runs = self.term_runs
+        if runs and runs[-1].term == term:
+            assert first == runs[-1].last + 1, (first, runs[-1])
+            runs[-1] = TermRun(term, runs[-1].first, last)
+        else:
+            assert not runs or (term > runs[-1].term and first == runs[-1].last + 1), (term, first, runs[-1])
+            runs.append(TermRun(term, first, last))
+
+    def note_block(self, data: Buffer) -> None:
+        """Reads the GROUP entries, and what COMMIT entries set, of a block whose kind may hold some."""
+        header = block_format.decode_header(data)
+        for entry in block_format.entries(data, header, kinds=_READ):
+            if entry.kind == EntryKind.GROUP:
+                self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
+            elif (level := CommitEntry.decode(entry.value).set.level) is not None:
+                self.levels.append((entry.vlsn, level))
+
+    def note_producers(self, data: Buffer) -> None:
+        """Reads the producers of a block that has some; it follows on those read before."""
+        self.producers.note(block_format.producers(data, block_format.decode_header(data)))
+
+    def note_run(self, run: BlockRun, start: int, end: int) -> None:
+        """Blocks ``start`` to ``end`` (exclusive) of a replica's run were placed."""
+        terms = run.terms
+        if terms[start] == terms[end - 1]:
+            self.note_term(terms[start], run.firsts[start], run.lasts[end - 1])
+        else:
+            for index in range(start, end):
+                self.note_term(terms[index], run.firsts[index], run.lasts[index])
+        if any(run.kinds[start:end]):
+            for index in range(start, end):
+                if run.kinds[index]:
+                    self.note_block(run.blocks[index])
+        for index in run.produced:
+            if start <= index < end:
+                self.note_producers(run.blocks[index])
+
+    def settle(self, dtvlsn: Vlsn) -> None:
+        """Everything up to ``dtvlsn`` stays for ever: groups before the durable one are let go, and what would take
+        producers back behind it."""
+        self.producers.settle(dtvlsn)
+        for settings in (self.groups, self.levels):
+            while len(settings) > 1 and settings[1][0] <= dtvlsn:
+                del settings[0]
+
+    def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
+        """Whether the newest GROUP entry that stays for ever is not known: this log, which begins at ``first``, was
+        cleaned past it, and the state record that had it was lost."""
+        return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
+
+    def found_group(self, vlsn: Vlsn, group: GroupEntry) -> None:
+        """The entry that ``lacks_group`` misses, from another copy of this log."""
+        assert not self.groups or vlsn < self.groups[0][0]
+        self.groups.insert(0, (vlsn, group))
+
+    def found_state(self, record: StateRecord, producers: Producers) -> None:
+        """What another copy of this log added up to as of ``record.vlsn``: ``producers``, made of the record, and the
+        group's level, which this one lacks where ``state`` was lost.  Raises ``ValueError``, nothing changed."""
+        self.producers.fill(producers, record.vlsn)
+        if record.level_vlsn and (not self.levels or record.level_vlsn < self.levels[0][0]):
+            self.levels.insert(0, (record.level_vlsn, record.level))
+
+    def truncate(self, last: Vlsn) -> None:
+        """Forgets what came after ``last``."""
+        self.producers.truncate(last)
+        while self.term_runs and self.term_runs[-1].first > last:
+            self.term_runs.pop()
+        if self.term_runs and self.term_runs[-1].last > last:
+            run = self.term_runs[-1]
+            self.term_runs[-1] = TermRun(run.term, run.first, last)
+        for settings in (self.groups, self.levels):
+            while settings and settings[-1][0] > last:
+                settings.pop()
+
+    def forget_terms(self, kept: int) -> None:
+        """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
+        del self.term_runs[:-kept]
+
+    def truncate_head(self, first: Vlsn) -> None:
+        """The log begins at ``first`` now.  The group stays, also where its entry is gone."""
+        runs = [run for run in self.term_runs if run.last >= first]
+        if runs and runs[0].first < first:
+            runs[0] = TermRun(runs[0].term, first, runs[0].last)
+        self.term_runs = runs
+
+    def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
+        """All of it as of ``vlsn``, for a checkpoint or a restore, with what was cleaned away (``StateRecord``): put
+        together by the call of what is returned, on any thread (``Producers.snapshot``)."""
+        copy = History()
+        copy.term_runs = list(self.term_runs)
+        copy.groups = list(self.groups)
+        copy.levels = list(self.levels)
+        copy.truncate(vlsn)
+        group_vlsn, group = copy.groups[-1] if copy.groups else (NULL_VLSN, None)
+        producers = self.producers.snapshot(vlsn)
+        return lambda: StateRecord(
+            vlsn=vlsn,
+            group=group,
+            group_vlsn=group_vlsn,
+            level=copy.level,
+            level_vlsn=copy.levels[-1][0] if copy.levels else NULL_VLSN,
+            term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
+            producers=producers(),
+            trimmed_to=trimmed_to,
+            first_segment=first_segment,
+        )

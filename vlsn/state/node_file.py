@@ -1,0 +1,283 @@
+"""The node file: who this node is, and what it has promised in elections.
+
+Two slots of one page each, both holding the same record:
+
+    0        8       12  16       24          32   40        48         56         64    96   128
+    |VLSNNODE|version| 0 |sequence|incarnation|term|vote_term|floor_term|floor_vlsn|group|node|voted_for| zeros |crc|
+
+A change goes into slot one, is synced, then into slot two, is synced (*commit point*: the return), and only then does
+anything rest on it.  At open the readable slot with the higher sequence is right, of two with one sequence (a floor or
+a restore's term was being written) slot one, and both are made equal.
+
+    cut while slot one was written    one torn or new, two old      the old record, or the new one: nobody was told
+    cut while slot two was written    one new, two torn or old      the new record
+    both unreadable                   Damaged: the node is a new incarnation, however full its log
+    one of another version, crc right WrongVersion, whatever the other holds: nothing is written
+
+Of every version there will be, magic, version and crc lie where they do here; the version is the level (``levels``)
+that the node has promised to read, so that an older binary, which might not, refuses.
+Open syncs before it reads, and reads the medium: what only the page cache held would be promised, then lost.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+
+from vlsn import levels
+from vlsn.errors import BadBody, Damaged, LogFailed, WrongVersion
+from vlsn.format.checksum import crc
+from vlsn.format.segment import decode_name
+from vlsn.ids import is_name
+from vlsn.levels import named, unread
+from vlsn.seams import Buffer, Disk, File
+from vlsn.segments.bad_sectors import is_unread
+
+SLOT_BYTES = 4096
+MAGIC = b"VLSNNODE"
+
+_SLOT = Struct("<8sIIQQQQQQ32s32s32s")
+_CRC_AT = SLOT_BYTES - 4
+_REST = bytes(_CRC_AT - _SLOT.size)
+
+assert _SLOT.size == 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """``voted_for`` is the name that got the vote in ``vote_term``, "" for nobody.  Below the vote floor
+    (term, VLSN; 0, 0 for none) the node neither votes for a log nor stands.  ``sequence`` is the file's to set."""
+
+    group: str
+    node: str
+    incarnation: int
+    term: int = 0
+    voted_for: str = ""
+    vote_term: int = 0
+    floor_term: int = 0
+    floor_vlsn: int = 0
+    sequence: int = 1
+    level: int = 1
+    """The slot's version; never falls."""
+
+    def encode(self) -> bytes:
+        """One slot."""
+        fault = self._fault()
+        assert fault is None, fault
+        head = _SLOT.pack(
+            MAGIC,
+            self.level,
+            0,
+            self.sequence,
+            self.incarnation,
+            self.term,
+            self.vote_term,
+            self.floor_term,
+            self.floor_vlsn,
+            self.group.encode(),
+            self.node.encode(),
+            self.voted_for.encode(),
+        )
+        page = head.ljust(_CRC_AT, b"\0")
+        return page + crc(page).to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, slot: Buffer) -> NodeRecord:
+        """The record in one whole slot.  Raises ``BadBody``; ``WrongVersion``."""
+        if len(slot) != SLOT_BYTES:
+            raise BadBody(f"a node file slot of {len(slot)} bytes")
+        slot = bytes(slot)
+        magic, version, zero, sequence, incarnation, term, vote_term, *rest = _SLOT.unpack_from(slot)
+        floor_term, floor_vlsn, group, node, voted_for = rest
+        if magic != MAGIC:
+            raise BadBody("no node file")
+        if crc(slot[:_CRC_AT]) != int.from_bytes(slot[_CRC_AT:], "little"):
+            raise BadBody("node file crc")
+        if not levels.LEVELS.read(version):
+            raise unread("a node file", version, levels.LEVELS.max)
+        if zero or slot[_SLOT.size : _CRC_AT] != _REST:
+            raise BadBody("a node file slot with more than it should hold")
+        record = cls(
+            group=decode_name(group),
+            node=decode_name(node),
+            incarnation=incarnation,
+            term=term,
+            voted_for=decode_name(voted_for),
+            vote_term=vote_term,
+            floor_term=floor_term,
+            floor_vlsn=floor_vlsn,
+            sequence=sequence,
+            level=version,
+        )
+        fault = record._fault()
+        if fault is not None:
+            raise BadBody(fault)
+        return record
+
+    def _fault(self) -> str | None:
+        if not self.sequence or not self.level:
+            return f"a node file of sequence {self.sequence}, level {self.level}"
+        if not is_name(self.group) or not is_name(self.node) or (self.voted_for and not is_name(self.voted_for)):
+            return f"node file names {self.group!r} {self.node!r} {self.voted_for!r}"
+        if self.vote_term > self.term or (self.voted_for and not self.vote_term):
+            return f"a vote for {self.voted_for!r} in term {self.vote_term} at term {self.term}"
+        return None
+
+
+class NodeFile:
+    """The open file.  Not for two threads at a time; every call may block on the disk."""
+
+    def __init__(self, file: File, record: NodeRecord) -> None:
+        self._file = file
+        self._record = record
+        self._failed = False
+
+    @classmethod
+    def open(cls, disk: Disk, path: str) -> NodeFile:
+        """Reads the record and makes both slots equal, durable with the file's name.  Raises ``WrongVersion``,
+        ``Damaged`` when neither can be read, ``LogFailed`` when that cannot be synced, ``FileNotFoundError`` when
+        there is none."""
+        file = disk.open(path, write=True)
+        try:
+            _settle(disk, path, file)
+            slots = _slots(file, path)
+            right = _newer(slots, path)
+            one, two = (slot if isinstance(slot, NodeRecord) else None for slot in slots)
+            node_file = cls(file, right)
+            # The wrong slot alone is written: whatever happens, the right one stays.
+            if one != right:
+                node_file._write(0, right.encode())
+            if two != right:
+                node_file._write(1, right.encode())
+        except BaseException:
+            file.close()
+            raise
+        return node_file
+
+    @property
+    def record(self) -> NodeRecord:
+        """What both slots hold, synced."""
+        return self._record
+
+    def replace(self, record: NodeRecord, *, learned: bool = False) -> NodeRecord:
+        """Makes ``record`` (with the next sequence) the node's, durable on return, and returns it.  Within one
+        incarnation the term never falls.  A floor alone keeps the sequence, and so does what was ``learned`` from
+        another's log: an old image that writes one before it was compared must not pass for the disk that has promised
+        as much.  A vote of a term is never taken back: another one in its place, or none, is refused with ``LogFailed``
+        and not written.  ``LogFailed`` of the disk leaves nothing known of what the file holds; every further call
+        raises it too."""
+        mine = self._record
+        assert record.incarnation != mine.incarnation or record.term >= mine.term
+        assert record.level >= mine.level
+        promised = mine.voted_for if mine.vote_term == record.term and record.incarnation == mine.incarnation else ""
+        if promised and (record.vote_term, record.voted_for) != (mine.vote_term, promised):
+            raise LogFailed(
+                f"the vote of term {record.term} is {promised}'s, not to be {record.voted_for or 'nobody'}'s"
+            )
+        floor_alone = replace(
+            record,
+            floor_term=mine.floor_term,
+            floor_vlsn=mine.floor_vlsn,
+            sequence=mine.sequence,
+            level=mine.level,
+        )
+        assert not learned or (record.vote_term, record.voted_for) == (mine.vote_term, mine.voted_for)
+        record = replace(record, sequence=mine.sequence + (floor_alone != mine and not learned))
+        slot = record.encode()
+        self._write(0, slot)
+        self._write(1, slot)
+        self._record = record
+        return record
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, index: int, slot: bytes) -> None:
+        if self._failed:
+            raise LogFailed("the node file failed before")
+        try:
+            self._file.write(index * SLOT_BYTES, [slot])
+            self._file.sync()
+        except OSError as error:
+            self._failed = True
+            raise LogFailed(f"writing the node file: {error}") from error
+
+
+def create(disk: Disk, path: str, record: NodeRecord) -> NodeFile:
+    """A new node file, durable with its name on return; never seen half written (it is renamed into place)."""
+    slot = record.encode()
+    fresh = path + ".new"
+    if disk.exists(fresh):
+        disk.remove(fresh)
+    file = disk.open(fresh, write=True, create=True)
+    try:
+        file.write(0, [slot, slot])
+        file.sync()
+        disk.rename(fresh, path)
+        disk.sync_directory(_directory(path))
+    except BaseException:
+        file.close()
+        raise
+    return NodeFile(file, record)
+
+
+def read(disk: Disk, path: str) -> NodeRecord:
+    """The record, for tools that never write.  Raises as ``NodeFile.open`` does."""
+    return read_slots(disk, path)[0]
+
+
+def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]:
+    """The record, and by its number (1, 2) a slot that cannot be read, with what is wrong.  Raises as ``read``."""
+    file = disk.open(path)
+    try:
+        slots = _slots(file, path)
+    finally:
+        file.close()
+    faults = {number: slot for number, slot in enumerate(slots, 1) if not isinstance(slot, NodeRecord)}
+    return _newer(slots, path), faults
+
+
+def _settle(disk: Disk, path: str, file: File) -> None:
+    """What a process before this one wrote and did not live to sync is on the medium, or out of the cache."""
+    try:
+        file.sync()
+        file.drop_cache()
+        disk.sync_directory(_directory(path))
+    except OSError as error:
+        raise LogFailed(f"syncing the node file: {error}") from error
+
+
+def _directory(path: str) -> str:
+    return posixpath.dirname(path) or "."
+
+
+def _slots(file: File, path: str) -> list[NodeRecord | Exception]:
+    try:
+        return [_slot(file, index) for index in range(2)]
+    except WrongVersion as error:
+        raise named(error, path) from None
+
+
+def _slot(file: File, index: int) -> NodeRecord | Exception:
+    """Each by itself: the sector of one may be bad."""
+    try:
+        return NodeRecord.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
+    except BadBody as error:
+        return error
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        return error
+
+
+def _newer(slots: Sequence[NodeRecord | Exception], path: str) -> NodeRecord:
+    """Of two with one sequence slot one, which is written first."""
+    readable = [slot for slot in slots if isinstance(slot, NodeRecord)]
+    if readable:
+        return max(readable, key=lambda slot: slot.sequence)
+    for slot in slots:
+        if isinstance(slot, OSError):  # the disk may give it yet: no reason to become somebody else
+            raise slot
+    raise Damaged("neither slot of the node file can be read", file=path)

@@ -1,0 +1,136 @@
+"""The settings of a local log, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from vlsn.errors import BadArgument
+from vlsn.histogram import Histogram
+from vlsn.index.stats import IndexStats
+from vlsn.limits import (
+    BLOCK_BYTES_MAX,
+    CHECKPOINT_BYTES,
+    CHECKPOINT_BYTES_MIN,
+    CHECKPOINT_PERIOD_S,
+    FLUSH_INTERVAL_S,
+    FREE_BYTES_MIN,
+    GROUP_BYTES_MAX,
+    HOLD_BYTES_MAX,
+    IDLE_END_S,
+    QUEUE_BYTES_MAX,
+    QUEUE_BYTES_MIN,
+    QUEUE_ENTRIES_MAX,
+    RING_BYTES_MAX,
+    SEGMENT_BYTES,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+    SEGMENT_BYTES_STEP,
+    SYNC_INTERVAL_S,
+)
+from vlsn.seconds import Seconds
+from vlsn.state.retention import Retention
+
+ROLL_REASONS = ("size", "error", "slow_sync", "period", "request")
+GROUP_BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
+SHARES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+
+
+class Durability(IntEnum):
+    """What has happened to an append when it returns.  A group is treated as its strictest append asks."""
+
+    NO_SYNC = 0
+    """It has its VLSNs, in this process's memory; written within the flush interval."""
+    WRITE_NO_SYNC = 1
+    """It is written: a crash of this process does not lose it, one of the machine may; synced within the sync
+    interval."""
+    SYNC = 2
+    """It is on the medium."""
+
+
+_MANY = 1 << 62
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+    "block_bytes_max": (1, BLOCK_BYTES_MAX),
+    "group_bytes_max": (1, _MANY),
+    "queue_entries_max": (1, _MANY),
+    "queue_bytes_max": (QUEUE_BYTES_MIN, _MANY),
+    "ring_bytes_max": (1, _MANY),
+    "checkpoint_bytes": (CHECKPOINT_BYTES_MIN, _MANY),
+    "checkpoint_period_s": (0.1, _MANY),
+    "flush_interval_s": (0, _MANY),
+    "sync_interval_s": (0, _MANY),
+    "idle_end_s": (0, _MANY),
+    "roll_period_s": (0, _MANY),
+    "free_bytes_min": (0, _MANY),
+    "retention_bytes": (0, _MANY),
+    "retention_age_s": (0, _MANY),
+    "hold_bytes_max": (0, _MANY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Settings of a local log; sizes in bytes, times in seconds; ``roll_period_s`` 0 is never.  Raises ``BadArgument``
+    for what is out of its range or no number."""
+
+    segment_bytes: int = SEGMENT_BYTES
+    block_bytes_max: int = BLOCK_BYTES_MAX
+    group_bytes_max: int = GROUP_BYTES_MAX
+    queue_entries_max: int = QUEUE_ENTRIES_MAX
+    queue_bytes_max: int = QUEUE_BYTES_MAX
+    ring_bytes_max: int = RING_BYTES_MAX
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    checkpoint_period_s: float = CHECKPOINT_PERIOD_S
+    flush_interval_s: float = FLUSH_INTERVAL_S
+    sync_interval_s: float = SYNC_INTERVAL_S
+    idle_end_s: float = IDLE_END_S
+    roll_period_s: float = 0.0
+    free_bytes_min: int = FREE_BYTES_MIN
+    retention_bytes: int = 0
+    """Of all segment files, past which the oldest go; 0: none ever does for it."""
+    retention_age_s: float = 0.0
+    """Of a segment's last entry, past which it goes; 0: none ever does for it."""
+    hold_bytes_max: int = HOLD_BYTES_MAX
+    """How far behind a hold may keep the log; 0: without end."""
+    durable_when_synced: bool = True
+    """Of the embedded log: what it has synced is durable.  False: its owner says what is (``Log.raise_durable``),
+    as one does who keeps copies elsewhere, and may roll back to there."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if type(value) is not int and not (type(value) is float and name.endswith("_s")):
+                kind = "number" if name.endswith("_s") else "whole number"
+                raise BadArgument(f"{name}: {value!r} is no {kind}")
+            if not low <= value <= high:
+                raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")
+        if self.segment_bytes % SEGMENT_BYTES_STEP:
+            raise BadArgument(f"segment_bytes: {self.segment_bytes} is no multiple of {SEGMENT_BYTES_STEP}")
+        if type(self.durable_when_synced) is not bool:
+            raise BadArgument(f"durable_when_synced: {self.durable_when_synced!r} is neither True nor False")
+
+    @property
+    def retention(self) -> Retention:
+        return Retention(self.retention_bytes, self.retention_age_s, self.hold_bytes_max)
+
+
+@dataclass(slots=True)
+class LogStats:
+    groups: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    cuts: int = 0
+    index: IndexStats = field(default_factory=IndexStats)
+    """The VLSN index's own, which it goes on counting in."""
+    write_errors: int = 0
+    """Groups whose write or sync failed, and that were written again in the next segment."""
+    unacked: int = 0
+    """Entries that are with the writer."""
+    waiting_for_sync: int = 0
+    """Submissions that are written and not synced yet."""
+    appends_per_sync: Histogram = field(default_factory=lambda: Histogram(SHARES))
+    group_bytes: Histogram = field(default_factory=lambda: Histogram(GROUP_BYTES))
+    sync_seconds: Seconds = field(default_factory=Seconds)
+    """Write and sync of one group, by the writer's thread."""
+    rolls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLL_REASONS, 0))

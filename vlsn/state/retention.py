@@ -1,0 +1,157 @@
+"""Retention: which segments a log wants gone, and which of them may go.  Pure.
+
+    bytes   the oldest go while all segment files together (current and standby included) take more than that
+    age     a segment goes when its last entry was sealed longer ago than that
+    limits  what the next open, a rollback or the group still needs; holds (``holds``): what others do
+
+1. Whole segments, oldest first, without a gap: the first that is not wanted ends what is wanted, and the first that
+   may not go ends what goes.
+2. A segment may go when its last VLSN lies below every limit and hold, and its number below the checkpoint's.
+3. A hold that keeps back what is wanted, and lies more than ``hold_bytes_max`` behind the log's end, is dropped if
+   that frees anything.
+
+    retention 192 MiB    | 1: 1–90 | 2: 91–200 | 3: 201–310 | 4: 311–… |     64 MiB each
+    wanted 1; a feeder at VLSN 80 keeps it; limits at 305                  going: none, 1 is blocked by feeder n2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from vlsn.format.segment import segment_name
+from vlsn.ids import Vlsn
+from vlsn.state.holds import Hold, Owner
+
+SEGMENTS_AT_ONCE_MAX = 100
+"""More than so many go in several passes: what the index has of them is counted in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a log is told to keep; 0 for no bound."""
+
+    bytes: int = 0
+    age_s: float = 0.0
+    hold_bytes_max: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.bytes or self.age_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment that another follows on."""
+
+    number: int
+    bytes: int
+    """Of its file."""
+    last: Vlsn
+    """No VLSN above it lies in this segment or before; 0 when none does at all."""
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """A segment that is wanted gone: why (``bytes`` or ``age``), and who keeps it back (nobody when it goes)."""
+
+    number: int
+    file: str
+    bytes: int
+    last: int
+    reason: str
+    blocked_by: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Nothing at or after ``vlsn`` may go, nor any segment from ``number`` on (0: says nothing of numbers)."""
+
+    name: str
+    vlsn: Vlsn | None = None
+    number: int = 0
+
+    def keeps(self, segment: Segment) -> bool:
+        return (self.vlsn is not None and segment.last >= self.vlsn) or 0 < self.number <= segment.number
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``going`` (oldest first), then ``blocked``; ``drops`` are the holds that have to go first."""
+
+    going: list[Fate]
+    blocked: list[Fate]
+    drops: list[Hold]
+
+
+def wanted(
+    segments: Sequence[Segment],
+    retention: Retention,
+    *,
+    total_bytes: int,
+    sealed_us: Callable[[Segment], int],
+    now_us: int,
+) -> list[tuple[Segment, str]]:
+    """The segments that are wanted gone, oldest first, each with the reason.  ``segments`` ascend; ``total_bytes`` is
+    what all files take; ``sealed_us`` is when a segment's last entry was sealed (0: not known, then age says
+    nothing), asked of as few as possible."""
+    found: list[tuple[Segment, str]] = []
+    left = total_bytes
+    for segment in segments[:SEGMENTS_AT_ONCE_MAX]:
+        if retention.bytes and left > retention.bytes:
+            found.append((segment, "bytes"))
+        elif retention.age_s and 0 < sealed_us(segment) < now_us - retention.age_s * 1e6:
+            found.append((segment, "age"))
+        else:
+            break
+        left -= segment.bytes
+    return found
+
+
+def plan(
+    wanted: Sequence[tuple[Segment, str]],
+    limits: Sequence[Limit],
+    holds: Iterable[Hold],
+    *,
+    hold_bytes_max: int = 0,
+    bytes_from: Callable[[Vlsn], int] = lambda _: 0,
+) -> Plan:
+    """What goes of what is wanted.  ``bytes_from`` tells how much log lies from the segment of a VLSN on."""
+    held = {str(hold): hold for hold in holds}
+
+    def behind(hold: Hold) -> int:
+        """Of a restore, which begins where the log does, what it keeps back of what is wanted gone."""
+        if hold.owner is Owner.RESTORE:
+            return sum(segment.bytes for segment, _ in wanted if segment.last >= hold.vlsn)
+        return bytes_from(hold.vlsn)
+
+    keepers = [*limits, *(Limit(name, hold.vlsn) for name, hold in held.items())]
+    late = {
+        name
+        for name, hold in held.items()
+        if hold_bytes_max and hold.owner is not Owner.CHECKPOINT and behind(hold) > hold_bytes_max
+    }
+    going = _going(wanted, keepers)
+    if late:
+        without = _going(wanted, [keeper for keeper in keepers if keeper.name not in late])
+        dropped = {
+            keeper.name for keeper in keepers if keeper.name in late and any(keeper.keeps(each) for each, _ in without)
+        }
+        going, keepers = without, [keeper for keeper in keepers if keeper.name not in dropped]
+    else:
+        dropped = set()
+    fates = [
+        Fate(
+            segment.number, segment_name(segment.number), segment.bytes, segment.last, reason,
+            [keeper.name for keeper in keepers if keeper.keeps(segment)],
+        )
+        for segment, reason in wanted
+    ]  # fmt: skip
+    return Plan(fates[: len(going)], fates[len(going) :], [held[name] for name in sorted(dropped)])
+
+
+def _going(wanted: Sequence[tuple[Segment, str]], keepers: Sequence[Limit]) -> Sequence[tuple[Segment, str]]:
+    for index, (segment, _) in enumerate(wanted):
+        if any(keeper.keeps(segment) for keeper in keepers):
+            return wanted[:index]
+    return wanted

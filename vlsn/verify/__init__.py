@@ -1,0 +1,1 @@
+"""Whole directories read and judged; nothing of them is written."""

@@ -1,0 +1,158 @@
+"""The inspection of a sealed segment by its sidecar: one checksum over all bytes, no step a frame.
+
+The file is read in windows of whole frames, each small enough to stay in the processor's cache while it is
+checksummed and its headers are looked at by column, so that no more than a few windows of it are in memory.
+
+    |header page|frame|frame|frame|frame|frame|…      crc32c runs over all windows: the sidecar's content_crc
+    |------- window 1 ------|---- window 2 ---|
+
+Whatever is not as it must be makes it no proof: then ``inspection`` goes through the segment frame by frame
+and says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+import numpy as np
+
+from vlsn.format import scan
+from vlsn.format.block_heads import heads_good
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
+from vlsn.format.scan import Offsets
+from vlsn.format.sidecar import Sidecar
+from vlsn.limits import KIB
+from vlsn.seams import Buffer, File, Reading, in_turn
+from vlsn.verify.inspection import Inspected, fills_frame
+from vlsn.verify.uniform_blocks import COLUMNS, Rows, take_plain
+
+WINDOW_BYTES = 768 * KIB
+"""Or one frame, when that is larger."""
+
+
+class Columns:
+    """What is kept of each block of a segment.  They are filled anew for each: touching new memory costs more than
+    all that is put into it, so what they gave of one segment is gone with the next."""
+
+    def __init__(self) -> None:
+        self._rows: Rows = np.empty((COLUMNS, 0), dtype=np.int64)
+        self._unmarked = np.zeros(0, dtype=np.bool_)
+        self._count = 0
+        self._records: list[tuple[int, FrameKind, bytes]] = []
+
+    def start(self, frames: int) -> None:
+        """There will be so many at most."""
+        if self._rows.shape[1] < frames:
+            self._rows = np.empty((COLUMNS, frames + frames // 8), dtype=np.int64)
+            self._unmarked = np.zeros(self._rows.shape[1], dtype=np.bool_)
+            self._unmarked.setflags(write=False)
+        self._count = 0
+        self._records = []
+
+    def add(self, buf: Buffer, window: Window, offsets: Offsets, *, before: int, salt: int) -> bool:
+        """The frames of one more window, at ``offsets``.  False when one is not as it must be, is overmarked, or claims
+        what it cannot know."""
+        into = self._rows[:, self._count : self._count + len(offsets)]
+        if take_plain(buf, window.start, offsets, end=window.stop, before=before, salt=salt, into=into):
+            self._count += len(offsets)
+            return True
+        found = scan.at_offsets(buf, base=window.start, offsets=offsets, end=window.stop, salt=salt)
+        if len(found) != len(offsets) or found.end != window.stop or int(found.headers["prev"][0]) != before:
+            return False
+        return self._add_each(buf, window.start, found)
+
+    def _add_each(self, buf: Buffer, base: int, found: scan.Walk) -> bool:
+        headers = found.headers
+        if headers["flag"].any() or (headers["synced"] > found.offsets).any():
+            return False
+        is_block = headers["kind"] == FrameKind.BLOCK
+        if not is_block.all():
+            self._add_records(buf, base, found.only(~is_block))
+            found = found.only(is_block)
+        heads = scan.block_headers(buf, base, found.offsets)
+        if not (heads_good(heads) & fills_frame(heads, found.headers["length"].astype(np.int64))).all():
+            return False
+        start, self._count = self._count, self._count + len(found)
+        places, firsts, lasts, terms, dtvlsns = self._rows[:, start : self._count]
+        places[:] = found.offsets
+        firsts[:] = heads["first_vlsn"]
+        lasts[:] = heads["count"]
+        lasts += firsts
+        lasts -= 1
+        terms[:] = heads["term"]
+        dtvlsns[:] = heads["dtvlsn"]
+        return True
+
+    def _add_records(self, buf: Buffer, base: int, found: scan.Walk) -> None:
+        kinds, lengths = found.headers["kind"].tolist(), found.headers["length"].tolist()
+        for offset, kind, length in zip(found.offsets.tolist(), kinds, lengths, strict=True):
+            begin = offset - base + FRAME_BYTES
+            self._records.append((offset, FrameKind(kind), bytes(buf[begin : begin + length])))
+
+    def inspected(self, offsets: Offsets, end: int) -> Inspected:
+        """Good until the next ``start``."""
+        places, firsts, lasts, terms, dtvlsns = self._rows[:, : self._count]
+        return Inspected(
+            offsets,
+            np.zeros(0, dtype=FRAME_DTYPE),
+            self._unmarked[: len(offsets)],
+            [],
+            end,
+            False,
+            block_offsets=places,
+            firsts=firsts,
+            lasts=lasts,
+            terms=terms,
+            dtvlsns=dtvlsns,
+            marked=self._unmarked[: self._count],
+            records=self._records,
+            by_sidecar=True,
+        )
+
+
+def inspect_sealed(
+    file: File, *, salt: int, end: int, sidecar: Sidecar, reading: Reading = in_turn, columns: Columns | None = None
+) -> Inspected | None:
+    """What ``inspection.inspect`` finds in a segment that is right in every byte, none of whose frames is overmarked;
+    None when the sidecar does not prove that.  It lies in ``columns``, where they are given."""
+    if (sidecar.salt, sidecar.end) != (salt, end) or not len(sidecar.offsets):
+        return None
+    offsets = sidecar.offsets.astype(np.int64)
+    columns = columns or Columns()
+    columns.start(len(offsets))
+    windows = list(_windows(offsets, end))
+    checksum = before = 0
+    ranges = [(window.start, window.stop - window.start) for window in windows]
+    with closing(reading(file, ranges)) as pieces:
+        for window, buf in zip(windows, pieces, strict=True):
+            start, stop = window.start, window.stop
+            if len(buf) != stop - start:
+                return None
+            checksum = crc(buf, checksum)
+            frames = offsets[window.low : window.high]
+            if not columns.add(buf, window, frames, before=before, salt=salt):
+                return None
+            before = stop - int(frames[-1])
+    return columns.inspected(offsets, end) if checksum == sidecar.crc else None
+
+
+class Window(NamedTuple):
+    """The frames ``low`` to ``high`` (exclusive) of a segment, and the bytes that they are; the first with the header
+    page before it."""
+
+    low: int
+    high: int
+    start: int
+    stop: int
+
+
+def _windows(offsets: Offsets, end: int) -> Iterator[Window]:
+    """Runs of frames of about ``WINDOW_BYTES``."""
+    low = 0
+    while low < len(offsets):
+        high = max(low + 1, int(np.searchsorted(offsets, offsets[low] + WINDOW_BYTES)))
+        yield Window(low, high, int(offsets[low]) if low else 0, int(offsets[high]) if high < len(offsets) else end)
+        low = high

@@ -1,0 +1,268 @@
+"""The inspection of one segment: every frame found, and everything that is wrong with it.
+
+Unlike an open (``torn_tail``), which stops at the first bad frame, it goes on behind it: a bad frame whose
+length still leads to the next one is marked, anything else is a gap up to the next whole frame, looked for
+at every 8 bytes.
+
+    |good|good|crc wrong|good|…garbage…|good|000000
+              bad=[2]         gap (start, end)
+
+Damage or a torn tail: in a segment whose end is known all that is bad is damage.  In the last one a bad place
+is damage only if something says that its offset had been synced (a frame's ``synced``, or ``stated``);
+the first that is not ends the log there.
+
+The segment is held in memory whole; only offline tools come here, and only with what no sidecar proves
+(``by_sidecar``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from vlsn.errors import BadBody
+from vlsn.format import block as block_format
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, VERSION
+from vlsn.format.block_heads import heads_good
+from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
+from vlsn.format.scan import Headers, Offsets, Stop
+from vlsn.format.segment import FIRST_FRAME
+
+Mask = npt.NDArray[np.bool_]
+Bytes = bytes | bytearray
+"""Not a view: slices of these cost less."""
+
+_RUN_BLOCKS = 8192
+"""Headers that are looked at together: as many as the processor's cache holds."""
+
+
+class Rule(StrEnum):
+    """What a finding is about."""
+
+    FRAME_HEADER = "frame-header"
+    """Where a frame must be, there is none."""
+    FRAME_CRC = "frame-crc"
+    UNREADABLE = "unreadable"
+    """The disk does not give these bytes."""
+    BLOCK_HEADER = "block-header"
+    BLOCK_BODY = "block-body"
+    CONTIGUITY = "contiguity"
+    TERM_ORDER = "term-order"
+    OVERMARK = "overmark"
+    """A flag that no rollback record explains, or one that a record misses."""
+    RECORD = "record"
+    """A local record that cannot be read, or one that is not where ``state`` points."""
+    SEGMENT_HEADER = "segment-header"
+    GAP = "gap"
+    """A segment that others name is missing."""
+    SIDECAR = "sidecar"
+    INDEX = "index"
+    STATE = "state"
+    NODE_FILE = "node-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong at ``offset``; ``vlsn`` 0 where only what lies before it can tell."""
+
+    rule: Rule
+    offset: int
+    detail: str
+    vlsn: int = 0
+
+
+@dataclass(slots=True)
+class Inspected:
+    """One segment.  Columns of all frames that were located, bad ones included, and of the blocks among them
+    whose headers can be read."""
+
+    offsets: Offsets
+    headers: Headers
+    bad: Mask
+    gaps: list[tuple[int, int]]
+    end: int
+    """Where its log ends: the known end, or where zeros or a torn tail begin."""
+    torn: bool
+    faults: list[Fault] = field(default_factory=list)
+    block_offsets: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    firsts: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    lasts: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    terms: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    dtvlsns: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    marked: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    lost: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Ascending offsets at which a block may be missing from the columns."""
+    records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
+    """Offset, kind and payload of the good local records."""
+    by_sidecar: bool = False
+    """``proven`` found it, not a look at each frame."""
+
+
+def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, stated: int = 0) -> Inspected:
+    """The first ``size`` bytes of ``buf`` are the file from 0 on.  ``end`` is where its log ends, None for the
+    last segment, of which ``stated`` says how far the log was synced as far as anything outside of it knows.  Raises
+    ``WrongVersion``, naming the file."""
+    found = _locate(buf, size, salt, end, name)
+    if end is None:
+        _cut_torn_tail(found, stated)
+    is_block = found.headers["kind"] == FrameKind.BLOCK
+    _check_frames(found)
+    _check_blocks(buf, found, is_block, name)
+    for index in np.flatnonzero(~is_block & ~found.bad).tolist():
+        begin = int(found.offsets[index]) + FRAME_BYTES
+        payload = bytes(buf[begin : begin + int(found.headers["length"][index])])
+        found.records.append((begin - FRAME_BYTES, FrameKind(int(found.headers["kind"][index])), payload))
+    return found
+
+
+# Where the frames are.
+
+
+def _locate(buf: Bytes, size: int, salt: int, end: int | None, name: str) -> Inspected:
+    limit = (size if end is None else min(end, size)) & ~7
+    view = memoryview(buf)[:limit]
+    walks, bads, gaps = [], [], []
+    at, stop = FIRST_FRAME, FIRST_FRAME
+    while at < limit:
+        walk = scan.walk(buf, base=0, start=at, end=limit, salt=salt)
+        scan.check_kind(view, 0, walk.end, salt, name)
+        bad = scan.bad_frames(buf, 0, walk)
+        # A bad frame that leads nowhere may have a wrong length: what lies behind it is to be looked for.
+        kept = len(walk) if walk.reason is Stop.END else _without_bad_tail(bad)
+        stop = int(walk.offsets[kept]) if kept < len(walk) else walk.end
+        walks.append((walk.offsets[:kept], walk.headers[:kept]))
+        bads.append(bad[:kept])
+        if stop >= limit or (end is None and not np.frombuffer(view[stop:], dtype=np.uint8).any()):
+            break
+        after = scan.find_frame_after(view, 0, stop + 8, salt)
+        gaps.append((stop, after or limit))
+        at = after or limit
+        stop = at
+    if end is not None and limit < end:
+        gaps.append((max(limit, FIRST_FRAME), end))
+    if not walks:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Inspected(nothing, np.zeros(0, dtype=FRAME_DTYPE), nothing.astype(np.bool_), gaps, end or stop, False)
+    offsets = np.concatenate([each for each, _ in walks])
+    headers = scan.joined([each for _, each in walks])
+    return Inspected(offsets, headers, np.concatenate(bads), gaps, stop if end is None else end, False)
+
+
+def _without_bad_tail(bad: Mask) -> int:
+    good = np.flatnonzero(~bad)
+    return int(good[-1]) + 1 if len(good) else 0
+
+
+def _cut_torn_tail(found: Inspected, stated: int) -> None:
+    """Ends the log before the first bad place of which nothing says that it had been synced."""
+    good = found.headers["synced"][~found.bad]
+    synced = max(stated, int(good.max()) if len(good) else 0)
+    places = sorted([*found.offsets[found.bad].tolist(), *(start for start, _ in found.gaps)])
+    cut = next((place for place in places if place >= synced), None)
+    if cut is not None:
+        kept = found.offsets < cut
+        found.offsets, found.headers, found.bad = found.offsets[kept], found.headers[kept], found.bad[kept]
+        found.gaps = [gap for gap in found.gaps if gap[0] < cut]
+        found.end, found.torn = cut, True
+    elif synced > found.end:
+        found.gaps.append((found.end, synced))
+
+
+# What is wrong with them.
+
+
+def _check_frames(found: Inspected) -> None:
+    for offset in found.offsets[found.bad].tolist():
+        found.faults.append(Fault(Rule.FRAME_CRC, offset, "the frame's bytes do not match its checksum"))
+    for start, end in found.gaps:
+        found.faults.append(
+            Fault(Rule.FRAME_HEADER, start, f"no whole frame in {end - start} bytes that had been synced")
+        )
+    ahead = found.headers["synced"] > found.offsets
+    for offset in found.offsets[ahead & ~found.bad].tolist():
+        found.faults.append(Fault(Rule.FRAME_HEADER, offset, "the frame says that it was synced before it was written"))
+
+
+def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> None:
+    offsets, bad = found.offsets[is_block], found.bad[is_block]
+    lengths = found.headers["length"][is_block].astype(np.int64)
+    readable, wrong = np.empty(len(offsets), dtype=np.bool_), np.empty(len(offsets), dtype=np.bool_)
+    firsts, counts, terms, dtvlsns = np.empty((4, len(offsets)), dtype=np.int64)
+    for low in range(0, len(offsets), _RUN_BLOCKS):
+        run = slice(low, low + _RUN_BLOCKS)
+        heads = scan.block_headers(buf, 0, offsets[run])
+        good = heads_good(heads) & fills_frame(heads, lengths[run])
+        good &= scan.header_crcs(heads) == heads["header_crc"]
+        other = (heads["version"] != VERSION) & ~bad[run]
+        if other.any():
+            scan.check_versions(heads[other], offsets[run][other], name)
+        wrong[run] = ~good | _bodies_bad(buf, offsets[run], heads, skip=bad[run] | ~good)
+        readable[run] = good
+        firsts[run], counts[run] = heads["first_vlsn"], heads["count"]
+        terms[run], dtvlsns[run] = heads["term"], heads["dtvlsn"]
+    for index in np.flatnonzero(wrong & ~bad).tolist():
+        found.faults.append(_block_fault(buf, int(offsets[index]), int(lengths[index])))
+    _name_bad_blocks(found, offsets[bad & readable], firsts[bad & readable])
+    found.block_offsets = offsets[readable]
+    found.firsts = firsts[readable]
+    found.lasts = found.firsts + counts[readable] - 1
+    found.terms, found.dtvlsns = terms[readable], dtvlsns[readable]
+    found.marked = found.headers["flag"][is_block][readable] == OVERMARKED
+    found.bad[is_block] |= ~readable
+    lost = found.bad.copy()
+    lost[is_block] = ~readable
+    gaps = np.array([start for start, _ in found.gaps], dtype=np.int64)
+    found.lost = np.sort(np.concatenate((found.offsets[lost], gaps)))
+
+
+def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
+    """Which blocks have their frame's length."""
+    filled: Mask = heads["body_bytes"].astype(np.int64) + BLOCK_BYTES == lengths
+    return filled
+
+
+def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
+    """Body checksums and columns.  Blocks of one plain entry, what a quiet log is made of, are done by column."""
+    wrong = np.zeros(len(offsets), dtype=np.bool_)
+    plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
+    starts = offsets[plain] + FRAME_BYTES + BLOCK_BYTES
+    crcs = scan.piece_crcs(buf, starts, starts + heads["body_bytes"][plain])
+    words = np.frombuffer(buf, dtype="<u8", count=len(buf) // 8)[starts >> 3]
+    columns = words == heads["value_bytes"][plain].astype(np.uint64) << np.uint64(32)
+    wrong[plain] = (crcs != heads["body_crc"][plain]) | ~columns
+    view = memoryview(buf)
+    for index in np.flatnonzero(~plain & ~skip).tolist():
+        at = int(offsets[index]) + FRAME_BYTES
+        try:
+            block_format.check_body(view[at:], block_format.decode_header(view, at))
+        except BadBody:
+            wrong[index] = True
+    return wrong
+
+
+def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
+    """What the block in a frame with a right checksum has wrong."""
+    block = buf[offset + FRAME_BYTES : offset + FRAME_BYTES + length]
+    try:
+        header = block_format.decode_header(block)
+    except BadBody as error:
+        return Fault(Rule.BLOCK_HEADER, offset, str(error))
+    try:
+        block_format.decode(block)
+    except BadBody as error:
+        return Fault(Rule.BLOCK_BODY, offset, str(error), int(header.first_vlsn))
+    return Fault(Rule.BLOCK_HEADER, offset, "the block's header cannot be", int(header.first_vlsn))
+
+
+def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: Offsets) -> None:
+    """Of a bad frame whose block header is right by its own checksum, the VLSN is known."""
+    if not len(offsets):
+        return
+    known = dict(zip(offsets.tolist(), firsts.tolist(), strict=True))
+    found.faults = [
+        Fault(fault.rule, fault.offset, fault.detail, known.get(fault.offset, fault.vlsn)) for fault in found.faults
+    ]

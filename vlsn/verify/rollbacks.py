@@ -1,0 +1,132 @@
+"""Rollbacks as a verification sees them: what the records abandon, against the flags that are set.
+
+Segments come from the last to the first, so the records that judge a block were read before it:
+
+    00000003.vlog   … START(4) END …     read: one rollback, ended
+    00000002.vlog   7 8 ✗5 ✗6            hidden 5, 6; both must be overmarked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from vlsn.errors import BadBody
+from vlsn.format import rollback_periods
+from vlsn.format.records import RollbackEnd, RollbackStart, decode_record
+from vlsn.format.rollback_periods import Started
+from vlsn.format.scan import Offsets
+from vlsn.format.segment import segment_name
+from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
+from vlsn.seams import Disk
+from vlsn.verify.inspection import Fault, Inspected, Mask, Rule
+from vlsn.verify.segment_chain import Link, rollback_starts
+
+Add = Callable[[Rule, str, int, int, str], None]
+"""Rule, file, offset, VLSN, detail of a finding."""
+
+
+class Rollbacks:
+    def __init__(self, add: Add) -> None:
+        self._add = add
+        self._read: list[Started] = []
+        self._ended: set[int] = set()
+        self._unmatched: list[Started] = []
+        """Those whose matchpoint was not met yet."""
+        self._first_number = 0
+        self._lost = False
+        """Blocks may be missing from what was read."""
+        self._last_block_lsn = 0
+        self._unexplained: list[tuple[Link, Offsets, Offsets]] = []
+        """Offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""
+
+    def read(self, link: Link, found: Inspected) -> None:
+        """The records of one segment; one that cannot be read is a fault of it."""
+        self._first_number = link.number
+        self._lost |= len(found.lost) > 0
+        if len(found.block_offsets):
+            self._last_block_lsn = max(self._last_block_lsn, lsn(link.number, int(found.block_offsets[-1])))
+        for offset, kind, payload in found.records:
+            try:
+                record = decode_record(kind, payload)
+            except BadBody as error:
+                found.faults.append(Fault(Rule.RECORD, offset, str(error)))
+                continue
+            if isinstance(record, RollbackStart):
+                self._read.append((lsn(link.number, offset), record))
+                if record.matchpoint:
+                    self._unmatched.append(self._read[-1])
+            elif isinstance(record, RollbackEnd):
+                self._ended.add(record.start_lsn)
+
+    def hidden(self, link: Link, found: Inspected) -> Mask:
+        """Which blocks the records abandon; their flags are held against that."""
+        hidden = np.zeros(len(found.block_offsets), dtype=np.bool_)
+        certain = hidden.copy()
+        if self._read:
+            lsns = found.block_offsets + lsn(link.number, 0)
+            for at, record in self._read:
+                inside = rollback_periods.inside(lsns, at, record)
+                hidden |= inside
+                if at in self._ended or at < self._last_block_lsn:  # by now every flag of it must be set
+                    certain |= inside
+            self._match(found, lsns)
+        strange = found.marked & ~hidden
+        if strange.any():
+            self._unexplained.append((link, found.block_offsets[strange], found.firsts[strange]))
+        for index in np.flatnonzero(certain & ~found.marked).tolist():
+            detail = "a rollback record abandons it, but it is not overmarked"
+            self._add(Rule.OVERMARK, link.name, int(found.block_offsets[index]), int(found.firsts[index]), detail)
+        return hidden
+
+    def _match(self, found: Inspected, lsns: Offsets) -> None:
+        """Finds the matchpoints that lie here: blocks that were visible when their rollback began."""
+
+        def is_here(at: Lsn, record: RollbackStart) -> bool:
+            here = (found.lasts == record.matchpoint) & (lsns < at) & ~rollback_periods.inside(lsns, at, record)
+            if not here.any():
+                return False
+            for before, other in self._read:
+                if before < at:
+                    here &= ~rollback_periods.inside(lsns, before, other)
+            return bool(here.any())
+
+        self._unmatched = [each for each in self._unmatched if not is_here(*each)]
+
+    def truncation_due(self, lsns: Offsets) -> Mask:
+        """Blocks of a rollback after which nothing was logged: the crash may have come before the index was cut."""
+        due = np.zeros(len(lsns), dtype=np.bool_)
+        for at, record in self._read:
+            if at > self._last_block_lsn:
+                due |= rollback_periods.inside(lsns, at, record)
+        return due
+
+    def check_records(self, *, gaps: bool) -> None:
+        """At the end: what they say of one another, and that each went back to a block that was there and visible.
+        With ``gaps``, or damaged blocks, and before where the log begins, that is not known."""
+        for at, detail in rollback_periods.contradictions(self._read):
+            self._strange(at, detail)
+        for at, record in self._unmatched:
+            if not gaps and not self._lost and lsn_file(Lsn(record.matchpoint_lsn)) >= self._first_number:
+                self._strange(at, f"no block that was visible then ends at its matchpoint, VLSN {record.matchpoint}")
+
+    def _strange(self, at: Lsn, detail: str) -> None:
+        record = next(record for place, record in self._read if place == at)
+        name = segment_name(lsn_file(at))
+        self._add(Rule.RECORD, name, lsn_offset(at), record.matchpoint + 1, f"the rollback's record: {detail}")
+
+    def check_unexplained(self, disk: Disk, directory: str, last_number: int, *, live: bool) -> None:
+        """At the end.  Flags are set after their ROLLBACK_START was synced: a running node's (``live``) lies in segment
+        ``last_number``, where reading began, or behind it, if it is not there at all."""
+        late: list[Started] = []
+        if live and self._unexplained:
+            late = list(rollback_starts(disk, directory, last_number))
+        for link, offsets, vlsns in self._unexplained:
+            lsns = offsets + lsn(link.number, 0)
+            strange = np.ones(len(lsns), dtype=np.bool_)
+            for start, record in late:
+                strange &= ~rollback_periods.inside(lsns, start, record)
+            for index in np.flatnonzero(strange).tolist():
+                detail = "overmarked, but no rollback record says so"
+                self._add(Rule.OVERMARK, link.name, int(offsets[index]), int(vlsns[index]), detail)

@@ -1,0 +1,284 @@
+"""The chain of segments that make up a log, for tools that read it from outside.
+
+It says of each segment where its log ends and with which salt its frames were built, also when its header
+page is lost, and which segments are missing in between.  ``Stated`` is what the ``state`` store says of how
+far the log had been synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
+from vlsn.format import scan
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.records import CheckpointEnd, RollbackStart
+from vlsn.format.segment import FIRST_FRAME, SegmentHeader, segment_name
+from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
+from vlsn.levels import named
+from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
+from vlsn.recover.recovery import STATE_NAME
+from vlsn.seams import Buffer, Disk, File, Stores
+from vlsn.segments.bad_sectors import is_unread, read_around, read_pages
+from vlsn.segments.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
+from vlsn.state.state_store import StateRecord, StateStore
+
+READ_BYTES = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One segment of the chain."""
+
+    info: SegmentInfo
+    salt: int
+    end: int | None
+    """Where its log ends, None where only its frames can tell."""
+    last: bool
+    missing_before: list[int]
+    """Numbers between the link before and this one that the log had segments under."""
+    fault: str = ""
+    """What its header page has wrong."""
+
+    @property
+    def number(self) -> int:
+        return self.info.number
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file that can be a segment's: no rotten directory makes a reader take more."""
+        return min(self.info.size, self.info.header.size if self.info.header is not None else SEGMENT_BYTES_MAX)
+
+    @property
+    def header(self) -> SegmentHeader | None:
+        return self.info.header
+
+    @property
+    def prev_last_vlsn(self) -> int:
+        return self.info.header.prev_last_vlsn if self.info.header is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    links: list[Link]
+    unsynced_segment: bool
+    """A standby holds frames but was never synced as part of the log: a torn tail of its own file."""
+
+
+@dataclass(slots=True)
+class Stated:
+    """What was synced, as far as ``state`` knows."""
+
+    ends: list[Lsn] = field(default_factory=list)
+    """Exclusive."""
+    checkpoint_end: Lsn | None = None
+    scan_from: Lsn = NULL_LSN
+    """Where the next open reads from; 0: the log's beginning."""
+    dtvlsn: int = 0
+    """How far the log was known durable: the headers of the last blocks cannot say that of themselves."""
+    record: StateRecord | None = None
+    """What entries add up to, and where the log begins since it was cleaned."""
+    faults: list[str] = field(default_factory=list)
+
+    def offset_in(self, number: int) -> int:
+        return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
+
+    def missing_before(self, links: Sequence[Link]) -> int:
+        """The last segment before the first link, when that is no log's beginning that ``state`` knows of; else 0."""
+        head = links[0].header if links else None
+        if self.record is None or head is None or head.number <= self.record.first_segment:
+            return 0
+        return head.prev_number
+
+    def missing_after(self, links: Sequence[Link]) -> list[str]:
+        """Segments behind the last link that had been synced."""
+        last = links[-1].number if links else 0
+        return [segment_name(number) for number in sorted({lsn_file(at) for at in self.ends}) if number > last]
+
+
+def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
+    """Reads the ``state`` store; of a running node (``live``) a copy of it, and where that cannot be read just now
+    it says nothing: frames and headers then tell alone how far the log was synced."""
+    stated = Stated()
+    path = f"{directory}/{STATE_NAME}"
+    try:
+        if live:
+            state = StateStore(stores.open_copy(path, map_bytes=STATE_MAP_BYTES))
+        else:
+            state = StateStore(stores.open(path, map_bytes=STATE_MAP_BYTES, read_only=True))
+    except FileNotFoundError:
+        return stated
+    except LogInUse:
+        if live:
+            return stated
+        raise
+    except Damaged as error:
+        stated.faults.append(str(error))
+        return stated
+    try:
+        checkpoint, idle = state.checkpoint(), state.idle_end()
+        stated.record = state.record()
+        if checkpoint is not None:
+            stated.dtvlsn = checkpoint.dtvlsn
+            stated.checkpoint_end = checkpoint.end_lsn
+            stated.scan_from = checkpoint.scan_lsn
+            stated.ends.append(Lsn(checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
+        if idle is not None:
+            stated.dtvlsn = max(stated.dtvlsn, idle.dtvlsn)
+            stated.ends.append(idle.lsn)
+    except Damaged as error:
+        stated.faults.append(str(error))
+    except WrongVersion as error:
+        raise named(error, path) from None
+    finally:
+        state.close()
+    return stated
+
+
+def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
+    """The segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
+    ``live``: the last one ends where it is stated to be synced."""
+    segments = survey(disk, directory, around=True)
+    named = {info.header.prev_number for info in segments if info.active and info.header is not None}
+    last_active = max((info.number for info in segments if info.active), default=0)
+    taken: list[tuple[SegmentInfo, int, str]] = []
+    unsynced = False
+    for info in segments:
+        if info.active and info.header is not None:
+            taken.append((info, info.header.salt, ""))
+            continue
+        if live and info.number > last_active:
+            continue  # the standby, or a header page that is just being written
+        salt, synced = _frames_in(disk, info)
+        known = info.number in named or any(lsn_file(at) == info.number for at in stated)
+        if known or (salt is not None and (synced >= FIRST_FRAME or info.number < last_active)):
+            fault = info.fault or "a standby that was never taken, but the log goes on in it"
+            taken.append((info, salt or 0, fault))
+        elif salt is not None:
+            unsynced = True
+    return Chain(_links(disk, segments, taken, stated, live=live), unsynced)
+
+
+def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tuple[int, int]]]:
+    """Reads the file's bytes as far as they can be its log: how many there are, and the places (start, end) that the
+    disk does not give, which are zeros then.  ``into`` grows to the largest segment and is used again: touching new
+    memory costs more than all else that is done to it."""
+    size = min(link.size, link.size if link.end is None else link.end)
+    if len(into) < size:
+        into[:] = b"\0"
+        into *= size  # in place: each page is touched once
+    file = disk.open(link.info.path)
+    lost: list[tuple[int, int]] = []
+    try:
+        at = 0
+        with memoryview(into) as view:
+            while at < size:
+                got = _read_piece(file, at, view[at : min(at + READ_BYTES, size)], lost)
+                at += got
+                if not got:
+                    break
+        return at, lost
+    finally:
+        file.close()
+
+
+def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int]]) -> int:
+    """Fills ``into``, page by page where the disk fails, and says how far."""
+    try:
+        return file.read_into(at, into)
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        return read_pages(file, at, into, lost)
+
+
+def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:
+    """The ROLLBACK_STARTs, and where they lie, in all whole frames of the segments from ``from_number`` on, synced or
+    not: what a running node has begun since it was looked at."""
+    for info in survey(disk, directory):
+        if info.number >= from_number and info.header is not None:
+            yield from rollbacks_in(_bytes_of(disk, info), info.number, info.header.salt)
+
+
+def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, RollbackStart]]:
+    """The ROLLBACK_STARTs in the bytes of segment ``number`` from its first on."""
+    view = memoryview(buf)
+    for found in scan.islands(buf, 0, FIRST_FRAME, salt):
+        for index in np.flatnonzero(found.headers["kind"] == FrameKind.ROLLBACK_START).tolist():
+            begin = int(found.offsets[index]) + FRAME_BYTES
+            try:
+                record = RollbackStart.decode(bytes(view[begin : begin + int(found.headers["length"][index])]))
+            except BadBody:
+                continue  # no record, and named as such where its segment is verified
+            yield lsn(number, begin - FRAME_BYTES), record
+
+
+def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
+    """Whether nothing but zeros lies behind the header page: a standby, which is not held for that."""
+    file = disk.open(info.path)
+    piece = bytearray(READ_BYTES)
+    lost: list[tuple[int, int]] = []
+    size = min(info.size, SEGMENT_BYTES_MAX)
+    try:
+        with memoryview(piece) as view:
+            for at in range(FIRST_FRAME, size, READ_BYTES):
+                got = _read_piece(file, at, view[: min(READ_BYTES, size - at)], lost)
+                if lost or np.frombuffer(piece, np.uint8, got).any():
+                    return False
+    finally:
+        file.close()
+    return True
+
+
+def _bytes_of(disk: Disk, info: SegmentInfo) -> bytes:
+    file = disk.open(info.path)
+    size = min(info.size, SEGMENT_BYTES_MAX)
+    try:
+        return file.read(0, size)
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        return read_around(file, 0, size)
+    finally:
+        file.close()
+
+
+def _links(
+    disk: Disk,
+    segments: Sequence[SegmentInfo],
+    taken: Sequence[tuple[SegmentInfo, int, str]],
+    stated: Sequence[Lsn],
+    *,
+    live: bool,
+) -> list[Link]:
+    links: list[Link] = []
+    before = 0
+    for position, (info, salt, fault) in enumerate(taken):
+        last = position == len(taken) - 1
+        end = info.live_end
+        if last and live and end is None:
+            end = max(FIRST_FRAME, lsn_offset(stated_synced_end(disk, segments, stated=stated)))
+        follows = info.header.prev_number if info.header is not None and info.active else before
+        missing = [follows] if before and follows > before else []
+        if before and follows < before and not fault:
+            fault = f"the header says that it follows on segment {follows}, but {before} is there"
+        links.append(Link(info, salt, end, last, missing, fault))
+        before = info.number
+    return links
+
+
+def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:
+    """The salt of the frames in a segment without a good ACTIVE header, None when there are none, and up to where
+    they say that it had been synced."""
+    if _is_blank(disk, info):
+        return None, 0
+    buf = _bytes_of(disk, info)
+    salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
+    return salt, 0 if salt is None else synced_in_frames(buf, FIRST_FRAME, salt)

@@ -1,0 +1,335 @@
+"""Verification of a whole log directory: every checksum, order, flag and mapping.  Writes nothing.
+
+Segments are gone through from the last to the first, each inspected whole (``inspection``), because what
+judges a segment lies behind it: the end that the next header names, and the rollback records that its
+overmark flags are checked against.  From one segment to the one before only a few values are carried.
+
+    00000003.vlog   … START(4) END …     rollbacks = [4]     after = VLSN 9
+    00000002.vlog   7 8 ✗5 ✗6            hidden = 5, 6       8 + 1 = 9
+    00000001.vlog   1–4                                      …
+
+Normal after a crash, and no finding: a torn tail, an index behind the log, a rollback whose flags are not all
+set yet, a standby that was never taken.  A note, and no finding: one slot of the node file that cannot be read.  Of a
+running node (``live``) only the log up to its stated synced end is read, and not its index; it may begin a rollback
+meanwhile, so an overmark that is not explained by what was read is held against the records that have come since.
+
+A segment is held in memory at a time, and of a sealed one a few windows (``by_sidecar``).  It is read, not mapped: a
+page that the disk does not give is then an error, not the end of the process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
+from vlsn.format.frame import FrameKind
+from vlsn.format.segment import segment_name, sidecar_name
+from vlsn.format.sidecar import SIDECAR_BYTES_MAX, Sidecar, content_crc
+from vlsn.ids import lsn_file, lsn_offset
+from vlsn.levels import named
+from vlsn.recover.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
+from vlsn.recover.versions import check_versions
+from vlsn.seams import Disk, Reading, Stores, in_turn
+from vlsn.segments.bad_sectors import is_unread
+from vlsn.segments.directory import LOCK_NAME, segment_numbers
+from vlsn.segments.restore_marker import check_no_restore
+from vlsn.state import node_file
+from vlsn.verify.by_sidecar import Columns, inspect_sealed
+from vlsn.verify.index_mappings import Columns as Mappings
+from vlsn.verify.index_mappings import read_mappings
+from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspect
+from vlsn.verify.order import Order, Visible, visible_of
+from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
+from vlsn.verify.rollbacks import Rollbacks
+from vlsn.verify.segment_chain import Link, Stated, log_chain, read_segment, read_stated
+
+Progress = Callable[[int, int], None]
+"""Bytes done, bytes in all."""
+FINDINGS_MAX = 100
+"""Of one rule in one file; a log that is wrong throughout need not say so a million times."""
+
+
+def verify(
+    disk: Disk,
+    stores: Stores,
+    directory: str,
+    *,
+    live: bool = False,
+    progress: Progress | None = None,
+    reading: Reading = in_turn,
+) -> VerifyReport:
+    """Verifies the log in ``directory``.  Raises ``LogInUse`` when a process has it open and ``live`` was not
+    asked for, ``WrongVersion``, ``Restoring`` while a network restore is not over there, ``FileNotFoundError`` when
+    there is no such directory.  ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that
+    is worth it (``threads.ReadAhead``)."""
+    if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
+        raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
+    check_versions(disk, directory)
+    check_no_restore(disk, directory)
+    verifier = _Verifier(disk, directory, live, reading)
+    stated = read_stated(stores, directory, live=live)
+    for fault in stated.faults:
+        verifier.add(Rule.STATE, STATE_NAME, 0, 0, fault)
+    if not live:
+        mappings = read_mappings(stores, directory)
+        verifier.mappings = mappings.by_segment
+        for damaged in mappings.faults:
+            verifier.add(Rule.INDEX, INDEX_NAME, 0, damaged.vlsn, str(damaged))
+    verifier.run(stated, progress)
+    return verifier.finished()
+
+
+class _Verifier:
+    def __init__(self, disk: Disk, directory: str, live: bool, reading: Reading) -> None:
+        self.report = VerifyReport()
+        self.mappings: dict[int, Mappings] = {}
+        self._disk = disk
+        self._directory = directory
+        self._live = live
+        self._reading = reading
+        self._buf = bytearray()
+        self._columns = Columns()
+        self._counts: Counter[tuple[Rule, str]] = Counter()
+        self._rollbacks = Rollbacks(self.add)
+        self._order = Order(self.add)
+
+    def add(self, rule: Rule, file: str, offset: int, vlsn: int, detail: str) -> None:
+        self._counts[rule, file] += 1
+        if self._counts[rule, file] <= FINDINGS_MAX:
+            self.report.findings.append(Finding(rule, file, offset, int(vlsn), detail))
+
+    def finished(self) -> VerifyReport:
+        report = self.report
+        for number, (vlsns, offsets) in sorted(self.mappings.items()):
+            name = segment_name(number)
+            if (Rule.GAP, name) not in self._counts:
+                self.add(Rule.INDEX, name, offsets[0], vlsns[0], "the index points into a segment that is not there")
+        self._check_node_file()
+        report.kept_aside = list(kept_aside(self._disk, self._directory))
+        report.term_runs.reverse()
+        report.findings.sort(key=lambda each: (each.file, each.offset, each.rule))
+        return report
+
+    def run(self, stated: Stated, progress: Progress | None) -> None:
+        chain = log_chain(self._disk, self._directory, live=self._live, stated=stated.ends)
+        self.report.torn_tail = chain.unsynced_segment
+        total, done = sum(link.end or link.size for link in chain.links), 0
+        self._order.missing = stated.missing_after(chain.links)
+        self._check_owner(chain.links)
+        self._check_beginning(chain.links, stated)
+        for link in reversed(chain.links):
+            try:
+                self._segment(link, stated)
+            except FileNotFoundError:
+                if self._live and self._is_head(link):
+                    break  # cleaned away since it was listed, like all before it
+                raise
+            self._order.missing = [segment_name(number) for number in link.missing_before]
+            done += link.end or link.size
+            if progress is not None:
+                progress(done, total)
+        last_number = chain.links[-1].number if chain.links else 0
+        self._rollbacks.check_records(gaps=any(rule is Rule.GAP for rule, _ in self._counts))
+        self._rollbacks.check_unexplained(self._disk, self._directory, last_number, live=self._live)
+        self.report.dtvlsn = max(self.report.dtvlsn, min(stated.dtvlsn, self.report.last))
+        if not chain.links:
+            for name in self._order.missing:
+                self.add(Rule.GAP, name, 0, 1, "the segment is missing")
+
+    def _check_beginning(self, links: Sequence[Link], stated: Stated) -> None:
+        """A log begins later only where it was cleaned: that stands in ``state``, or, where that is older, in the
+        index."""
+        lost = stated.missing_before(links) if not self._live else 0
+        if lost and min(self.mappings, default=0) != links[0].number:
+            assert stated.record is not None
+            vlsn = stated.record.trimmed_to + 1
+            self.add(Rule.GAP, segment_name(lost), 0, vlsn, "the segment is missing, and was not cleaned away")
+
+    def _is_head(self, link: Link) -> bool:
+        """Whether no segment is left at or before ``link``."""
+        return all(number > link.number for number, _ in segment_numbers(self._disk, self._directory))
+
+    def _check_owner(self, links: Sequence[Link]) -> None:
+        """All segments are one node's; whose, the last of them says."""
+        headers = [(link, link.header) for link in links if link.header is not None]
+        for link, header in headers:
+            owner = headers[-1][1]
+            if (header.group, header.node) != (owner.group, owner.node):
+                detail = (
+                    f"it is of node {header.node} of group {header.group}, the log of {owner.node} of {owner.group}"
+                )
+                self.add(Rule.SEGMENT_HEADER, link.name, 0, header.prev_last_vlsn + 1, detail)
+
+    # One segment.
+
+    def _segment(self, link: Link, stated: Stated) -> None:
+        sidecar = self._sidecar(link)
+        found = self._proven(link, sidecar) if sidecar is not None else None
+        if found is None:
+            found = self._inspected(link, stated)
+        self._rollbacks.read(link, found)
+        self._check_checkpoint(link, found, stated)
+        hidden = self._rollbacks.hidden(link, found)
+        visible = visible_of(found, hidden)
+        self._name_faults(link, found, visible)
+        self._order.check(link, found, visible)
+        self._check_mappings(link, found, hidden, stated)
+        if sidecar is not None and not self._voided(link):
+            self._check_sidecar(link, found, sidecar)
+        self._count(found, visible, last=link.last)
+
+    def _check_checkpoint(self, link: Link, found: Inspected, stated: Stated) -> None:
+        at = stated.checkpoint_end
+        if at is None or lsn_file(at) != link.number or lsn_offset(at) >= found.end:
+            return
+        ends = {offset for offset, kind, _ in found.records if kind == FrameKind.CHECKPOINT_END}
+        if lsn_offset(at) not in ends and lsn_offset(at) not in found.lost:
+            found.faults.append(
+                Fault(Rule.RECORD, lsn_offset(at), "no CHECKPOINT_END where the state's checkpoint ends")
+            )
+
+    def _name_faults(self, link: Link, found: Inspected, visible: Visible) -> None:
+        """A damaged block whose own header cannot say it has the VLSN after the block before it."""
+        for fault in found.faults:
+            before = int(np.searchsorted(visible.places, fault.offset))
+            known = int(visible.lasts[before - 1]) if before else link.prev_last_vlsn
+            self.add(fault.rule, link.name, fault.offset, fault.vlsn or known + 1, fault.detail)
+        if link.last and link.header is not None and link.info.size < link.header.size:
+            vlsn = int(visible.lasts[-1]) + 1 if len(visible) else link.prev_last_vlsn + 1
+            detail = f"the file has {link.info.size} of its {link.header.size} bytes: it was cut short"
+            self.add(Rule.SEGMENT_HEADER, link.name, link.info.size, vlsn, detail)
+        if link.fault:
+            vlsn = int(visible.firsts[0]) if len(visible) else link.prev_last_vlsn + 1
+            self.add(Rule.SEGMENT_HEADER, link.name, 0, vlsn, link.fault)
+
+    # What is derived.
+
+    def _check_mappings(self, link: Link, found: Inspected, hidden: Mask, stated: Stated) -> None:
+        if link.number not in self.mappings:
+            return
+        vlsns, offsets = self.mappings.pop(link.number)
+        places = found.block_offsets
+        at = np.minimum(np.searchsorted(places, offsets), max(len(places) - 1, 0))
+        # Past the end: blocks written again in the next segment, or not synced yet when the index was flushed.
+        right = offsets >= (link.end if link.end is not None else found.end)
+        right &= lsn_file(stated.scan_from) <= link.number  # so the next open puts it right
+        if len(places):
+            there = (places[at] == offsets) & (found.firsts[at] == vlsns)
+            there &= ~hidden[at] | self._rollbacks.truncation_due(places[at] + (link.number << 32))
+            right |= there
+        if len(found.lost):
+            right |= np.isin(offsets, found.lost)
+        for index in np.flatnonzero(~right).tolist():
+            detail = "the index points at no visible block that begins with this VLSN"
+            self.add(Rule.INDEX, link.name, int(offsets[index]), int(vlsns[index]), detail)
+
+    def _proven(self, link: Link, sidecar: Sidecar) -> Inspected | None:
+        assert link.end is not None
+        file = self._disk.open(link.info.path)
+        try:
+            return inspect_sealed(
+                file, salt=link.salt, end=link.end, sidecar=sidecar, reading=self._reading, columns=self._columns
+            )
+        except OSError:
+            return None  # frame by frame it is told where the disk gives nothing
+        finally:
+            file.close()
+
+    def _inspected(self, link: Link, stated: Stated) -> Inspected:
+        size, lost = read_segment(self._disk, link, self._buf)
+        found = inspect(
+            self._buf,
+            size=size,
+            salt=link.salt,
+            end=link.end,
+            name=link.info.path,
+            stated=stated.offset_in(link.number),
+        )
+        for start, end in lost:
+            found.faults.append(Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+        return found
+
+    def _sidecar(self, link: Link) -> Sidecar | None:
+        name = sidecar_name(link.number)
+        path = f"{self._directory}/{name}"
+        if link.end is None or link.last or not self._disk.exists(path):
+            return None
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None  # a rollback, or cleaning, took it just now
+        try:
+            return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX + 1)))
+        except WrongVersion as error:
+            raise named(error, path) from None
+        except BadBody as error:
+            self.add(Rule.SIDECAR, name, 0, link.prev_last_vlsn + 1, str(error))
+            return None
+        finally:
+            file.close()
+
+    def _voided(self, link: Link) -> bool:
+        """Whether a running node has taken the sidecar away since it was read: it does so before it sets a flag."""
+        return self._live and not self._disk.exists(f"{self._directory}/{sidecar_name(link.number)}")
+
+    def _check_sidecar(self, link: Link, found: Inspected, sidecar: Sidecar) -> None:
+        shown = np.flatnonzero(~found.marked)
+        span = (int(found.firsts[shown[0]]), int(found.lasts[shown[-1]])) if len(shown) else (0, 0)
+        faults = []
+        if (sidecar.number, sidecar.salt, sidecar.end) != (link.number, link.salt, link.end):
+            faults.append("it is of another segment, or of another end")
+        elif not found.by_sidecar and not found.bad.any() and not found.gaps and not link.fault:
+            if not np.array_equal(sidecar.offsets, found.offsets):
+                faults.append("its offsets are not those of the frames")
+            elif content_crc(memoryview(self._buf)[: link.end], sidecar.offsets) != sidecar.crc:
+                faults.append("its checksum is not that of the segment, whose frames are all right")
+        if not found.bad.any() and not found.gaps and (sidecar.first_vlsn, sidecar.last_vlsn) != span:
+            faults.append(f"it says VLSN {sidecar.first_vlsn} to {sidecar.last_vlsn}, there are {span[0]} to {span[1]}")
+        for detail in faults:
+            self.add(Rule.SIDECAR, sidecar_name(link.number), 0, span[0] or link.prev_last_vlsn + 1, detail)
+
+    def _check_node_file(self) -> None:
+        path = f"{self._directory}/{NODE_FILE_NAME}"
+        highest = max((run.term for run in self.report.term_runs), default=0)
+        try:
+            record, faults = node_file.read_slots(self._disk, path)
+        except FileNotFoundError:
+            if self.report.segments:
+                self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, "the node file is missing")
+        except Damaged as error:
+            self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, str(error))
+        except OSError as error:
+            if not is_unread(error):
+                raise
+            self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, f"the disk does not give it: {error}")
+        else:
+            for number, fault in faults.items():
+                what = f"{NODE_FILE_NAME}: slot {number} of 2 cannot be read ({fault})"
+                self.report.notes.append(f"{what}; the other one is whole, and the next start writes both")
+            if record.term < highest:
+                detail = f"its term is {record.term}, the log has blocks of term {highest}"
+                self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, detail)
+
+    def _count(self, found: Inspected, visible: Visible, *, last: bool) -> None:
+        report = self.report
+        report.segments += 1
+        report.torn_tail |= found.torn and last
+        report.frames += len(found.offsets)
+        report.bytes += found.end
+        if not len(visible):
+            return
+        firsts, lasts, terms = visible.firsts, visible.lasts, visible.terms
+        report.blocks += len(firsts)
+        report.entries += int((lasts - firsts).sum()) + len(firsts)
+        report.first = int(firsts[0])
+        report.last = report.last or int(lasts[-1])
+        report.dtvlsn = max(report.dtvlsn, int(visible.dtvlsns.max()))
+        starts = [0, *(np.flatnonzero(terms[1:] != terms[:-1]) + 1).tolist()]
+        for start, end in reversed(list(zip(starts, [*starts[1:], len(terms)], strict=True))):
+            run = TermRun(int(terms[start]), int(firsts[start]), int(lasts[end - 1]))
+            if report.term_runs and report.term_runs[-1].term == run.term:
+                run = TermRun(run.term, run.first, report.term_runs.pop().last)
+            report.term_runs.append(run)

@@ -1,0 +1,1 @@
+"""The open log: queue, write cycle, rolls, checkpoints, rollback, cleaning."""

@@ -1,0 +1,89 @@
+"""Free space: looked at on the keeper's thread, so that a slow file system never stops the event loop.
+
+    free ≥ free_bytes_min     appends are taken
+    below                     appends are refused (``no-space``), reads go on
+    below 2 MiB               checkpoints, the idle end and cleaning wait as well
+
+What was taken lies in segments that were reserved before, so nothing of it is at stake; what is kept free is for all
+that is written beside them.  With room again, appends go on by themselves.
+
+A look that fails is background work (``background``): what was seen last goes on to hold, or nothing where that is not
+known, and who waits for the look goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from vlsn.limits import STATE_FREE_BYTES_MIN
+from vlsn.seams import Disk, Worker
+from vlsn.segments.background import Background
+
+
+class Space:
+    """What the file system of a directory had free when it was looked at last.  At home."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        keeper: Worker,
+        latch: AbstractContextManager[object],
+        *,
+        background: Background,
+        free_bytes_min: int,
+    ) -> None:
+        self.free_bytes: int | None = None
+        """None before the first look that gave an answer."""
+        self._disk = disk
+        self._directory = directory
+        self._keeper = keeper
+        self._latch = latch
+        self._min = free_bytes_min
+        self._background = background
+        self._waiting: list[Callable[[], None]] = []
+        self._looking = False
+
+    @property
+    def low(self) -> bool:
+        """Less is free than is to be kept: appends are refused."""
+        return self.free_bytes is not None and self.free_bytes < self._min
+
+    @property
+    def cramped(self) -> bool:
+        """So little is free that not even a checkpoint should be tried: a transaction that finds no room ends the
+        process."""
+        return self.free_bytes is not None and self.free_bytes < STATE_FREE_BYTES_MIN
+
+    def look(self, then: Callable[[], None] = lambda: None) -> None:
+        """Looks now, then calls ``then``; who asks while a look is under way shares it, and who asks twice is
+        called once."""
+        with self._latch:
+            if then not in self._waiting:
+                self._waiting.append(then)
+            if self._looking:
+                return
+            self._looking = True
+            if self._background.is_due("space"):
+                self._keeper.submit(lambda: self._disk.free_bytes(self._directory), self._seen, self._failed)
+            else:
+                self._keeper.submit(lambda: None, lambda _: self._answer(), self._failed)
+
+    def _seen(self, free_bytes: int) -> None:
+        with self._latch:
+            self.free_bytes = free_bytes
+            self._background.works("space")
+        self._answer()
+
+    def _failed(self, error: BaseException) -> None:
+        with self._latch:
+            self._background.fails("space", error, lambda: None, path=self._directory)
+        self._answer()
+
+    def _answer(self) -> None:
+        with self._latch:
+            self._looking = False
+            waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()

@@ -1,0 +1,471 @@
+"""The local log of one node: latch, append, write, sync, roll, checkpoint.
+
+    append ─► queue, or QueueFull ─► cycle: under the latch VLSNs, LSN, seal ─► writer: write, fdatasync ─► synced
+
+1. One group is with the writer at a time (``cycle``).
+2. VLSNs are given, and places in the segment, only under the latch and only when the group will fit: a
+   sealed block is never unsealed, so nothing may fail between sealing and the writer but the disk itself.
+3. A write or sync that fails costs its segment: what was not synced is written again in the next one, and
+   callers hear nothing of it (``segment_rewrite``).  A second failure meanwhile, or a failure of LMDB, ends the
+   log (``LogFailed``): what the page cache then says is not to be trusted, and the process must end.  What the
+   promise does not rest on is tried again when it fails, and ends nothing (``background``).
+4. Everything here runs *at home* (see ``seams.Worker``): on the loop's thread in a node, under the latch on
+   callers' and workers' threads when embedded.  The writer's thread writes and syncs, the keeper's thread
+   runs every LMDB transaction, zeroes standbys and closes segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError
+from vlsn.format.block import EntryKind
+from vlsn.format.block_run import BlockRun
+from vlsn.format.frame import FrameKind
+from vlsn.ids import Lsn, Term, Vlsn
+from vlsn.index.index import VlsnIndex
+from vlsn.index.range import VlsnRange
+from vlsn.limits import QUEUE_SHED_FRACTION
+from vlsn.recover.recovery import Recovered
+from vlsn.recover.vote_floor import with_floor_met
+from vlsn.seams import Seams, Worker
+from vlsn.segments.background import Background
+from vlsn.segments.reader import LogReader
+from vlsn.state.history import History
+from vlsn.state.holds import Holds
+from vlsn.state.options import Durability, LogOptions, LogStats
+from vlsn.state.state_store import StateRecord
+from vlsn.write.checkpoint import Checkpointer
+from vlsn.write.cleaning import Cleaner
+from vlsn.write.free_space import Space
+from vlsn.write.placement import Placement
+from vlsn.write.queue import Barrier, LocalEntries, LocalRecord, Pending, ReplicaRun, Roll
+from vlsn.write.queue_consumer import Consumer
+from vlsn.write.ring import Ring
+from vlsn.write.rollback import Rollback
+from vlsn.write.shutdown import Shutdown
+from vlsn.write.slow_syncs import SlowSyncs
+from vlsn.write.upkeep import Upkeep
+from vlsn.write.write_cycle import Cycle, LogListener
+from vlsn.write.write_failure import Replacer
+
+
+class LocalLog:
+    """An open log.  Made by ``recovery.recover`` and this constructor; see the module for who may call.
+
+    ``by_writer``: groups are made by the writer's thread alone, where callers' threads may be interrupted at any point,
+    as a process's main thread is by a signal whose handler raises."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        options: LogOptions,
+        seams: Seams,
+        *,
+        writer: Worker,
+        keeper: Worker,
+        listener: LogListener,
+        by_writer: bool = False,
+    ) -> None:
+        self.directory = recovered.directory
+        self.options = options
+        self.seams = seams
+        self.latch = recovered.latch
+        self.node_file = recovered.node_file
+        self.index: VlsnIndex = recovered.index
+        self.state = recovered.state
+        self.history: History = recovered.history
+        self.ring = Ring(options.ring_bytes_max)
+        self.ring.restart(recovered.last_vlsn)
+        self.stats = LogStats(index=recovered.index.stats)
+        self.stats.cuts = recovered.cuts
+        self.keeper = keeper
+        self.writer = writer
+        self.failure: LogFailed | None = None
+        self.dtvlsn: Vlsn = recovered.dtvlsn
+        self.rollbacks = 0
+        """Raised when a rollback begins and when it is over: odd while one is under way."""
+        self.slow_syncs = SlowSyncs()
+        self.lock = recovered.lock
+        self._cleaned = recovered.cleaned
+        self._begins_after = recovered.begins_after
+        self._listener = listener
+        self.background = Background(keeper, self.latch, seams.clock, ends=self.fail)
+        self.placement = Placement(
+            recovered,
+            options,
+            seams,
+            keeper,
+            self.background,
+            stats=self.stats,
+            on_change=self._placement_changed,
+            level=lambda: self.level,
+        )
+        self._consumer = Consumer(
+            self.placement,
+            self.history,
+            self.ring,
+            options,
+            seams.clock,
+            next_vlsn=Vlsn(recovered.last_vlsn + 1),
+            dtvlsn=lambda: self.dtvlsn,
+            sealed=listener.sealed,
+        )
+        self._queue = self._consumer.queue
+        self.cycle = Cycle(self, self._consumer, listener, by_writer=by_writer)
+        self.replacer = Replacer(self, self.cycle.written)
+        self._upkeep = Upkeep(self, self._queue)
+        self._shutdown = Shutdown(self, self._queue)
+        self.space = Space(
+            seams.disk,
+            self.directory,
+            keeper,
+            self.latch,
+            background=self.background,
+            free_bytes_min=options.free_bytes_min,
+        )
+        self.checkpointer = Checkpointer(self, last=recovered.checkpoint)
+        self.holds = Holds(clock=seams.clock.monotonic_s)
+        self.cleaner = Cleaner(self, settled=recovered.settled)
+        self.placement.start()
+
+    # What is there.
+
+    @property
+    def closing(self) -> bool:
+        """A stop is under way, or has ended."""
+        return self._shutdown.asked
+
+    @property
+    def closed(self) -> bool:
+        return self._shutdown.closed
+
+    @property
+    def range(self) -> VlsnRange:
+        """The visible VLSNs, replaced whole."""
+        return self.index.range
+
+    @property
+    def allocated(self) -> Vlsn:
+        """The highest VLSN given so far; at or above ``range.last``."""
+        return Vlsn(self._consumer.next_vlsn - 1)
+
+    @property
+    def trimmed_to(self) -> Vlsn:
+        """The last VLSN that was cleaned away, or never was here; 0 when the log begins at 1."""
+        first = self.index.range.first
+        return Vlsn(first - 1) if first else self._begins_after
+
+    def state_record(self, vlsn: Vlsn) -> StateRecord:
+        """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned."""
+        return self.state_snapshot(vlsn)()
+
+    def state_snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
+        """The same, put together by the call of what is returned, on any thread."""
+        return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
+
+    @property
+    def first_segment(self) -> int:
+        """The segment that the log begins in since it was cleaned; 0 when it never was."""
+        return min(self.segments(), default=0) if self._cleaned else 0
+
+    @property
+    def promised(self) -> Vlsn:
+        """The highest VLSN that what was appended so far has or will have."""
+        return Vlsn(self.allocated + self._queue.vlsns)
+
+    @property
+    def queue_length(self) -> int:
+        """Entries that wait for VLSNs."""
+        return self._queue.entries
+
+    @property
+    def queue_bytes(self) -> int:
+        return self._queue.bytes
+
+    @property
+    def overloaded(self) -> bool:
+        """The queue is past its shedding mark: refuse new work before reading it."""
+        queue, options, shed = self._queue, self.options, QUEUE_SHED_FRACTION
+        return queue.entries >= options.queue_entries_max * shed or queue.bytes >= options.queue_bytes_max * shed
+
+    @property
+    def no_space(self) -> str:
+        """Why appends are refused, or soon will be, for lack of space; empty while there is room."""
+        if self.space.low:
+            return f"the disk has too little room: {self.space.free_bytes} bytes free of {self.options.free_bytes_min}"
+        return str(self.placement.refusal) if self.placement.no_space else ""
+
+    @property
+    def refusal(self) -> NoSpace | None:
+        """Why appends are refused, or soon will be: ``NoSpace``, or ``NoSegment`` where there is room; None while they
+        are taken."""
+        return NoSpace(self.no_space) if self.no_space else self.placement.refusal
+
+    @property
+    def unmade(self) -> str:
+        """Why the next segment could not be made, though there is room; empty while it can."""
+        return self.placement.unmade
+
+    @property
+    def stuck(self) -> NoSpace | None:
+        """Why what waits in the queue waits, if that is for another segment, and for nothing else."""
+        with self.latch:
+            waits = self.cycle.idle and bool(self._queue) and not self._queue.only_lazy
+            return self.placement.refusal if waits else None
+
+    @property
+    def writing_s(self) -> float:
+        """For how many seconds the writer has been at what it was handed last; 0 when it is free."""
+        cycle = self.cycle
+        return self.seams.clock.monotonic_s() - cycle.handed_over_s if cycle.group is not None else 0.0
+
+    @property
+    def late_standbys(self) -> int:
+        return self.placement.late_standbys
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """Bytes of a submission (keys and values) that still fit one segment."""
+        return self.placement.payload_bytes_max
+
+    def active_files(self) -> list[int]:
+        """Numbers of the current segment (when there is one yet) and the standby."""
+        return self.placement.active_files()
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all segment files take of the disk."""
+        return self.placement.disk_bytes
+
+    def segments(self) -> dict[int, int]:
+        """Number → synced end (offset) of every live segment, ascending."""
+        return self.placement.segments()
+
+    def synced_end(self, number: int) -> int:
+        """How far segment ``number`` may be read from outside; 0 when it is not a live one."""
+        return self.placement.synced_end(number)
+
+    def reader(self, *, segments_max: int = 1) -> LogReader:
+        """For one user at a time; what is cleaned away under it is ``Trimmed``."""
+        return LogReader(
+            self.seams.disk, self.directory, self.synced_end, lambda: self.range.first, segments_max=segments_max
+        )
+
+    # The master's side.
+
+    def start_sealing(self, term: Term) -> None:
+        """Appends are taken from now on, sealed under ``term``.  Rule: a term is sealed in by one process of
+        one node only; the caller has it in the node file, synced."""
+        assert term <= self.node_file.record.term
+        runs = self.history.term_runs
+        assert not runs or term > runs[-1].term, (term, runs[-1])
+        self._consumer.term = term
+
+    def stop_sealing(self, error: VlsnLogError) -> None:
+        """What is not sealed yet is refused with ``error``; what is, goes on to the writer."""
+        with self.latch:
+            self._consumer.term = None
+            refused = self._queue.take_appends()
+        for pending in refused:
+            pending.refused(error)
+
+    def append(self, pending: Pending) -> None:
+        """Queues a submission.  Raises ``NotMaster``, ``QueueFull``, ``NoSpace`` (``NoSegment``), ``LogFailed`` or
+        ``LogClosed`` with nothing logged; afterwards the listener hears of it, or ``pending.refused`` is called."""
+        if self._consumer.term is None or self.closing:
+            self.check_open()
+            if self.closing:
+                raise LogClosed("the log is closing")
+            raise NotMaster("this log takes no appends: it is not sealing")
+        if self.space.low:
+            raise NoSpace(f"{self.no_space}; free some and appends go on by themselves")
+        if self.placement.is_full_for(pending.cost) and (refusal := self.placement.refusal) is not None:
+            raise type(refusal)(f"{refusal}; when there is one, appends go on by themselves")
+        queue, most = self._queue, self.options
+        if queue.entries + pending.count > most.queue_entries_max or queue.bytes + pending.cost > most.queue_bytes_max:
+            raise QueueFull(f"{queue.entries} entries ({queue.bytes} bytes) already wait to be logged")
+        if pending.durability is Durability.NO_SYNC:
+            self._reserve(pending)
+        queue.push_append(pending)
+        if self.cycle.group is None:
+            self.cycle.ask()
+
+    def _reserve(self, pending: Pending) -> None:
+        """A place in the queue is as good as a VLSN: first in, first out, and nothing leaves it otherwise."""
+        queue = self._queue
+        pending.first = self._consumer.next_vlsn + queue.vlsns
+        pending.last = pending.first + pending.count - 1
+        if not queue.lazy:
+            queue.lazy_since_s = self.seams.clock.monotonic_s()
+
+    def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
+        """Entries of the log's own, sealed as one block; ``done`` gets their last VLSN once it is synced."""
+        assert self._consumer.term is not None
+        self._queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
+        self.cycle.ask()
+
+    # The replica's side.
+
+    def append_blocks(self, run: BlockRun, done: Callable[[VlsnLogError | None], None]) -> None:
+        """Keeps blocks that a master sealed, verbatim; they follow on ``allocated`` exactly and are verified.
+        ``done(None)`` once they are synced here, ``done(error)`` when nothing (more) of them was kept.  Raises
+        ``TooLarge``, with nothing kept, where one does not fit a segment of this log; ``LogFailed``, ``LogClosed``."""
+        self.check_open()
+        assert self._consumer.term is None
+        if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
+            raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
+        self._queue.push(ReplicaRun(run, done))
+        if self.cycle.group is None:
+            self.cycle.ask()
+
+    # Both sides.
+
+    def append_record(
+        self,
+        kind: FrameKind,
+        payload: Callable[[], bytes],
+        done: Callable[[Lsn], None],
+        refused: Callable[[VlsnLogError], None] | None = None,
+    ) -> None:
+        """A local frame, in its turn; ``done`` gets its LSN once it is synced.  Without room for another segment it
+        waits, unless ``refused`` is there to be told."""
+        self.check_open()
+        self._queue.push(LocalRecord(kind, payload, done, refused))
+        self.cycle.ask()
+
+    def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
+        """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
+        while there is no room for another one: ``done`` then gets its own number."""
+        self.check_open()
+        self._queue.push(Roll(reason, done))
+        self.cycle.ask()
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """``done`` once everything queued before is synced."""
+        self._queue.push(Barrier(done))
+        self.cycle.ask()
+
+    def rollback(self, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]) -> None:
+        """Abandons the blocks after ``matchpoint``, a block's end or 0, once all that was queued is synced (see
+        ``rollback``).  Nothing is sealed or handed over from before this call until ``done`` or ``refused`` (then
+        nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
+        self.check_open()
+        assert self._consumer.term is None
+        Rollback(self, matchpoint, done, refused).begin()
+
+    def abandon_after(self, matchpoint: Vlsn) -> None:
+        """A rollback to ``matchpoint`` is about to begin: what follows it is not written again should a segment
+        fail, and the current one gets no sidecar (flags that its sums include are about to change)."""
+        with self.latch:
+            self.placement.forget_after(matchpoint)
+
+    def forget_after(self, matchpoint: Vlsn) -> None:
+        """What memory holds of VLSNs after ``matchpoint`` goes; the next block follows on it."""
+        with self.latch:
+            self.ring.truncate(matchpoint)
+            self.history.truncate(matchpoint)
+            self.placement.last_vlsn = matchpoint
+            self._consumer.next_vlsn = Vlsn(matchpoint + 1)
+
+    def forget_before(self, number: int) -> None:
+        """Segments before ``number`` are no log any more: the index's range begins after them."""
+        self._cleaned = True
+        self.placement.forget_before(number)
+        self.history.truncate_head(self.range.first)
+
+    @property
+    def level(self) -> int:
+        """What may be written (``levels``): the newest level that is durable here."""
+        return self.history.level_at(self.dtvlsn)
+
+    def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
+        """The node file promises ``level``, synced, when ``done(None)`` is called: before the entry that sets it is
+        acknowledged.  A file that cannot be written ends the log.  Raises ``WrongVersion`` for a level that this
+        binary does not speak."""
+        self.seams.levels.check_log(level, "what the group's log goes on with")
+
+        def store() -> None:
+            record = self.node_file.record
+            if level > record.level:
+                self.node_file.replace(replace(record, level=level))
+
+        def failed(error: BaseException) -> None:
+            self.fail(f"the node file could not be written: {error}", error)
+            done(error)
+
+        self.keeper.submit(store, lambda _: done(None), failed)
+
+    def meet_floor(self, term: Term) -> None:
+        """The vote floor is where the log ends now, synced, if it was further on: the log has all that the master of
+        ``term`` has, while that is the stored one.  A file that cannot be written ends the log."""
+        last = self.range.last_sync
+        end = (int(self.history.term_of(last)), int(last))
+
+        def store() -> None:
+            record = self.node_file.record
+            met = with_floor_met(record, end)
+            if record.term == term and met is not record:
+                self.node_file.replace(met)
+
+        self.keeper.submit(store, lambda _: None, lambda e: self.fail(f"the node file could not be written: {e}", e))
+
+    def raise_dtvlsn(self, vlsn: Vlsn) -> None:
+        """The durable end, as this node knows it, never falls."""
+        if vlsn > self.dtvlsn:
+            self.dtvlsn = vlsn
+
+    def tick(self) -> None:
+        """Called a few times a second: what is done by the clock, and another try for space."""
+        with self.latch:
+            if self.failure is not None or self.closed:
+                return
+            self.placement.retry()
+            if not self.closing:
+                self._upkeep.tick()
+            elif (refusal := self.placement.refusal) is not None:
+                self._shutdown.without_space(refusal)
+        self.background.tick()
+
+    def close(self, done: Callable[[], None]) -> None:
+        """A clean stop: everything queued is synced, then a checkpoint whose end says clean.  What waits for space is
+        refused, and a checkpoint that finds none is left out.  ``done`` when the files are closed, also if the log
+        fails before; the caller then closes the workers."""
+        self._shutdown.begin(done)
+
+    # What workers answer.
+
+    def _placement_changed(self) -> None:
+        with self.latch:
+            self.replacer.go_on()
+            self.cycle.pump()
+
+    def store_failed(self, error: BaseException) -> None:
+        self.fail(f"an index or state transaction failed: {error}", error)
+
+    def fail(self, text: str, error: BaseException) -> None:
+        """Ends the log; once."""
+        with self.latch:
+            if self.failure is not None:
+                return
+            failure = LogFailed(text)
+            failure.__cause__ = error
+            self.failure = failure
+            self._consumer.term = None
+            refused = [*self._consumer.taken, *self._queue.take_appends()]
+            self._queue.items.clear()
+            self.checkpointer.give_up(failure)
+            self.index.fail_waiters(failure)
+        for pending in refused:
+            pending.refused(failure)
+        self._listener.failed(failure)
+        if self.closing:
+            self._shutdown.finish()
+
+    def check_open(self) -> None:
+        """Raises ``LogFailed`` or ``LogClosed``."""
+        if self.failure is not None:
+            raise self.failure
+        if self.closed:
+            raise LogClosed("the log is closed")

@@ -1,0 +1,375 @@
+"""Where the next frame goes: the tail, the standby behind it, and how far each segment is synced.
+
+    place(frame) ─► tail, while it fits          ─► chunk of the group ─► writer
+                 └► standby, taken as the new tail (a roll)
+
+1. A frame is placed only where it surely fits: in the tail, or in the standby together with all else that its
+   group has, so that one roll is always enough, and so is one more segment if the write fails.
+2. A segment's end rises only by ``written``, once it is synced; a replacement alone lowers it, together with
+   the header page that says so (``segment_rewrite``).
+3. A standby that fails is thrown away and the next one made, at once, then with pauses (``background``).  From the
+   second failure in a row on what needs a segment is refused (``refusal``), as it is without space, and goes on by
+   itself.  Only a failed write that waits for it ends the log then (``replacer``).
+
+Used at home only, under the log latch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vlsn.errors import NoSegment, NoSpace
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, sidecar_name
+from vlsn.ids import Lsn, Vlsn, padded
+from vlsn.recover.recovery import Recovered
+from vlsn.seams import Buffer, Seams, Worker
+from vlsn.segments.background import Background
+from vlsn.segments.closing import Sealing
+from vlsn.segments.current_segment import Chunk, Group, Tail
+from vlsn.segments.holes import Holes
+from vlsn.segments.standby import Standby, active
+from vlsn.state.options import LogOptions, LogStats
+from vlsn.write.queue import FRAME_OVERHEAD_BYTES
+from vlsn.write.segment_rewrite import Broken, Rewrite, abandon, rewrite
+
+CHUNKS_MAX = 3
+"""Segments that one group touches at most: the one before it, and two rolls (asked for, and for size)."""
+_REFUSED_FROM = 2
+"""Failures of a standby in a row."""
+
+
+class Placement:
+    """The segments of one open log, as its writer sees them."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        options: LogOptions,
+        seams: Seams,
+        keeper: Worker,
+        background: Background,
+        *,
+        stats: LogStats,
+        on_change: Callable[[], None],
+        level: Callable[[], int],
+    ) -> None:
+        self.tail: Tail | None = recovered.tail
+        self.taken_s = seams.clock.monotonic_s()
+        """When the tail was taken."""
+        self.last_vlsn: Vlsn = recovered.last_vlsn
+        """Of the last block placed."""
+        self._directory = recovered.directory
+        self._options = options
+        self._seams = seams
+        self._keeper = keeper
+        self._background = background
+        self._stats = stats
+        self._on_change = on_change
+        self._level = level
+        self._owner = recovered.node_file.record
+        self._prev_number = recovered.prev_number
+        self._prev_end = recovered.prev_end
+        self._next_number = recovered.next_number
+        self._ends: dict[int, int] = dict(recovered.ends)
+        self._capacity = options.segment_bytes - FIRST_FRAME
+        self._standby = Standby(
+            seams.disk,
+            self._directory,
+            keeper,
+            recovered.latch,
+            on_ready=self._standby_changed,
+            on_failure=self._standby_failed,
+            free_bytes_min=options.free_bytes_min,
+        )
+        self._sidecars: dict[str, tuple[int, Vlsn]] = {}
+        """Those that are still to be written: number and last VLSN of their segments, by name."""
+        self.holes = Holes(seams.disk, self._directory, keeper, recovered.latch, background)
+
+    def start(self) -> None:
+        """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""
+        self._prepare()
+        last = max(self._ends, default=0)
+        self.holes.give_back((number, end) for number, end in self.segments().items() if number < last)
+
+    # What is there.
+
+    @property
+    def no_space(self) -> bool:
+        return self._standby.no_space
+
+    @property
+    def refusal(self) -> NoSpace | None:
+        """Why what needs another segment is refused; None while there is one, or it is being made."""
+        if self.no_space:
+            return NoSpace("the disk has no room for another segment")
+        return NoSegment(self.unmade) if self.unmade else None
+
+    @property
+    def unmade(self) -> str:
+        """Why the next segment could not be made, again and again, though there is room; empty while it can."""
+        fault = self._background.fault("standby")
+        if fault is None or fault.failures < _REFUSED_FROM or self.no_space:
+            return ""
+        return f"the next segment could not be made {fault.failures} times: {fault.why}"
+
+    @property
+    def late_standbys(self) -> int:
+        return self._standby.late
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """Bytes of a submission (keys and values) that still fit one segment."""
+        return self._capacity - FRAME_OVERHEAD_BYTES
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Bytes of a frame's payload that still fit one segment."""
+        return self._capacity - FRAME_BYTES - 7
+
+    @property
+    def block_bytes_max(self) -> int:
+        """Merged blocks are at most half a segment."""
+        return self._capacity // 2
+
+    @property
+    def number(self) -> int:
+        """Of the segment that the next frame goes to."""
+        return self.tail.number if self.tail is not None else self._next_number
+
+    @property
+    def empty(self) -> bool:
+        """The next frame is the first of its segment."""
+        return self.tail is None or self.tail.offset <= FIRST_FRAME
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Written, or on its way to the writer, in the current segment."""
+        return self.tail.unsynced if self.tail is not None else 0
+
+    def active_files(self) -> list[int]:
+        """Numbers of the current segment (when there is one yet) and the standby."""
+        numbers = [self.tail.number] if self.tail is not None else []
+        standby = self._standby.number
+        return numbers + ([standby] if standby is not None else [])
+
+    def segments(self) -> dict[int, int]:
+        """Number → synced end (offset) of every live segment, ascending."""
+        return dict(sorted(self._ends.items()))
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all segment files take of the disk; of one that was not looked at yet, its size."""
+        taken, size = self.holes.taken, self._options.segment_bytes
+        return sum(taken.get(number, size) for number in {*self._ends, *self.active_files()})
+
+    def forget_sidecar(self, number: int) -> None:
+        """Segment ``number`` is about to be written anew: what is known of it may not fit any more."""
+        self._forget_sidecars(lambda each, _: each == number)
+
+    def give_back(self, number: int) -> None:
+        """Segment ``number`` was written anew, as large as it was at first."""
+        if number in self.holes.taken:
+            self.holes.give_back([(number, self._ends[number])])
+
+    def synced_end(self, number: int) -> int:
+        return self._ends.get(number, 0)
+
+    def is_full_for(self, cost: int) -> bool:
+        return self.tail is None or self.tail.remaining < cost
+
+    # Placing.
+
+    def group(self) -> Group:
+        return Group([Chunk(self.tail, self.tail.offset)] if self.tail is not None else [])
+
+    def fits(self, group: Group, size: int, *, several: bool = False) -> bool:
+        """Whether frames of ``size`` bytes in all still have a place (rule 1): one, or ``several``, some of which may
+        go to the tail and some to the standby."""
+        tail = self.tail
+        in_tail = tail is not None and size <= tail.remaining
+        if in_tail and len(group.chunks) == 1:
+            return True
+        if not in_tail and (not self.can_roll or len(group.chunks) >= CHUNKS_MAX):
+            return False
+        carried = sum([chunk.tail.carried for chunk in group.chunks if several or chunk.tail.unsynced])
+        return carried + size <= self._capacity
+
+    @property
+    def can_roll(self) -> bool:
+        """The first segment after an open is used from its first byte on, so it waits for all of its zeros; a later
+        one that is not quite done is taken as it is."""
+        standby = self._standby
+        return standby.complete if self.tail is None else standby.usable
+
+    def block(self, group: Group, data: Buffer, first: Vlsn, last: Vlsn) -> None:
+        at = self._place(group, FrameKind.BLOCK, data, first, last)
+        group.firsts.append(first)
+        group.lasts.append(last)
+        group.lsns.append(at)
+        tail = self.tail
+        assert tail is not None
+        if not tail.first_vlsn:
+            tail.first_vlsn = first
+        tail.last_vlsn = self.last_vlsn = last
+        tail.entries += last - first + 1
+        self._stats.blocks += 1
+
+    def record(self, group: Group, kind: FrameKind, payload: bytes) -> Lsn:
+        return self._place(group, kind, payload, 0, 0)
+
+    def roll(self, group: Group, reason: str | None) -> None:
+        """The standby becomes the current segment; its header page goes out with its first frames."""
+        old = self.tail
+        taken = self._standby.take()
+        header = active(
+            taken.header,
+            prev_number=old.number if old is not None else self._prev_number,
+            prev_end=old.offset if old is not None else self._prev_end,
+            prev_last_vlsn=self.last_vlsn,
+        )
+        tail = Tail(header, taken.file)
+        group.chunks.append(Chunk(tail, 0, [header.encode()], taken.allocate))
+        if old is not None:
+            group.sealed_tails.append(old)
+        self._take(tail, reason)
+
+    def _place(self, group: Group, kind: FrameKind, payload: Buffer, first: int, last: int) -> Lsn:
+        size = FRAME_BYTES + padded(len(payload))
+        tail = self.tail
+        if tail is None or tail.remaining < size:
+            self.roll(group, "size" if tail is not None else None)
+        group.bytes += size
+        return group.chunks[-1].place(kind, payload, first, last)
+
+    def _take(self, tail: Tail, reason: str | None) -> None:
+        self.tail = tail
+        self.taken_s = self._seams.clock.monotonic_s()
+        if reason is not None:
+            self._stats.rolls[reason] += 1
+        self._next_number = tail.number + 1
+        self._background.works("standby")
+        self._prepare()
+
+    def forget_before(self, number: int) -> None:
+        """Segments before ``number`` were cleaned away."""
+        for each in [each for each in self._ends if each < number]:
+            del self._ends[each]
+        self.holes.forget_before(number)
+        self._forget_sidecars(lambda each, _: each < number)
+
+    def forget_after(self, vlsn: Vlsn) -> None:
+        """Blocks after ``vlsn`` are being rolled back; flags that the sums of their segments include change."""
+        self._forget_sidecars(lambda _, last: last > vlsn)
+        if self.tail is not None:
+            self.tail.forget_after(vlsn)
+
+    # What the writer answers.
+
+    def written(self, group: Group) -> None:
+        """``group`` is written, and synced if that was asked of it."""
+        if group.sync or len(group.chunks) > 1:
+            for chunk in group.chunks:
+                self._synced(chunk.tail)
+        for tail in group.sealed_tails:
+            self._close(tail)
+        if self.tail is not None:
+            self._standby.pace((self.tail.offset - FIRST_FRAME) / self._capacity)
+
+    def abandon(self, group: Group) -> Broken:
+        """The write or sync of ``group`` failed."""
+        for chunk in group.chunks[: group.chunks_done]:
+            self._synced(chunk.tail)
+        return abandon(group, self.last_vlsn)
+
+    def rewrite(self, broken: Broken) -> Rewrite:
+        """The frames of ``broken`` in the standby, which is the tail from here on.  Raises ``NoSpace``."""
+        new = rewrite(broken, self._standby.take())
+        self._take(new.tail, "error")
+        return new
+
+    def replaced(self, broken: Broken, new: Rewrite) -> None:
+        """The new segment and its header page are synced."""
+        group = broken.group
+        if broken.live is not None:
+            live = broken.live
+            live.offset, live.crc = broken.prev_end, None  # its checksum ran over what is dead now: no sidecar
+            self._ends[live.number] = live.offset
+            self._close(live)
+        for tail in new.deleted:
+            assert tail.number not in self._ends, "it never became part of the log"
+            self._keeper.submit(tail.file.close, lambda _: None, lambda _: None)
+        self._synced(new.tail)
+        gone = {tail.number for tail in new.deleted} | ({broken.live.number} if broken.live is not None else set())
+        group.sealed_tails = [tail for tail in group.sealed_tails if tail.number not in gone]
+        group.sync = True
+        group.chunks = [Chunk(new.tail, new.tail.offset)]
+        group.lsns = [new.moved.get(Lsn(at), Lsn(at)) for at in group.lsns]
+        for record in group.records:
+            record.lsn = new.moved.get(record.lsn, record.lsn)
+
+    def _synced(self, tail: Tail) -> None:
+        """All of ``tail`` is synced; with its first frames its header page is, which names the end before it."""
+        first = not tail.synced
+        tail.set_synced(tail.offset)
+        self._ends[tail.number] = tail.offset
+        header = tail.header
+        if first and header.prev_number in self._ends:
+            self.holes.give_back([(header.prev_number, header.prev_end)])
+
+    def _close(self, tail: Tail) -> None:
+        name = sidecar_name(tail.number)
+        self._sidecars[name] = (tail.number, tail.last_vlsn)
+        sealing = Sealing(self._seams.disk, self._directory, tail)
+        self._background.do("sidecar", name, sealing, lambda _: self._closed(name))
+
+    def _closed(self, name: str) -> None:
+        self._sidecars.pop(name, None)
+
+    def _forget_sidecars(self, which: Callable[[int, Vlsn], bool]) -> None:
+        names = [name for name, about in self._sidecars.items() if which(*about)]
+        self._background.forget("sidecar", names)
+        for name in names:
+            del self._sidecars[name]
+
+    # The standby.
+
+    def retry(self) -> None:
+        if self._standby.no_space:
+            self._standby.retry()
+
+    def close(self) -> None:
+        """No more standbys; the tail's file is closed."""
+        self.holes.close()
+        self._standby.close()
+        if self.tail is not None:
+            self.tail.file.close()
+
+    def _prepare(self) -> None:
+        self._standby.prepare(
+            SegmentHeader(
+                group=self._owner.group,
+                node=self._owner.node,
+                incarnation=self._owner.incarnation,
+                number=self._next_number,
+                salt=self._seams.random.u32(),
+                state=SegmentState.PREPARED,
+                size=self._options.segment_bytes,
+                created_us=self._seams.clock.wall_us(),
+                level=self._level(),
+            )
+        )
+
+    def _standby_failed(self, error: BaseException, name: str) -> None:
+        if isinstance(error, IsADirectoryError | FileExistsError):
+            self._next_number += 1  # what stands there under its name is nothing of ours
+        self._background.fails("standby", error, self._prepare, path=name)
+        self._on_change()
+
+    def _standby_changed(self) -> None:
+        standby = self._standby
+        if standby.complete or (standby.ready and not standby.proving):
+            self._background.works("standby")
+        if self.tail is None or standby.proving:
+            standby.pace(1.0)
+        self._on_change()

@@ -1,0 +1,145 @@
+"""The replacement of a segment whose write or sync failed: its last frames go into the next segment.
+
+What a failed write did to the page in which it began, and what a failed sync left of its pages, nobody can say;
+neither is tried again on that file.  From the first frame that reaches into that page on, everything is
+written again, verbatim under new frame headers:
+
+    1  segments that never became part of the log (their header was not synced) are deleted, the directory synced
+    2  the frames into the standby, from its first frame on; synced
+    3  the standby's header page, ACTIVE, which names the start of the first of them as the old file's end; synced
+                                                                                             ◄ commit point
+
+Stopped before 3 the old file is as it was, and what lies in the standby is an unsynced tail; after it, what lies
+past the named end is dead: no block is live in two files.  Nobody was told of the unsynced frames yet, so nobody
+hears of the failure either.  Blocks of a rolled back life are not written again (``Frame.dropped``).  Records of
+checkpoints that are synced already are not either: a place past a segment's end stands for the first frame of the
+next one.
+Source: HBase AbstractFSWAL (``syncFailed``, HBASE-25905, HBASE-22761).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from vlsn.errors import NoSpace
+from vlsn.format.frame import FrameKind
+from vlsn.format.records import RollbackEnd
+from vlsn.format.segment import FIRST_FRAME, segment_name
+from vlsn.ids import Lsn, Vlsn, lsn
+from vlsn.seams import Buffer, Disk
+from vlsn.segments.current_segment import Chunk, Frame, Group, Tail
+from vlsn.segments.standby import Taken, active
+
+_CHECKPOINTS = (FrameKind.CHECKPOINT_START, FrameKind.CHECKPOINT_END)
+
+
+@dataclass(slots=True)
+class Broken:
+    """A group whose write failed, and what of the log has to be written again."""
+
+    group: Group
+    frames: list[tuple[int, Frame]]
+    """With the number of the segment that each lies in, in log order."""
+    prev_number: int
+    prev_end: int
+    prev_last_vlsn: int
+    live: Tail | None
+    """The segment that ends at ``prev_end`` now; None when the one that failed was not yet part of the log."""
+    deleted: list[Tail] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(frame.bytes for _, frame in self.frames)
+
+
+@dataclass(slots=True)
+class Rewrite:
+    """The frames in their new segment.  ``moved`` maps each one's old place to its new one."""
+
+    tail: Tail
+    chunk: Chunk
+    header: bytes
+    deleted: list[Tail]
+    moved: dict[Lsn, Lsn] = field(default_factory=dict)
+    firsts: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    lsns: list[int] = field(default_factory=list)
+
+    def write(self, disk: Disk, directory: str) -> None:
+        """On the writer's thread; durable on return.  Any ``OSError`` ends the log."""
+        for tail in self.deleted:
+            disk.remove(f"{directory}/{segment_name(tail.number)}")
+        if self.deleted:
+            disk.sync_directory(directory)
+        chunk, file = self.chunk, self.tail.file
+        if chunk.allocate:
+            file.allocate(self.tail.header.size)
+        buffers = chunk.joined()
+        if buffers:
+            file.write(FIRST_FRAME, buffers)
+            file.sync()
+        file.write(0, [self.header])
+        file.sync()
+        chunk.count_crc([self.header, *buffers])
+
+
+def abandon(group: Group, last_vlsn: Vlsn) -> Broken:
+    """What the failed ``group`` leaves to be written again.  Its chunks before the failed one are synced;
+    ``last_vlsn`` is of the last block placed."""
+    done = group.chunks_done
+    failed, *later = group.chunks[done:]
+    tail = failed.tail
+    deleted = [chunk.tail for chunk in later]
+    frames = [(tail.number, frame) for frame in tail.frames]
+    frames += [(late.number, frame) for late in deleted for frame in late.frames]
+    if not tail.synced:
+        header = tail.header
+        prev = (header.prev_number, header.prev_end, header.prev_last_vlsn)
+        return Broken(group, _wanted(frames, tail), *prev, None, [tail, *deleted])
+    end = frames[0][1].offset if frames else tail.synced
+    firsts = [frame.first for _, frame in frames if frame.first]
+    last = firsts[0] - 1 if firsts else last_vlsn
+    return Broken(group, _wanted(frames, tail), tail.number, end, last, tail, deleted)
+
+
+def _wanted(frames: list[tuple[int, Frame]], tail: Tail) -> list[tuple[int, Frame]]:
+    return [
+        (number, frame)
+        for number, frame in frames
+        if not frame.dropped and (frame.kind not in _CHECKPOINTS or number != tail.number or frame.end > tail.synced)
+    ]
+
+
+def rewrite(broken: Broken, taken: Taken) -> Rewrite:
+    """Places the frames of ``broken`` in the standby.  Raises ``NoSpace`` when they do not fit it."""
+    if broken.bytes > taken.header.size - FIRST_FRAME:
+        raise NoSpace(f"{broken.bytes} bytes to write again do not fit a segment of {taken.header.size}")
+    header = active(
+        taken.header,
+        prev_number=broken.prev_number,
+        prev_end=broken.prev_end,
+        prev_last_vlsn=broken.prev_last_vlsn,
+    )
+    tail = Tail(header, taken.file)
+    chunk = Chunk(tail, FIRST_FRAME, allocate=taken.allocate)
+    new = Rewrite(tail, chunk, header.encode(), broken.deleted)
+    for number, frame in broken.frames:
+        old = lsn(number, frame.offset)
+        at = chunk.place(frame.kind, _payload(frame, new.moved), frame.first, frame.last)
+        new.moved[old] = at
+        if frame.first:
+            new.firsts.append(frame.first)
+            new.lasts.append(frame.last)
+            new.lsns.append(at)
+            tail.first_vlsn = tail.first_vlsn or Vlsn(frame.first)
+            tail.last_vlsn = Vlsn(frame.last)
+            tail.entries += frame.last - frame.first + 1
+    return new
+
+
+def _payload(frame: Frame, moved: dict[Lsn, Lsn]) -> Buffer:
+    """Verbatim, but the end of a rollback names its start, which may have moved."""
+    if frame.kind is FrameKind.ROLLBACK_END:
+        end = RollbackEnd.decode(bytes(frame.payload))
+        return replace(end, start_lsn=moved.get(Lsn(end.start_lsn), end.start_lsn)).encode()
+    return frame.payload
