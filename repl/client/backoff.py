@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from tenacity import RetryCallState, wait_random_exponential
@@ -14,12 +15,17 @@ PAUSE_MAX_S: Final = 1.0
 
 
 class Backoff(wait_base):
-    """Drawn from 0 to 0.1 s in the first second of trouble, then from 0 to twice as much with each try, up to 1 s."""
+    """Drawn from 0 to 0.1 s in the first second of trouble, then from 0 to twice as much with each try, up to 1 s.
+
+    One for each time of trouble, by the loop's clock: tenacity's own is the machine's, which virtual time knows nothing
+    of."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
         self._eager = wait_random_exponential(multiplier=EAGER_PAUSE_S / 2, max=EAGER_PAUSE_S)
         self._later = wait_random_exponential(multiplier=EAGER_PAUSE_S / 4, max=PAUSE_MAX_S)
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        since = retry_state.seconds_since_start
-        return (self._eager if since is None or since < EAGER_S else self._later)(retry_state)
+        eager = self._loop.time() - self._began_s < EAGER_S
+        return (self._eager if eager else self._later)(retry_state)
