@@ -21,7 +21,7 @@ from aiohttp import (
 from repl.http import problem
 from repl.http.types import Headers, Response
 from repl.net.tap import Tap
-from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
+from repl.net.websocket import WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
 from vlsn.errors import Unreachable, said_of
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
@@ -70,7 +70,7 @@ class Client:
                     compress=0,
                     autoping=False,
                     max_msg_size=size_limit(message_bytes_max),
-                    timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+                    timeout=ClientWSTimeout(ws_close=0),  # a feed's end may not wait for a master that is silent
                 )
         except (ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None

@@ -25,7 +25,7 @@ from vlsn.seams import Buffer
 
 WRITE_BUFFER_BYTES = MIB
 CLOSE_TIMEOUT_S = 1.0
-"""How long a close waits for the other side's."""
+"""How long who has accepted a channel waits as it closes it for the other side; who has connected does not."""
 
 
 def size_limit(message_bytes_max: int) -> int:

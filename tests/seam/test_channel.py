@@ -506,3 +506,24 @@ def test_a_listener_that_closes_ends_its_channels(run_body: RunBody) -> None:
         await closing
 
     run_body(body)
+
+
+def test_who_has_connected_closes_without_a_word_from_the_other_side(run_body: RunBody) -> None:
+    """It may stand still: a replica that leaves its feed to elect another master waits for nobody."""
+    ended = asyncio.Event()
+
+    async def stands_still(channel: Channel) -> None:
+        await ended.wait()
+
+    async def body(pair: Pair) -> None:
+        async with pair.channel(stands_still) as channel:
+            await channel.send(b"the last word")
+            closing = asyncio.create_task(channel.close())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            done = closing.done()
+            ended.set()
+            await closing
+            assert done
+
+    run_body(body)
