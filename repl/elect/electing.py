@@ -334,9 +334,8 @@ class Electing:
 
         def store() -> None:
             record = log.node_file.record
-            if action.term > record.term or (
-                action.term == record.term and action.voted_for not in ("", record.voted_for)
-            ):
+            voted = record.voted_for if record.vote_term == record.term else ""  # of an earlier term it is none
+            if action.term > record.term or (action.term == record.term and action.voted_for not in ("", voted)):
                 vote_term = action.term if action.voted_for else 0
                 log.node_file.replace(
                     replace(record, term=action.term, voted_for=action.voted_for, vote_term=vote_term)

@@ -1,0 +1,45 @@
+"""A vote is stored in its own term, whatever the node file said of an earlier one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+from tests.sim.terms import newest_record
+from vlsn.state.node_file import NodeFile
+
+
+def test_a_vote_for_the_same_candidate_as_in_an_earlier_term_is_stored() -> None:
+    """A restore, or a person who lifts a vote floor, raises the stored term and leaves the vote of the one before."""
+
+    async def main() -> None:
+        group = Group(91)
+        await group.start()
+        await group.serving()
+        last = await group.appended(b"one")
+        await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have it")
+        await group.serving()
+        group.kill("n1")
+        await group.until(lambda: group.master != "n1", "another one leads")
+        last = await group.appended(b"two, which n1 lacks, so that n3 is elected")
+        await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "both have it")
+        group.kill("n2", "n3")
+        disk = group.machines["n1"].disk
+        file = NodeFile.open(disk, "/n1/node.id")
+        before = file.record
+        stored = newest_record(bytes(group.machines["n3"].disk.on_medium("/n3/node.id") or b""))
+        assert stored is not None
+        file.replace(replace(before, term=stored.term, voted_for="n3", vote_term=stored.term))
+        file.replace(replace(file.record, term=stored.term + 1))
+        file.close()
+        await group.start("n1", "n3")
+        await group.until(lambda: "MASTER" in (group.state("n1"), group.state("n3")), "one of them leads")
+        assert group.state("n3") == "MASTER"
+        record = newest_record(bytes(disk.on_medium("/n1/node.id") or b""))
+        led = group.nodes["n3"].opened().node_file.record.term
+        assert record is not None and (record.vote_term, record.voted_for) == (led, "n3")
+        assert led == stored.term + 1
+        await group.stop()
+
+    run(main())
