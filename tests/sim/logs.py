@@ -28,6 +28,7 @@ _PREVIOUS = struct.Struct("<II")
 _SYNCED = struct.Struct("<I")
 _FRAME = struct.Struct("<2sBBI")
 _BLOCK = struct.Struct("<4xIQQ")
+_DTVLSN = struct.Struct("<24xQ")
 
 
 class Block(NamedTuple):
@@ -101,6 +102,13 @@ def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
         for start, stop in _payloads(data, end):
             found[block_of(data[start:stop])] = (f"{directory}/{segment_name(number)}", start, stop)
     return found
+
+
+def said_durable(disk: FakeDisk, directory: str) -> int:
+    """The highest DTVLSN that a visible block says: what that node knows durable after any end."""
+    files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
+    said = (_DTVLSN.unpack_from(data, start)[0] for _, data, end in taken(files) for start, _ in _payloads(data, end))
+    return max(said, default=0)
 
 
 def _payloads(data: bytes, end: int) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,8 @@ Once all of a minority are whole again and have caught up, another one may be st
     has all on its medium that is durable, its vote floor included, and no restore or old image under way
 
 and whose ``state`` was not struck since its log was last replaced whole: what it remembered may be nowhere in its log.
-None of this is asked of a node.
+Every member's medium must say, too, that the newest list is durable: until then who has passed to another incarnation
+counts for nobody, and with one more of them the group had lost two.  None of this is asked of a node.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from tests.sim.logs import said_durable
 from vlsn.errors import BadBody
 from vlsn.state.node_file import SLOT_BYTES, NodeRecord
 
@@ -55,7 +57,7 @@ class Minority:
         few = (len(electable) - 1) // 2
         if not few or len(others) < few or self.nemesis.images.returning:
             return
-        if not all(self._is_whole(name) for name in self.names):
+        if not all(self._is_whole(name) for name in self.names) or not all(map(self._knows_the_list, electable)):
             return
         before = ", ".join(self.names)
         self._may_be_struck(self.rng.sample(others, few))
@@ -87,6 +89,15 @@ class Minority:
         if copy.replaced or copy.given_up_after is not None or copy.synced < group.watch.durable_last:
             return False
         return self._has_its_node_file(name) and self._has_its_stores(name) and not self._has_rot(name)
+
+    def _knows_the_list(self, name: str) -> bool:
+        copy, machine = self.group.watch.copies.get(name), self.group.machines.get(name)
+        if copy is None or machine is None or not copy.groups:
+            return False
+        return said_durable(machine.disk, f"/{name}") >= copy.groups[-1][0] >= self._newest_list()
+
+    def _newest_list(self) -> int:
+        return max((copy.groups[-1][0] for copy in self.group.watch.copies.values() if copy.groups), default=0)
 
     def _has_rot(self, name: str) -> bool:
         disk = self.group.machines[name].disk
