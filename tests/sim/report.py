@@ -180,12 +180,18 @@ class Report:
         return [said for said, enough in reached.items() if not enough]
 
 
+FLOORS_FROM = 20
+"""Fewer seeds say nothing of how often something comes."""
+
+
 def shortfalls(reports: Sequence[Report]) -> list[str]:
     """What a whole run lacks; empty when it shows enough."""
     short = [f"seed {report.seed}: {', '.join(said)}" for report in reports if (said := report.short_of)]
     changed = sum(report.changes > 0 for report in reports)
     if changed < CHANGES_FRACTION_MIN * len(reports):
         short.append(f"only {changed} of {len(reports)} seeds saw a change of master")
+    if len(reports) < FLOORS_FROM:
+        return short
     return (
         short
         + _missed(STRUCK, [report.faults for report in reports])
