@@ -156,6 +156,7 @@ class Transfer:
         """The provider's state record; everything up to its VLSN is synced here on return.  Raises ``Disagrees``, or
         what ended the transfer."""
         log = self.log
+        await self._drained()  # of what a transfer before this one has handed over
         self._have, self._term = log.allocated, log.history.last_term
         offer = await self.provider.open(Vlsn(self._have + 1))
         try:
@@ -263,3 +264,9 @@ class Transfer:
 
     async def _synced(self) -> None:
         await self._room(0)
+
+    async def _drained(self) -> None:
+        """What waits in the log's queue has its place, or was refused."""
+        drained = asyncio.Event()
+        self.log.drain(drained.set)
+        await drained.wait()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from feeder.restore import Restores
 from replica.restore import Progress, Transfer
@@ -17,7 +18,10 @@ from vlsn.ids import Term, Vlsn
 from vlsn.recover.recovery import recover
 from vlsn.repair.restore import Restart, RestoreListener
 from vlsn.repair.restore_messages import Offer, RestoreAsk
+from vlsn.seams import Worker
 from vlsn.write.local_log import LocalLog
+
+T = TypeVar("T")
 
 
 class Provider:
@@ -62,14 +66,45 @@ def restart_of(machine: Machine) -> Restart:
     return Restart(machine.seams(), machine.directory, group="g", node="n1")
 
 
-def open_restoring(machine: Machine) -> LocalLog:
+class HeldWorker:
+    """A worker whose jobs wait from ``hold`` to ``release``."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._held: list[Callable[[], None]] | None = None
+
+    def pending(self) -> int:
+        return self._worker.pending() + len(self._held or [])
+
+    def hold(self) -> None:
+        self._held = []
+
+    def release(self) -> None:
+        held, self._held = self._held or [], None
+        for submit in held:
+            submit()
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
+        if self._held is None:
+            self._worker.submit(job, done, failed)
+        else:
+            self._held.append(lambda: self._worker.submit(job, done, failed))
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def open_restoring(machine: Machine, wrap: Callable[[Worker], Worker] = lambda worker: worker) -> LocalLog:
+    """``wrap`` makes the log's writer of the machine's."""
     seams = machine.seams()
     recovered = recover(
         machine.directory, seams, group="g", node="n1", segment_bytes=SMALL.segment_bytes, restoring=True
     )
     workers = [seams.threads.worker(name) for name in ("writer", "keeper")]
     options = replace(SMALL, checkpoint_bytes=100 << 10)
-    return LocalLog(recovered, options, seams, writer=workers[0], keeper=workers[1], listener=RestoreListener(_failed))
+    return LocalLog(
+        recovered, options, seams, writer=wrap(workers[0]), keeper=workers[1], listener=RestoreListener(_failed)
+    )
 
 
 async def restore(machine: Machine, provider: Provider, *, end: tuple[int, int] | None) -> LocalLog:

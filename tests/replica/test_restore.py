@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from replica.restore import Disagrees, agree, choose
 from tests.fakes.disk import StopHere
-from tests.replica.restores import Provider, open_restoring, restart_of, restore, run_restore, transfer
+from tests.replica.restores import HeldWorker, Provider, open_restoring, restart_of, restore, run_restore, transfer
 from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, Waiting, put
 from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
 from vlsn.format.feed_messages import TermRun
 from vlsn.format.seal import Values
 from vlsn.ids import Vlsn
 from vlsn.repair.restore_messages import Offer, RestoreAsk
+from vlsn.seams import Worker
 from vlsn.segments.restore_marker import MARKER_NAME
 from vlsn.verify.verify import verify
 from vlsn.write.cleaning import CleaningReport
@@ -201,6 +202,45 @@ def test_a_restore_that_was_cut_before_its_first_block_goes_on_wherever_it_is_cu
     run_restore(machine, Provider(source))
     assert not [path for path in machine.stores.contents if "aside" in path]
     assert Opened(machine, take_term=False).entries() == held
+
+
+def test_another_provider_goes_on_behind_what_the_one_before_has_left_in_the_queue() -> None:
+    """The disk is slow, a run waits behind the group that is written: it has its VLSNs, and nobody gives them again."""
+    held_there: dict[int, bytes] = {}
+    source = provider_log(held_there)
+    put(source, held_there, 90, 900)
+    machine = Machine(5)
+    old_log(machine)
+    restart_of(machine).begin(Vlsn(source.log.range.first - 1), "a test", end=None)
+    writers: list[HeldWorker] = []
+
+    def held(worker: Worker) -> Worker:
+        writers.append(HeldWorker(worker))
+        return writers[0]
+
+    log = open_restoring(machine, held)
+    first, other = Provider(source), Provider(source, "n3")
+
+    def gone() -> None:
+        if first.ranges == 1:
+            writers[0].hold()
+        elif first.ranges == 4:
+            raise BadBody("gone")
+
+    first.before = gone
+
+    async def main() -> None:
+        with pytest.raises(BadBody, match="gone"):
+            await transfer(log, first).run()
+        going_on = asyncio.create_task(transfer(log, other).run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        writers[0].release()
+        async with asyncio.timeout(30):
+            await going_on
+
+    asyncio.run(main())
+    assert (log.range.first, log.range.last) == (source.log.range.first, source.log.range.last)
 
 
 def test_what_was_restored_from_another_history_is_told_apart() -> None:
