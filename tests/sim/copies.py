@@ -124,12 +124,17 @@ class Writing:
     # Rollbacks.
 
     def rollback_begins(self, node: SimNode, matchpoint: int) -> None:
-        """Nothing durable may go; from here on what goes makes nothing durable either."""
+        """Nothing durable may go; from here on what goes makes nothing durable either.
+
+        A node whose stored term is below the one in which a block became durable was not needed for that: it may follow
+        a master of a lower term and roll its copy back, as in Raft.
+        """
         name, copy, ledger = node.name, self._watch.copies[node.name], self._watch.ledger
+        term = node.opened().node_file.record.term
         self._finish_rollback(name, upto=node.opened().allocated)  # one whose caller did not wait for its end
         for block in copy.blocks[copy.at(matchpoint + 1) :]:
             said = f"{name}: {block} was durable, and is rolled back"
-            self._watch.hold(ledger.durable.get(block.first) != block, said)
+            self._watch.hold(ledger.durable.get(block.first) != block or term < ledger.made_in[block.first], said)
             ledger.has_it_no_more(block, name)
         copy.given_up_after = matchpoint
 

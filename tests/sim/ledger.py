@@ -32,6 +32,8 @@ class Ledger:
         self.last = 0
         self.last_in: dict[int, Block] = {}
         """The last block that became durable in each term."""
+        self.made_in: dict[int, int] = {}
+        """By first VLSN: the term of the master that called it durable as the first."""
         self.values: dict[int, bytes] = {}
         """By VLSN: the DATA entries of it."""
         self.places: dict[bytes, int] = {}
@@ -109,7 +111,8 @@ class Ledger:
         watch.group.happened_first(name, "durable" if self.first_of == name else "first durable")
         self.first_of = name
         self.durable[block.first] = block
-        self.last_in[node.opened().node_file.record.term] = block
+        term = node.opened().node_file.record.term
+        self.last_in[term], self.made_in[block.first] = block, term
         self.last = block.last
         self.groups += self.groups_in.get(key, [])
         data = self._bytes.pop(key)
