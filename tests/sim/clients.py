@@ -31,6 +31,8 @@ NAMED_LARGE = 32
 """… and every so manieth submission of a producer is of that size."""
 TIMEOUT_S = 1.5
 PAUSE_S = 1.0
+STALE_RATE = 0.7
+"""How often a linearizable read asks a master that leads no more, where there is one."""
 
 
 def _size(rng: Random) -> int:
@@ -76,6 +78,11 @@ class Clients:
     def target(self, rng: Random) -> str:
         """Mostly whom the nodes say leads, sometimes anybody: a stale master too."""
         return self.group.master if rng.random() < 0.7 else rng.choice(self.group.names)
+
+    def _leads_no_more(self, rng: Random) -> str:
+        """A master beside a newer one, whom this client has not heard of yet."""
+        leading = [name for name, node in self.group.nodes.items() if node.is_master() and name != self.group.master]
+        return rng.choice(leading) if leading and rng.random() < STALE_RATE else ""
 
     async def _plain(self, number: int) -> None:
         rng = self._rng("client", number)
@@ -163,7 +170,7 @@ class Clients:
             await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
             if not (wanted := self.latest):
                 continue
-            name = self.target(rng)
+            name = self._leads_no_more(rng) or self.target(rng)
             path = f"/v1/entries?from={wanted}&limit=1&consistency=linearizable&timeout={TIMEOUT_S}"
             try:
                 response = await self.group.client.request(
