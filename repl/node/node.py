@@ -46,10 +46,10 @@ from repl.repair.restoring import Restoration, RestoreWanted
 from repl.repair.scrub import Scrub
 from repl.repair.unopened import Unopened
 from repl.role import Role
+from vlsn.duration_histogram import Seconds
 from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster, VlsnLogError, WrongVersion, said_of
 from vlsn.ids import Incarnation, NodeName, Vlsn
 from vlsn.seams import Seams, Worker
-from vlsn.seconds import Seconds
 from vlsn.segments.background import Fault
 from vlsn.state.node_file import NodeRecord
 from vlsn.together import together

@@ -18,7 +18,7 @@ from vlsn.ids import Lsn, Vlsn
 from vlsn.index.waiters import Waiters
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
-from vlsn.segments.page import Gathering
+from vlsn.segments.read_page import Gathering
 from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, ReadRun
 from vlsn.write.local_log import LocalLog
 

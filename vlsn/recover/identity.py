@@ -18,7 +18,7 @@ from vlsn.format.frame import FrameKind
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.recover.torn_tail import block_names
 from vlsn.seams import Disk, Seams
-from vlsn.segments.cuts import cut_bytes, free_name
+from vlsn.segments.cut_bytes import cut_bytes, free_name
 from vlsn.segments.directory import SegmentInfo
 from vlsn.segments.reader import SegmentFile
 from vlsn.segments.visible_blocks import whole_frames

@@ -1,12 +1,12 @@
 """Opening a directory: the node file, the stores, the segments from the last checkpoint on.
 
-     0  lock the directory; no file in it is of a later version                versions
-     1  open the node file, ``state`` and ``index``      identity, stores
+     0  lock the directory; no file in it is of a later version                 versions
+     1  open the node file, ``state`` and ``index``      identity, state_opening, stored_index
      2  sync every segment that may be read, and the directory; drop them from the page cache
-     3  read them: good frames, or a cut, or damage                          examine, synced
-     4  which blocks are visible; what they add up to                        visible, rebuild
+     3  read them: good frames, or a cut, or damage          log_read, torn_tail, log_end
+     4  which blocks are visible; what they add up to        read_blocks, derived_history
         ── until here nothing of the log was changed; damage ends the open ──
-     5  write the vote floor, then keep the cut bytes aside                  floor, cuts
+     5  write the vote floor, then keep the cut bytes aside         vote_floor, cut_bytes
      6  set the flags that a rollback's record asks for; delete standbys that were never taken
      7  the blocks go into the index, or it is built anew where it does not fit the log (``stored_index``)
 
@@ -27,9 +27,8 @@ from vlsn.format.segment import segment_name
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
-from vlsn.recover.beginning import finish_cleaning, kept_segments, state_fits
 from vlsn.recover.clean_stop import resumed
-from vlsn.recover.derived import Misfit, derive_history, durable_end, logged_levels, note_producers
+from vlsn.recover.derived_history import Misfit, derive_history, durable_end, logged_levels, note_producers
 from vlsn.recover.identity import (
     NODE_FILE_NAME,
     check_identity,
@@ -39,12 +38,13 @@ from vlsn.recover.identity import (
     open_node_file,
 )
 from vlsn.recover.log_read import LogRead, check_last, check_owner, last_before, read_log
+from vlsn.recover.log_start import finish_cleaning, kept_segments, state_fits
 from vlsn.recover.stored_index import Reread, StoredIndex
 from vlsn.recover.versions import check_segments, check_versions
 from vlsn.recover.vote_floor import floor_of, with_floor
 from vlsn.seams import DirectoryLock, Disk, Seams
 from vlsn.segments.current_segment import Tail
-from vlsn.segments.cuts import cut_name, free_name, is_kept, keep_cut
+from vlsn.segments.cut_bytes import cut_name, free_name, is_kept, keep_cut
 from vlsn.segments.directory import LOCK_NAME, SegmentInfo, make_directory, survey
 from vlsn.segments.holes import give_back
 from vlsn.segments.overmarks import finish_rollback

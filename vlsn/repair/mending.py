@@ -41,7 +41,7 @@ from vlsn.ids import Vlsn, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX, MIB
 from vlsn.recover.identity import NODE_FILE_NAME
 from vlsn.seams import Disk, Stores
-from vlsn.segments.cuts import free_name
+from vlsn.segments.cut_bytes import free_name
 from vlsn.segments.directory import SegmentInfo, check_size, stated_synced_end, survey
 from vlsn.segments.reader import SegmentFile
 from vlsn.segments.visible_blocks import whole_frames

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from vlsn.duration_histogram import Seconds
 from vlsn.errors import BadArgument
 from vlsn.histogram import Histogram
 from vlsn.index.stats import IndexStats
@@ -28,7 +29,6 @@ from vlsn.limits import (
     SEGMENT_BYTES_STEP,
     SYNC_INTERVAL_S,
 )
-from vlsn.seconds import Seconds
 from vlsn.state.retention import Retention
 
 ROLL_REASONS = ("size", "error", "slow_sync", "period", "request")

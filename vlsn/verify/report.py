@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from vlsn.recover.torn_tail import block_names
 from vlsn.seams import Disk
-from vlsn.segments.cuts import cut_bytes
+from vlsn.segments.cut_bytes import cut_bytes
 from vlsn.verify.inspection import Rule
 
 

@@ -8,7 +8,7 @@
     5  the index's head is truncated there, and its range replaced                      synced
     6  files go, the oldest segment first: sidecar and cut bytes, the segment, the directory synced
 
-Stopped before 4 nothing happened; after it the next open finishes the rest (``beginning``).  The directory is synced
+Stopped before 4 nothing happened; after it the next open finishes the rest (``log_start``).  The directory is synced
 after each segment, so what is left never has a hole.  Checkpoints and rollbacks wait during 4 and 5.  A segment
 before the checkpoint's is closed: the keeper does all of it in order.  A file that cannot be removed ends its pass, not
 the log: it is no log any more, and is tried again (``background``) until it has gone, or the next open does it.
@@ -32,7 +32,7 @@ from vlsn.format.block import decode_header
 from vlsn.format.segment import SegmentHeader
 from vlsn.ids import Lsn, Vlsn, lsn_file
 from vlsn.limits import STATE_FREE_BYTES_MIN
-from vlsn.recover.beginning import Removal, first_block
+from vlsn.recover.log_start import Removal, first_block
 from vlsn.seams import Disk
 from vlsn.segments.reader import LogReader, SegmentFile
 from vlsn.state.aging import Allowance, Seen, shown_old

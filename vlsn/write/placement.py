@@ -25,10 +25,10 @@ from vlsn.ids import Lsn, Vlsn, padded
 from vlsn.recover.recovery import Recovered
 from vlsn.seams import Buffer, Seams, Worker
 from vlsn.segments.background import Background
-from vlsn.segments.closing import Sealing
 from vlsn.segments.current_segment import Chunk, Group, Tail
 from vlsn.segments.holes import Holes
-from vlsn.segments.standby import Standby, active
+from vlsn.segments.sealing import Sealing
+from vlsn.segments.standby_segment import Standby, active
 from vlsn.state.options import LogOptions, LogStats
 from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 from vlsn.write.segment_rewrite import Broken, Rewrite, abandon, rewrite

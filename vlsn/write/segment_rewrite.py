@@ -28,7 +28,7 @@ from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.seams import Buffer, Disk
 from vlsn.segments.current_segment import Chunk, Frame, Group, Tail
-from vlsn.segments.standby import Taken, active
+from vlsn.segments.standby_segment import Taken, active
 
 _CHECKPOINTS = (FrameKind.CHECKPOINT_START, FrameKind.CHECKPOINT_END)
 

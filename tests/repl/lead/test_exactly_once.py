@@ -11,10 +11,10 @@ from repl.lead.append_book import Append, AppendBook
 from repl.lead.exactly_once import Once, ProducerAppend
 from tests.fakes.threads import InlineWorker
 from tests.vlsn.logs import Machine, Opened
+from vlsn.duration_histogram import Seconds
 from vlsn.errors import NotMaster, OutcomeUnknown, OutOfSequence, UnknownProducer, VlsnLogError
 from vlsn.format.seal import Values
 from vlsn.ids import Incarnation, Term, Vlsn
-from vlsn.seconds import Seconds
 from vlsn.write.queue import Pending
 
 OWN = Incarnation(1)

@@ -16,7 +16,7 @@ from tests.fakes.disk import Call, StopHere
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Waiting
 from tests.vlsn.recover.crash_operations import room
 from vlsn.ids import Vlsn, lsn_file
-from vlsn.segments.cuts import parse_cut_name
+from vlsn.segments.cut_bytes import parse_cut_name
 from vlsn.state.node_file import NodeRecord
 from vlsn.state.node_file import read as read_node_file
 from vlsn.state.options import Durability

@@ -12,7 +12,7 @@ from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.seal import Values, seal
 from vlsn.limits import BATCH_ENTRIES_MAX
-from vlsn.segments.page import Gathering
+from vlsn.segments.read_page import Gathering
 
 KINDS = st.none() | st.frozensets(st.sampled_from([int(kind) for kind in EntryKind]))
 
