@@ -363,7 +363,7 @@ class _Opening:
 
     def _fit_index(self, node_file: NodeFile) -> VlsnIndex:
         checkpoint, record = self._state.checkpoint, self._state.record
-        known = self._indexed_first()
+        known = record.trimmed_to + 1 if record is not None else self._indexed_first()
         index = self._index.fit(
             self._disk,
             self._directory,
@@ -371,10 +371,11 @@ class _Opening:
             self._blocks,
             pointer=checkpoint.id if checkpoint is not None else 0,
             owner=node_file.record.incarnation,
+            first=known,
         )
         if finish_cleaning(self._disk, self._directory, index, self._log.active, record):
             self._notes.append(f"the cleaning up to VLSN {index.range.first - 1} is finished")
-        self._check_head(index, record.trimmed_to + 1 if record is not None else known)
+        self._check_head(index, known)
         return index
 
     def _check_head(self, index: VlsnIndex, known: int) -> None:

@@ -6,6 +6,7 @@
     of another log, or of another time            emptied, built anew
     of the pointer's checkpoint, or the next      the log after the checkpoint's start is merged into it
     fits, but has less than the log says          emptied, built anew
+    begins later than the log (built over rot)    emptied, built anew
 
 What decides: the owner's incarnation, the checkpoint's id, the VLSN that the log says lies before what was read
 again, and some of the mappings, looked up in the log.  Built anew, it is read from the segments by windows and
@@ -71,12 +72,23 @@ class StoredIndex:
             raise named(error, path) from None
 
     def fit(
-        self, disk: Disk, directory: str, segments: Sequence[SegmentInfo], log: Reread, *, pointer: int, owner: int
+        self,
+        disk: Disk,
+        directory: str,
+        segments: Sequence[SegmentInfo],
+        log: Reread,
+        *,
+        pointer: int,
+        owner: int,
+        first: int,
     ) -> VlsnIndex:
         """The index as the log has it.  ``pointer`` is the id of the checkpoint that the open started from (0:
-        of none), ``owner`` the incarnation of the node.  Durable on return where there is a checkpoint."""
+        of none), ``owner`` the incarnation of the node, ``first`` the VLSN that the log begins with (0: not known).
+        Durable on return where there is a checkpoint."""
         try:
             misfit = self._misfit(disk, directory, log, pointer, owner)
+            if misfit is None and self.index.range.first > first > 0:
+                misfit = f"it begins at VLSN {self.index.range.first}, the log at {first}"
             if misfit is None:
                 self.index.merge(log.base, *log.blocks)
                 return self.index

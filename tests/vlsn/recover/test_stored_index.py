@@ -154,6 +154,23 @@ def test_rot_in_the_first_block_is_no_later_beginning(at: int, lose: bool) -> No
     assert (raised.value.file, raised.value.offset, raised.value.vlsn) == (segment_name(1), FIRST_FRAME, 1)
 
 
+@pytest.mark.parametrize("lose", [False, True], ids=["there", "lost"])
+def test_an_index_that_was_built_over_rot_in_the_first_block_is_built_anew_once_that_is_mended(lose: bool) -> None:
+    """It was stored, and fits what it was built from: only the log's beginning says that it lacks something."""
+    machine, _, _ = two_checkpoints()
+    if lose:
+        lost(machine, [])
+    path = f"{DIRECTORY}/{segment_name(1)}"
+    good = machine.disk.content(path)
+    machine.disk.flip_bit(path, FIRST_FRAME, 3)
+    with pytest.raises(Damaged):
+        Opened(machine)
+    machine.disk.write_content(path, good)
+    opened = Opened(machine)
+    assert any("begins at VLSN 2, the log at 1" in note for note in opened.notes), opened.notes
+    check_index(opened)
+
+
 def test_a_good_index_is_not_built_anew() -> None:
     machine, _, _ = two_checkpoints()
     opened = Opened(machine)
