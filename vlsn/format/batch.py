@@ -29,7 +29,7 @@ BATCH_BYTES = 32
 MAGIC = b"VLB1"
 VERSION = 1
 ENTRY_OVERHEAD_BYTES = 8
-"""What an entry adds to a block beside its bytes: an offset in each of two columns."""
+"""Bytes that an entry adds to a block beside its own: an offset in each of two columns."""
 
 _HEAD = Struct("<4sBBHIIIII")
 _COVERED = BATCH_BYTES - 4
@@ -53,7 +53,7 @@ class Batch(Record, frozen=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        """What it takes at most of a block and of the queue."""
+        """The most bytes that the batch takes of a block and of the queue."""
         size = self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.count
         return size + producer_columns.PRODUCER_BYTES if self.producer else size
 
@@ -70,16 +70,16 @@ class Batch(Record, frozen=True, gc=False):
 def encode(
     values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
 ) -> bytes:
-    """One batch; ``producer``: its id, from 1, and this submission's sequence.  Raises ``BadBody`` for no values, or
-    keys of another number, ``TooLarge`` past the limits on its count and size; the limits on one entry and one key
-    are its receiver's."""
+    """Encodes one batch; ``producer`` is its id, from 1, and this submission's sequence. Raises ``BadBody`` for no
+    values, or keys of another number, ``TooLarge`` past the limits on its count and size; the limits on one entry and
+    one key are its receiver's."""
     return b"".join(encode_parts(values, keys, producer=producer))
 
 
 def encode_parts(
     values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
 ) -> list[Buffer]:
-    """The same in pieces, for a sender that gathers them itself."""
+    """Encodes as ``encode`` does, but in pieces, for a sender that gathers them itself."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"a batch of {len(values)} values and {len(keys or ())} keys")
     columns = columns_of(values, key_column(keys))
@@ -88,8 +88,8 @@ def encode_parts(
 
 
 def of_producer(parts: Sequence[Buffer], producer: tuple[int, int]) -> list[Buffer]:
-    """The batch in ``parts`` (header first, nothing of a producer in it), as that producer's submission: what follows
-    the header is as it was."""
+    """Rewrites a batch as a submission of ``producer``. ``parts`` begin with a header that names none; what follows the
+    header stays as it is."""
     _, _, flags, _, count, key_bytes, value_bytes, _, _, _ = BATCH.unpack_from(parts[0])
     assert not flags & PRODUCERS
     body = [memoryview(parts[0])[BATCH_BYTES:], *parts[1:]]
@@ -128,7 +128,7 @@ def decode(
     body_bytes_max: int = BODY_BYTES_MAX,
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> Batch:
-    """The batch that fills ``data`` exactly, every check made and nothing copied.  Raises ``BadBody`` for
+    """Decodes the batch that fills ``data`` exactly: every check is made and nothing copied. Raises ``BadBody`` for
     what is not its format, ``TooLarge`` for what is over a limit, ``WrongVersion``."""
     if len(data) < BATCH_BYTES:
         raise BadBody(f"{len(data)} bytes are no batch")
@@ -158,12 +158,12 @@ def decode(
 
 
 def _in_body(lay: Layout) -> Layout:
-    """Columns counted from the body's start; one that is absent stays negative."""
+    """Counts the columns from the body's start; one that is absent stays negative."""
     return Layout(*(at - BODY_AT for at in lay))
 
 
 def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:
-    """(key, value) of each entry, copied."""
+    """Returns (key, value) of each entry, copied."""
     lay = _in_body(batch.layout)
     values = cut(batch.body, lay.value_offsets, lay.values, batch.count)
     if lay.keys < 0:

@@ -123,7 +123,7 @@ class BlockHeader(Record, frozen=True, gc=False):
 
     @property
     def layout(self) -> Layout:
-        """Where its columns lie, from the block's start."""
+        """The places of its columns, counted from the block's start."""
         return layout(self.flags, self.count, self.key_bytes, self.value_bytes, self.submissions)
 
 
@@ -143,7 +143,7 @@ class Entry(Record, frozen=True, gc=False):
 
 
 def decode(block: Buffer) -> BlockHeader:
-    """The header of a block that is right in every byte and fills ``block`` exactly.  Raises ``BadBody``."""
+    """Checks every byte of a block that fills ``block`` exactly, and returns its header. Raises ``BadBody``."""
     header = decode_header(block)
     if len(block) != BLOCK_BYTES + header.body_bytes:
         raise BadBody(f"a block of {BLOCK_BYTES + header.body_bytes} bytes in {len(block)}")
@@ -152,9 +152,9 @@ def decode(block: Buffer) -> BlockHeader:
 
 
 def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
-    """The header at ``buf[at]``, checked as far as it can be alone: its crc, its limits, and that its lengths
-    add up to ``body_bytes``.  Constant time and space whatever the bytes say.  Raises ``BadBody``; ``WrongVersion``
-    where the crc is right, for which a header of any version has 64 bytes, the version first and the crc last."""
+    """Reads the header at ``buf[at]`` and checks it alone: its crc, its limits, and that its lengths add up. Takes
+    constant time and space whatever the bytes say. Raises ``BadBody``; ``WrongVersion`` where the crc is right, for a
+    header of any version has 64 bytes, the version first and the crc last."""
     if at < 0 or len(buf) - at < BLOCK_BYTES:
         raise BadBody(f"{max(len(buf) - at, 0)} bytes are no block header")
     version, flags, kind, zero, count, *rest = BLOCK.unpack_from(buf, at)
@@ -196,8 +196,8 @@ def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
 
 
 def check_body(block: Buffer, header: BlockHeader) -> None:
-    """Everything that ``decode_header`` could not see.  ``block`` starts at its header and may go on past its
-    end.  Raises ``BadBody``."""
+    """Checks everything that ``decode_header`` could not see. ``block`` starts at its header and may go on past its
+    end. Raises ``BadBody``."""
     end = BLOCK_BYTES + header.body_bytes
     if len(block) < end:
         raise BadBody(f"a block of {end} bytes in {len(block)}")
@@ -228,12 +228,12 @@ def _after_kinds(lay: Layout) -> int:
 
 
 def check_producers(block: Buffer, header: BlockHeader) -> None:
-    """That the producer columns of this block, which has them, can be read.  Raises ``BadBody``."""
+    """Checks that the producer columns of this block, which has them, can be read. Raises ``BadBody``."""
     producer_columns.check(block, header.layout.producers, header.submissions, header.count)
 
 
 def producers(block: Buffer, header: BlockHeader) -> list[producer_columns.Produced]:
-    """The submissions of a checked block that have a producer, in order."""
+    """Lists the submissions of a checked block that have a producer, in order."""
     if not header.flags & PRODUCERS:
         return []
     at = header.layout.producers
@@ -243,7 +243,8 @@ def producers(block: Buffer, header: BlockHeader) -> list[producer_columns.Produ
 def entries(
     block: Buffer, header: BlockHeader, *, from_vlsn: int = 0, kinds: frozenset[int] | None = None
 ) -> list[Entry]:
-    """The entries of a checked block from ``from_vlsn`` on, of these ``kinds`` (None: all), values copied out."""
+    """Returns the entries of a checked block from ``from_vlsn`` on, of these ``kinds`` (None: all), values copied
+    out."""
     skip = max(from_vlsn - header.first_vlsn, 0)
     if skip >= header.count or _unwanted(header, kinds):
         return []
@@ -254,9 +255,9 @@ def entries(
 def take(
     block: Buffer, header: BlockHeader, *, from_vlsn: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
 ) -> tuple[list[Entry], Vlsn, int]:
-    """As ``entries``, but of the first ``limit`` entries from ``from_vlsn`` (in this block), as far as they have at
-    most ``bytes_max`` bytes of keys and values, though at least of one; and the VLSN after the last looked at, and
-    the bytes of all looked at.  Costs what is looked at, whatever else the block holds."""
+    """Takes at most ``limit`` entries from ``from_vlsn`` on, with at most ``bytes_max`` bytes of keys and values.
+    Returns them (at least one), the VLSN after the last looked at, and the bytes of all looked at. Costs what is looked
+    at, whatever else the block holds."""
     skip = from_vlsn - header.first_vlsn
     assert 0 <= skip < header.count and limit > 0
     if _unwanted(header, kinds):
@@ -294,7 +295,7 @@ def _entries(
 
 
 def entry(block: Buffer, header: BlockHeader, vlsn: Vlsn) -> Entry:
-    """One entry of a checked block, which holds ``vlsn``."""
+    """Returns the entry of a checked block at ``vlsn``, which it holds."""
     number = vlsn - header.first_vlsn
     lay = header.layout
     kind, txn, key = header.kind, 0, None
@@ -323,7 +324,7 @@ def build(
     columns: Columns,
     submissions: int,
 ) -> bytes:
-    """A whole block.  ``kind`` is one for all entries, or one for each."""
+    """Builds a whole block. ``kind`` is one for all entries, or one for each."""
     flags, kinds = columns.flags, b""
     if not isinstance(kind, int):
         kinds = bytes(kind)
@@ -359,8 +360,8 @@ def seal_body(
     key_bytes: int,
     value_bytes: int,
 ) -> bytes:
-    """A header before a body that is laid out already, in any pieces, copied once and otherwise left as it is;
-    with its ``body_crc`` where that is known, made here where it is not."""
+    """Puts a header before a body that is laid out already, in any pieces. The body is copied once; its ``body_crc`` is
+    made here where it is not given."""
     assert dtvlsn < first_vlsn and term >= 1 and 1 <= count <= BATCH_ENTRIES_MAX and submissions <= count
     size = 0
     for part in body:

@@ -15,13 +15,13 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
 
 Heads = npt.NDArray[np.void]
-"""Of ``BLOCK_DTYPE``."""
+"""An array of ``BLOCK_DTYPE``."""
 Mask = npt.NDArray[np.bool_]
 _KINDS_END = len(EntryKind)
 
 
 def heads_good(heads: Heads) -> Mask:
-    """Which of them ``decode_header`` takes, if their crcs are right."""
+    """Marks the headers that ``decode_header`` takes, if their crcs are right."""
     flags, kinds, firsts, terms = heads["flags"], heads["kind"], heads["first_vlsn"], heads["term"]
     counts, submissions = heads["count"], heads["submissions"]
     good: Mask = (heads["version"] == VERSION) & (heads["zero"] == 0)

@@ -45,7 +45,7 @@ class BlockRun:
     kinds: list[int]
     bytes: int
     produced: list[int]
-    """Which of the blocks have producer columns, ascending."""
+    """Indices of the blocks that have producer columns, ascending."""
     level: int = 0
     """The highest that an entry in them sets for the group; 0 for none."""
 
@@ -61,9 +61,8 @@ class BlockRun:
 def run_of(
     data: bytes, starts: list[int], sizes: list[int], *, expected_first: int, term_min: int, term_max: int
 ) -> BlockRun:
-    """The blocks that lie in ``data`` at ``starts``, at least one; the first must be VLSN ``expected_first``,
-    and terms go from ``term_min`` on to at most ``term_max``.  Views into
-    ``data``.  Raises ``BadBody``."""
+    """Checks the blocks that lie in ``data`` at ``starts``, at least one. The first must be VLSN ``expected_first``,
+    and terms go from ``term_min`` on to at most ``term_max``. The run has views into ``data``. Raises ``BadBody``."""
     count = len(starts)
     view = memoryview(data)
     blocks = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
@@ -101,8 +100,8 @@ def run_of(
 
 
 def _check_own_entries(block: Buffer) -> int:
-    """The log reads its own entries once their block has its place: they must be readable before.  The level that they
-    set, 0 for none."""
+    """Checks that the log's own entries in ``block`` can be read: the log reads them once they have their place.
+    Returns the level that they set, 0 for none."""
     header, level = decode(block), 0
     for entry in entries(block, header, kinds=_READ_BY_THE_LOG):
         if entry.kind == EntryKind.COMMIT:
@@ -113,8 +112,8 @@ def _check_own_entries(block: Buffer) -> int:
 
 
 def _checked(block: memoryview) -> BlockHeader:
-    """A block whose header and body are byte for byte what its master sealed; what the columns say was checked
-    there, before they were sealed."""
+    """Checks that header and body are byte for byte what a master sealed. It checked what the columns say before it
+    sealed them."""
     header = decode_header(block)
     if len(block) != header.size or crc32c(block[BLOCK_BYTES:]) != header.body_crc:
         raise BadBody(f"block {header.name}: body crc")

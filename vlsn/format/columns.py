@@ -34,7 +34,7 @@ from vlsn.errors import BadBody
 from vlsn.seams import Buffer
 
 BODY_AT = 64
-"""Where the body starts in a block.  A batch's starts elsewhere, but at a multiple of 8 too: the same bytes."""
+"""The body's place in a block. A batch's starts elsewhere, but at a multiple of 8 too: the same bytes."""
 SMALL_COLUMN = 64
 I64 = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ assert tuple(BlockFlag) == (KINDS, TXNS, PRODUCERS, KEYS)
 
 
 class Layout(NamedTuple):
-    """Where the columns lie, from the block's start; -1 for one that is absent."""
+    """Places of the columns, from the block's start; -1 for one that is absent."""
 
     kinds: int
     txns: int
@@ -87,12 +87,12 @@ class Columns(Record, frozen=True, gc=False):
 
 
 def producer_bytes(submissions: int) -> int:
-    """What the producer columns take."""
+    """Returns the bytes that the producer columns take."""
     return (20 * submissions + 7) & ~7
 
 
 def layout(flags: int, count: int, key_bytes: int, value_bytes: int, submissions: int = 0) -> Layout:
-    """Where everything lies, by arithmetic alone; ``submissions`` matter with PRODUCERS."""
+    """Computes where everything lies, by arithmetic alone; ``submissions`` matter with PRODUCERS."""
     at = BODY_AT
     kinds = txns = producers = key_offsets = keys = -1
     if flags & KINDS:
@@ -130,7 +130,7 @@ class Layouts:
 
 
 def layouts(headers: npt.NDArray[np.void]) -> Layouts:
-    """Where everything lies in the blocks of these headers (``BLOCK_DTYPE``), by arithmetic alone."""
+    """Computes where everything lies in the blocks of these headers (``BLOCK_DTYPE``), by arithmetic alone."""
     flags, count = headers["flags"], headers["count"].astype(np.int64)
     at = np.full(len(headers), BODY_AT, np.int64)
     if not flags.any():
@@ -193,7 +193,7 @@ def check_zero(buf: Buffer, start: int, end: int) -> None:
 
 
 def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -> list[bytes]:
-    """``count`` pieces of one column after the first ``skip``, copied; nothing else of it is looked at."""
+    """Cuts ``count`` pieces of one column after the first ``skip``, copied; looks at nothing else of it."""
     offsets: Sequence[int]
     if count <= SMALL_COLUMN:
         offsets = i32(count + 1).unpack_from(buf, offsets_at + 4 * skip)
@@ -207,8 +207,8 @@ def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -
 
 
 def fitting(buf: Buffer, lay: Layout, skip: int, count: int, bytes_max: int) -> tuple[int, int]:
-    """How many of the ``count`` entries after the first ``skip`` have at most ``bytes_max`` bytes of keys and values
-    together, but at least the first; and their bytes."""
+    """Counts how many of the ``count`` entries after the first ``skip`` fit ``bytes_max`` bytes of keys and values.
+    Returns at least 1, and their bytes."""
     ends = _ends(buf, lay.value_offsets, skip, count)
     if lay.key_offsets >= 0:
         ends = ends + _ends(buf, lay.key_offsets, skip, count)
@@ -223,7 +223,7 @@ def _ends(buf: Buffer, offsets_at: int, skip: int, count: int) -> npt.NDArray[np
 
 
 def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
-    """The body in its order with the padding between, nothing copied."""
+    """Lists the pieces of the body in its order, with the padding between; nothing is copied."""
     parts: list[Buffer] = []
     if kinds:
         parts += (kinds, bytes(-len(kinds) & 7))
@@ -246,14 +246,14 @@ def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
 
 
 def columns_of(values: Sequence[Buffer], keys: Sequence[Buffer] | None = None) -> Columns:
-    """The columns of plain values, and keys (empty: none) if any entry has one."""
+    """Makes the columns of plain values; keys stay empty where no entry has one."""
     if keys is None:
         return Columns(len(values), offsets_of(values), b"".join(values))
     return Columns(len(values), offsets_of(values), b"".join(values), offsets_of(keys), b"".join(keys))
 
 
 def offsets_of(pieces: Sequence[Buffer]) -> bytes:
-    """An offsets column: 0, then where each piece ends."""
+    """Packs an offsets column: 0, then where each piece ends. 0, then where each piece ends."""
     count = len(pieces)
     if count <= SMALL_COLUMN:
         return i32(count + 1).pack(0, *accumulate(map(len, pieces)))
@@ -264,5 +264,5 @@ def offsets_of(pieces: Sequence[Buffer]) -> bytes:
 
 @lru_cache(maxsize=SMALL_COLUMN + 1)
 def i32(count: int) -> Struct:
-    """The layout of ``count`` offsets."""
+    """Returns the layout of ``count`` offsets."""
     return Struct(f"<{count}i")

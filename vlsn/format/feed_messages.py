@@ -88,7 +88,7 @@ class TermRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Syncup(msgspec.Struct, frozen=True):
-    """What a replica has: an empty log is first = last = 0."""
+    """A replica's range and terms; an empty log is first = last = 0."""
 
     first: Number
     last: Number
@@ -119,11 +119,11 @@ class Refuse(msgspec.Struct, frozen=True):
     slug: str
     detail: str
     vlsn: Number = 0
-    """Of an integrity fault: which both logs hold, each in another block."""
+    """The VLSN of an integrity fault, which each log holds in another block."""
 
 
 def refusal(error: VlsnLogError) -> Refuse:
-    """What is told of ``error`` to the other side of a feed."""
+    """Makes the REFUSE that tells the other side of a feed of ``error``."""
     return Refuse(error.slug, str(error), error.vlsn if isinstance(error, IntegrityFault) else 0)
 
 
@@ -139,8 +139,7 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """The header of BLOCKS and HEARTBEAT: where the master's log ends, up to where it is durable, its clock
-    (µs), and the term of the feed."""
+    """The header of BLOCKS and HEARTBEAT: where the master's log ends and is durable, its clock (µs), its term."""
 
     last_vlsn: int
     dtvlsn: int
@@ -165,12 +164,12 @@ def message_type(message: bytes) -> MessageType:
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """A SYNCUP, MATCHPOINT, START or REFUSE."""
+    """Encodes a SYNCUP, MATCHPOINT, START or REFUSE."""
     return bytes([_TYPE_OF[type(message)]]) + msgspec.json.encode(message)
 
 
 def decode_json(message: bytes, kind: type[_S]) -> _S:
-    """The message, which must be of ``kind``; a REFUSE in its place is the caller's to look for first."""
+    """Decodes a message that must be of ``kind``; the caller looks for a REFUSE in its place first."""
     wanted = _TYPE_OF[kind]
     if message_type(message) != wanted:
         raise BadBody(f"a feed message of type {message[0]} where {wanted.name} was due")
@@ -181,7 +180,7 @@ def decode_json(message: bytes, kind: type[_S]) -> _S:
 
 
 def check_syncup(syncup: Syncup) -> None:
-    """That a range and its term runs can be one log's.  Raises ``BadBody``."""
+    """Checks that a range and its term runs can be one log's. Raises ``BadBody``."""
     if len(syncup.term_runs) > TERM_RUNS_MAX:
         raise BadBody(f"{len(syncup.term_runs)} term runs")
     if syncup.first > syncup.last or syncup.last_sync > syncup.last or (not syncup.first and syncup.last):
@@ -198,7 +197,7 @@ def check_syncup(syncup: Syncup) -> None:
 
 
 def blocks_message(position: Position, blocks: Sequence[Buffer]) -> bytes:
-    """One copy of the blocks, each padded to 8 bytes."""
+    """Joins the blocks to one message, each padded to 8 bytes; copies them once."""
     head = BLOCKS_HEADER.pack(
         _BLOCKS, 0, 0, len(blocks), position.last_vlsn, position.dtvlsn, position.clock_us, position.term
     )
@@ -218,7 +217,7 @@ def heartbeat_message(position: Position) -> bytes:
 
 
 def decode_position(message: bytes) -> Position:
-    """The header of a BLOCKS message, or all of a HEARTBEAT.  Raises ``BadBody``."""
+    """Decodes the header of a BLOCKS message, or all of a HEARTBEAT. Raises ``BadBody``."""
     if len(message) < BLOCKS_HEADER.size:
         raise BadBody(f"a feed message of {len(message)} bytes")
     kind, flags, zero, count, last_vlsn, dtvlsn, clock_us, term = BLOCKS_HEADER.unpack_from(message)
@@ -248,7 +247,7 @@ def round_message(term: int, number: int) -> bytes:
 
 
 def decode_round(message: bytes) -> tuple[int, int]:
-    """Term and number.  Raises ``BadBody``."""
+    """Decodes term and number. Raises ``BadBody``."""
     if len(message) != ROUND.size:
         raise BadBody(f"{len(message)} bytes where a ROUND was due")
     kind, a, b, c, term, number = ROUND.unpack(message)
@@ -258,15 +257,14 @@ def decode_round(message: bytes) -> tuple[int, int]:
 
 
 def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max: int) -> BlockRun:
-    """The blocks of a BLOCKS message, which must begin at VLSN ``expected_first`` and bear terms from ``term_min``,
-    the log's last, to ``term_max``, none below one another.  Views into ``message``, nothing copied.  Raises
-    ``BadBody``."""
+    """Finds and checks the blocks of a BLOCKS message, as views into it. They must begin at VLSN ``expected_first`` and
+    bear terms from ``term_min``, the log's last, to ``term_max``, none below one another. Raises ``BadBody``."""
     starts, sizes = _walk(message, BLOCKS_HEADER.unpack_from(message)[3])
     return run_of(message, starts, sizes, expected_first=expected_first, term_min=term_min, term_max=term_max)
 
 
 def _walk(message: bytes, count: int) -> tuple[list[int], list[int]]:
-    """Where blocks start and how long they are; the message ends with the last one's padding."""
+    """Finds where blocks start and how long they are; the message ends with the last one's padding."""
     if not 1 <= count <= BLOCKS_MAX:
         raise BadBody(f"a BLOCKS message of {count} blocks")
     total = len(message)

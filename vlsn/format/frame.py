@@ -42,7 +42,7 @@ FRAME_DTYPE = np.dtype(
 MAGIC = 0x564C
 OVERMARKED = 0xA5
 FLAG_AT = 3
-"""Where in a frame its flag byte lies."""
+"""The place of the flag byte in a frame."""
 
 # The header without flag and crc, in its order: exactly the bytes that the crc covers.
 _COVERED = Struct("<HBIIII")
@@ -84,7 +84,7 @@ class FrameHeader(Record, frozen=True, gc=False):
 
 
 def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: int, salt: int) -> bytes:
-    """The 24 bytes that go before ``payload`` at ``offset`` of a segment whose salt is ``salt``."""
+    """Builds the 24 bytes before ``payload`` at ``offset`` of a segment whose salt is ``salt``."""
     length = len(payload)
     field = salt ^ offset
     total = crc(payload, crc(_COVERED.pack(MAGIC, kind, length, prev, synced, field)))
@@ -92,9 +92,9 @@ def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: 
 
 
 def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeader | None:
-    """The header at ``buf[at]``, which is ``offset`` of the file; None where no frame of this segment
-    starts (magic, kind, flag or salt are wrong, or fewer than 24 bytes are left).  The crc, and whether
-    ``length`` stays inside the file, are ``check_frame``'s to say: until then trust nothing else here."""
+    """Reads the header at ``buf[at]``, which is ``offset`` of the file; None where no frame of this segment starts.
+    That is so where magic, kind, flag or salt are wrong, or fewer than 24 bytes are left. ``check_frame`` checks the
+    crc, and whether ``length`` stays inside the file: until then trust nothing else here."""
     if at < 0 or len(buf) - at < FRAME_BYTES:
         return None
     magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
@@ -104,14 +104,14 @@ def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeade
 
 
 def claimed_size(head: Buffer) -> int:
-    """Bytes to the next frame as these 24 claim, 0 where they are no frame's; for a frame of any version."""
+    """Returns the bytes to the next frame as this header of any version claims, 0 where it is none."""
     magic, _, _, length, *_ = FRAME.unpack(head)
     return FRAME_BYTES + ((length + 7) & ~7) if magic == MAGIC else 0
 
 
 def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
-    """The kind of the whole frame at ``buf[at]`` when it is none that this version has: its crc is right, so it is a
-    later version's; else None."""
+    """Returns the kind of a whole frame at ``buf[at]`` that this version does not have, else None. Its crc is right, so
+    a later version wrote it."""
     if at < 0 or len(buf) - at < FRAME_BYTES:
         return None
     magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
@@ -121,7 +121,7 @@ def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
 
 
 def check_frame(buf: Buffer, at: int, header: FrameHeader) -> bool:
-    """Whether ``buf`` holds the frame at ``at`` whole, its crc is right and its padding zero."""
+    """Says whether ``buf`` holds the frame at ``at`` whole, its crc is right and its padding zero."""
     start = at + FRAME_BYTES
     end = start + header.length
     if at + header.size > len(buf):

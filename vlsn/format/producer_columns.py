@@ -29,7 +29,7 @@ from vlsn.seams import Buffer
 PRODUCER_MAX = (1 << 64) - 1
 SEQUENCE_MAX = NUMBER_MAX - 1
 PRODUCER_BYTES = 24
-"""What the columns take of a block with one submission, padding included; of any more, each takes less."""
+"""Bytes that the columns of one submission take, padding included; each one more takes less."""
 _ONE = Struct("<QQII")
 
 assert _ONE.size == PRODUCER_BYTES == producer_bytes(1)
@@ -41,7 +41,7 @@ block may hold thousands."""
 
 
 def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:
-    """The three columns of a block, or of a batch, whose only submission is its own."""
+    """Packs the three columns of a block, or of a batch, whose only submission is its own."""
     submissions = len(counts)
     assert submissions and any(producers), "columns that say nothing"
     if submissions == 1:
@@ -53,7 +53,8 @@ def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence
 
 
 def one(buf: Buffer, at: int, count: int) -> tuple[int, int]:
-    """Producer and sequence of one submission of ``count`` entries whose columns are at ``at``.  Raises ``BadBody``."""
+    """Reads producer and sequence of one submission of ``count`` entries whose columns are at ``at``. Raises
+    ``BadBody``."""
     producer, sequence, entries, zero = _ONE.unpack_from(buf, at)
     if not producer or sequence > SEQUENCE_MAX or entries != count or zero:
         raise BadBody(f"producer {producer:#x}, sequence {sequence}, of {entries} entries in {count}")
@@ -74,7 +75,7 @@ def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
 
 
 def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int) -> list[Produced]:
-    """The submissions with a producer of a checked block from ``first_vlsn`` on, in order."""
+    """Lists the submissions with a producer of a checked block from ``first_vlsn`` on, in order."""
     producers, sequences, counts = _read(buf, at, submissions)
     if submissions == 1:
         return [(producers[0], sequences[0], first_vlsn, first_vlsn + counts[0] - 1, term)]
@@ -84,8 +85,8 @@ def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int)
 
 
 def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> list[Produced]:
-    """The same of many blocks, all with producers, which lie at ``at`` (multiples of 8, ascending) of ``buf``;
-    ``headers`` are theirs (``BLOCK_DTYPE``)."""
+    """Lists the submissions of many blocks, all with producers, by column. Their columns lie at ``at`` (multiples of 8,
+    ascending) of ``buf``; ``headers`` are theirs (``BLOCK_DTYPE``)."""
     submissions = headers["submissions"].astype(np.int64)
     begins = np.cumsum(submissions) - submissions
     number = np.arange(int(submissions.sum())) - np.repeat(begins, submissions)

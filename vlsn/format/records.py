@@ -152,7 +152,7 @@ _OF_KIND: dict[FrameKind, type[LocalRecord]] = {
 
 
 def decode_record(kind: FrameKind, payload: Buffer) -> LocalRecord:
-    """What a frame of ``kind``, not a block, carries.  Raises ``BadBody``."""
+    """Decodes what a frame of ``kind``, not a block, carries. Raises ``BadBody``."""
     return _OF_KIND[kind].decode(payload)
 
 
@@ -205,7 +205,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class GroupEntry(msgspec.Struct, frozen=True):
-    """Who is in the group from this entry on; ``previous`` is the VLSN of the GROUP entry before, 0 for none."""
+    """The group's members from this entry on; ``previous`` is the VLSN of the GROUP entry before, 0 for none."""
 
     group: str
     members: list[Member]
@@ -235,10 +235,10 @@ class GroupEntry(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is so from an entry on, for the whole group; what is left out stays as it was."""
+    """Settings of the whole group from an entry on; what is left out stays as it was."""
 
     level: Level | None = None
-    """What its members may write from there on, once that is durable (``levels``)."""
+    """The level that members may write from there on, once that is durable (``levels``)."""
 
 
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -255,7 +255,7 @@ class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not the JSON they should be; the last for a deep nest."""
+"""Errors that msgspec raises for bytes that are not the JSON they should be; the last for a deep nest."""
 _TERM = msgspec.json.Decoder(TermEntry)
 _GROUP = msgspec.json.Decoder(GroupEntry)
 _COMMIT = msgspec.json.Decoder(CommitEntry)

@@ -19,24 +19,24 @@ from vlsn.ids import Lsn
 Mask = npt.NDArray[np.bool_]
 Lsns = npt.NDArray[np.int64]
 Started = tuple[Lsn, RollbackStart]
-"""Where a record lies, and what it says."""
+"""A record and its place."""
 
 
 def inside(lsns: Lsns, at: Lsn, record: RollbackStart) -> Mask:
-    """Which of ``lsns`` the record that lies at ``at`` abandons."""
+    """Marks those of ``lsns`` that the record at ``at`` abandons."""
     covered: Mask = (lsns >= record.first_lsn) & (lsns < end_of(at, record))
     return covered
 
 
 def end_of(at: Lsn, record: RollbackStart) -> Lsn:
-    """Before which LSN the period ends."""
+    """Returns the LSN before which the period ends."""
     return Lsn(min(record.end_lsn, at))
 
 
 def contradictions(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
-    """What is wrong with the records of one log among themselves, and which says so.  A later period lies apart from an
-    earlier one, behind it or, where nothing was logged between them, before it; or holds it whole: what is abandoned
-    already is abandoned by nobody else."""
+    """Lists what contradicts itself among the records of one log, and the record that does. A later period lies apart
+    from an earlier one, behind it or, where nothing was logged between them, before it; or holds it whole: what is
+    abandoned already is abandoned by nobody else."""
     found = [
         (at, f"its period ends at {record.end_lsn:#x}, past the record itself")
         for at, record in started

@@ -41,15 +41,15 @@ class Rows:
         self.layouts = layouts(headers)
 
     def spread(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What is said of each block, for every entry of it."""
+        """Repeats a value of each block for every entry of it."""
         return column if self.rows == len(column) else np.repeat(column, self.count)
 
     def column(self, name: str) -> I64:
-        """A header's field, for every entry of its block."""
+        """Repeats a header's field for every entry of its block."""
         return self.spread(self.headers[name].astype(np.int64))
 
     def numbers(self) -> I64:
-        """For every entry, which of its block it is, from 0."""
+        """Numbers the entries within their blocks, from 0."""
         if self.rows == len(self.count):
             return np.zeros(self.rows, np.int64)
         numbers: I64 = np.arange(self.rows, dtype=np.int64) - self.spread(np.cumsum(self.count) - self.count)
@@ -60,7 +60,7 @@ class Rows:
         return vlsns
 
     def has(self, flag: int) -> Mask:
-        """Which blocks have the column."""
+        """Marks the blocks that have the column."""
         mask: Mask = self.headers["flags"] & np.uint8(flag) != 0
         return mask
 
@@ -71,15 +71,15 @@ class Rows:
         return self.body(TXNS, self.layouts.txns, "<i8", np.zeros(self.rows, np.int64))
 
     def value_cuts(self) -> tuple[I64, I64]:
-        """Where each value starts and ends in ``buf``."""
+        """Returns where each value starts and ends in ``buf``."""
         return self._cuts(self.layouts.value_offsets, self.layouts.values, None)
 
     def key_cuts(self) -> tuple[I64, I64]:
-        """The same of the keys; nothing, at its block's start, for blocks without."""
+        """Returns where each key starts and ends; blocks without keys give empty ones at their start."""
         return self._cuts(self.layouts.key_offsets, self.layouts.keys, self.has(KEYS))
 
     def body(self, flag: int, columns: I64, dtype: str, absent: I64) -> I64:
-        """A column that lies in the bodies of the blocks with ``flag``; ``absent`` for the entries of the others."""
+        """Reads a column of the blocks with ``flag``; entries of the others keep ``absent``."""
         has = self.has(flag)
         if has.any():
             width = np.dtype(dtype).itemsize
@@ -89,7 +89,7 @@ class Rows:
         return absent
 
     def offsets(self, columns: I64, has: Mask | None) -> tuple[I64, I64]:
-        """What an offsets column says, for each entry; 0 and 0 for those of blocks without."""
+        """Reads an offsets column for each entry; 0 and 0 for those of blocks without."""
         places = self.spread((self.at + columns) >> 2) + self.numbers()
         words = np.frombuffer(self.buf, "<i4", len(self.buf) // 4)
         if has is None or has.all():
@@ -117,7 +117,7 @@ class EntryRows(Rows):
         return int(self.headers["first_vlsn"][0])
 
     def chosen(self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None) -> slice | I64:
-        """Which of the entries have VLSNs of this range (inclusive) and one of these ``kinds``."""
+        """Chooses the entries with VLSNs of this range (inclusive) and one of these ``kinds``."""
         first = self.first_vlsn
         span = slice(max(from_vlsn - first, 0), max(to_vlsn - first + 1, 0))
         if kinds is None or (kinds == _DATA_ONLY and not self.headers["kind"].any()):
@@ -128,12 +128,12 @@ class EntryRows(Rows):
         return np.flatnonzero(right)
 
     def pairs(self, chosen: slice | I64) -> Iterable[tuple[int, bytes]]:
-        """(VLSN, value) of each."""
+        """Returns (VLSN, value) of each chosen entry."""
         starts, ends = self.value_cuts()
         return zip(self._vlsns(chosen), self._cut(starts[chosen], ends[chosen]), strict=True)
 
     def sizes(self) -> I64:
-        """Bytes of key and value, for every entry."""
+        """Returns the bytes of key and value, for every entry."""
         sizes = self.offsets(self.layouts.value_offsets, None)
         keys = self.offsets(self.layouts.key_offsets, self.has(KEYS)) if self.has(KEYS).any() else (0, 0)
         return sizes[1] - sizes[0] + keys[1] - keys[0]
@@ -151,7 +151,7 @@ class EntryRows(Rows):
         return list(map(Entry, self._vlsns(chosen), *columns, kinds, txns, keys, values))
 
     def block_of(self, row: int) -> int:
-        """Which of the blocks an entry belongs to."""
+        """Returns the number of the block that an entry belongs to."""
         return int(np.searchsorted(np.cumsum(self.count), row, side="right"))
 
     def _vlsns(self, chosen: slice | I64) -> Sequence[int]:

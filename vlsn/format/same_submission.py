@@ -1,4 +1,4 @@
-"""Whether two submissions say the same: keys and values, entry by entry, however each is laid out.
+"""Equality of two submissions: keys and values, entry by entry, however each is laid out.
 
 Compared by the column, as bytes: nothing is hashed, so what is found equal is equal.  A submission lies in one block,
 so the block that holds its first VLSN holds all of it.
@@ -19,8 +19,8 @@ from vlsn.seams import Buffer
 
 
 class _Column(NamedTuple):
-    """Some entries of a keys or values column: their offsets lie in ``offsets_in`` at ``offsets``, what those count
-    from in ``data_in`` at ``data``."""
+    """Some entries of a keys or values column. Their offsets lie in ``offsets_in`` at ``offsets``, the data that those
+    count into in ``data_in`` at ``data``."""
 
     offsets_in: Buffer
     offsets: int
@@ -46,7 +46,7 @@ class _Column(NamedTuple):
 
 class _Entries(NamedTuple):
     number: int
-    """How many."""
+    """The number of entries."""
     values: _Column
     keys: _Column | None
 
@@ -64,7 +64,7 @@ def same(one: Submission, other: Submission) -> bool:
 
 
 def lies_in(block: Buffer, first: Vlsn, submission: Submission) -> bool:
-    """Whether the checked ``block`` holds ``submission`` from VLSN ``first`` on."""
+    """Says whether the checked ``block`` holds ``submission`` from VLSN ``first`` on."""
     header = decode_header(block)
     skip = first - header.first_vlsn
     if skip < 0 or skip + submission.count > header.count:

@@ -47,13 +47,13 @@ Headers = npt.NDArray[np.void]
 
 _SEARCH_BYTES = MIB
 _CLAIMS_MAX = 256
-"""How many times over the bytes of a segment are looked at for its first frame, whatever they claim."""
+"""The limit on bytes read in search of a segment's first frame, in multiples of its own, whatever frames claim."""
 _COVERED = [*range(FLAG_AT), *range(FLAG_AT + 1, FRAME_BYTES - 4)]
 _TABLE_FROM = 100
-"""From this many frames on, header checksums are cheaper by table, a column of all frames at a time."""
+"""Frames from which header checksums are cheaper by table, a column of all frames at a time."""
 _MARKS_FRAME_BYTES = 1024
-"""A window that begins with a frame of at most this size is searched for magic and salt, 0.1 ns a byte; in one of
-larger frames a step from length to length, 0.13 µs a frame, costs less."""
+"""The largest first frame of a window that is searched for magic and salt, at 0.1 ns a byte. In a window of larger
+frames a step from length to length, 0.13 µs a frame, costs less."""
 _MARKS_BYTES_MIN = 8 * KIB
 _CRC_RUN = 2048
 """Pieces whose places are lists at once."""
@@ -64,12 +64,12 @@ _BLOCK, _KIND_LAST = int(FrameKind.BLOCK), int(max(FrameKind))
 
 
 class Stop(StrEnum):
-    """Why a walk ended where it did."""
+    """The reason why a walk ended where it did."""
 
     END = "end"
-    """It reached the end that it was given."""
+    """The walk reached the end that it was given."""
     ZEROS = "zeros"
-    """Where the next header would be, all is zero."""
+    """The place of the next header is all zeros."""
     BAD = "bad"
     """A header that is none: magic, kind, flag, length, salt or prev is wrong."""
     SHORT = "short"
@@ -78,8 +78,8 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The frames found: their offsets in the file, their headers (``FRAME_DTYPE``), the offset behind the
-    last of them, and why it ended there.  Their checksums have not been looked at."""
+    """The frames found: their offsets in the file, their headers (``FRAME_DTYPE``), where the walk ended and why. Their
+    checksums have not been looked at."""
 
     offsets: Offsets
     headers: Headers
@@ -90,21 +90,21 @@ class Walk:
         return len(self.offsets)
 
     def before(self, count: int) -> Walk:
-        """The first ``count`` frames, as if the next one were none."""
+        """Keeps the first ``count`` frames, as if the next one were none."""
         return Walk(self.offsets[:count], self.headers[:count], int(self.offsets[count]), Stop.BAD)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Walk:
-        """The frames that ``chosen`` marks, no longer consecutive."""
+        """Keeps the frames that ``chosen`` marks, which need not be consecutive any more."""
         return Walk(self.offsets[chosen], self.headers[chosen], self.end, self.reason)
 
     def visible(self) -> Walk:
-        """The blocks that are not overmarked."""
+        """Keeps the blocks that are not overmarked."""
         return self.only((self.headers["kind"] == _BLOCK) & (self.headers["flag"] == 0))
 
 
 def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
-    """Frames from file offset ``start`` to ``end`` (exclusive), both within ``buf``, whose first byte is
-    ``base``.  A walk from anywhere but the segment's first frame takes its first frame's ``prev`` on trust."""
+    """Walks the frames from file offset ``start`` to ``end`` (exclusive), both within ``buf``, whose first byte is
+    ``base``. A walk from anywhere but the segment's first frame takes its first frame's ``prev`` on trust."""
     assert base % 8 == 0
     assert start % 8 == 0
     assert base <= start
@@ -129,8 +129,8 @@ def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
 
 
 def at_offsets(buf: Buffer, *, base: int, offsets: Offsets, end: int, salt: int) -> Walk:
-    """As ``walk``, where ``offsets`` (ascending, of a sidecar) say where the frames begin: the walk ends
-    before the first that is no frame or does not end where the next begins."""
+    """Walks as ``walk`` does, where ``offsets`` (ascending, of a sidecar) say where frames begin. It ends before the
+    first that is no frame or does not end where the next begins."""
     headers = _rows(buf, offsets - base, FRAME_DTYPE)
     first_prev = 0 if len(offsets) and offsets[0] == FIRST_FRAME else None
     good = _headers_good(headers, offsets, salt, first_prev=first_prev)
@@ -145,31 +145,30 @@ def at_offsets(buf: Buffer, *, base: int, offsets: Offsets, end: int, salt: int)
 
 
 def frame_ends(offsets: Offsets, headers: Headers) -> Offsets:
-    """For each frame the file offset behind its padding."""
+    """Returns for each frame the file offset behind its padding."""
     return offsets + FRAME_BYTES + ((headers["length"].astype(np.int64) + 7) & ~7)
 
 
 def joined(headers: Sequence[Headers]) -> Headers:
-    """These one after the other (of one type), which NumPy joins field by field, slowly, unless told that they are
-    bytes."""
+    """Joins arrays of one type as bytes: NumPy joins structures field by field, slowly."""
     plain = np.dtype((np.void, headers[0].dtype.itemsize))
     whole: Headers = np.concatenate([each.view(plain) for each in headers]).view(headers[0].dtype)
     return whole
 
 
 def block_headers(buf: Buffer, base: int, offsets: Offsets) -> npt.NDArray[np.void]:
-    """The block headers (``BLOCK_DTYPE``) of the frames at ``offsets``, each a BLOCK of at least 64 bytes."""
+    """Returns the block headers (``BLOCK_DTYPE``) of the frames at ``offsets``, each a BLOCK of at least 64 bytes."""
     return _rows(buf, offsets - base + FRAME_BYTES, BLOCK_DTYPE)
 
 
 def check_crcs(buf: Buffer, base: int, found: Walk) -> int | None:
-    """The index in ``found`` of the first frame whose checksum or padding is wrong, else None."""
+    """Returns the index in ``found`` of the first frame whose checksum or padding is wrong, else None."""
     bad = bad_frames(buf, base, found)
     return int(bad.argmax()) if bad.any() else None
 
 
 def bad_frames(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.bool_]:
-    """Which frames have a wrong checksum or padding that is not zero."""
+    """Marks the frames with a wrong checksum, or padding that is not zero."""
     if not len(found):
         return np.zeros(0, dtype=np.bool_)
     bad: npt.NDArray[np.bool_] = frame_crcs(buf, base, found) != found.headers["crc"]
@@ -177,7 +176,7 @@ def bad_frames(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.bool_]:
 
 
 def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
-    """For each frame the checksum that its bytes call for (about 0.25 µs a frame, and 0.05 µs a KiB)."""
+    """Computes the checksum that each frame's bytes call for (about 0.25 µs a frame, and 0.05 µs a KiB)."""
     starts = found.offsets - base + FRAME_BYTES
     ends = starts + found.headers["length"]
     values = np.empty(len(found), dtype=np.uint32)
@@ -190,7 +189,7 @@ def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
 def piece_crcs(
     buf: Buffer, starts: Offsets, ends: Offsets, seeds: npt.NDArray[np.uint32] | None = None
 ) -> npt.NDArray[np.uint32]:
-    """The crc32c of each ``buf[start:end]``, going on from its seed where there are seeds."""
+    """Computes the crc32c of each ``buf[start:end]``, going on from its seed where there are seeds."""
     count = len(starts)
     values = np.empty(count, dtype=np.uint32)
     for low in range(0, count, _CRC_RUN):
@@ -206,7 +205,7 @@ def piece_crcs(
 
 
 def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
-    """That the frame at ``at``, where a walk of segment ``name`` has ended, is none of a later version.  Raises
+    """Checks that no frame of a later version lies at ``at``, where a walk of segment ``name`` has ended. Raises
     ``WrongVersion``."""
     kind = later_kind(buf, at - base, offset=at, salt=salt)
     if kind is not None:
@@ -214,8 +213,8 @@ def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
 
 
 def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
-    """That no block of a later version is among these of segment ``name``: headers (``BLOCK_DTYPE``) and offsets of
-    frames with right checksums.  Raises ``WrongVersion``."""
+    """Checks that no block of a later version is among these of segment ``name``. ``heads`` (``BLOCK_DTYPE``) and
+    ``offsets`` are those of frames with right checksums. Raises ``WrongVersion``."""
     for index in np.flatnonzero(heads["version"] != VERSION).tolist():
         if header_crcs(heads[index : index + 1])[0] == heads["header_crc"][index]:
             error = unread("a block", int(heads["version"][index]), VERSION)
@@ -223,8 +222,8 @@ def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
 
 
 def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | None:
-    """The first offset ≥ ``start`` (rounded up to 8) with a whole frame of this segment in ``buf``: magic,
-    salt and crc are right.  Whatever a bad frame's length said plays no part."""
+    """Finds the first offset ≥ ``start`` (rounded up to 8) with a whole frame of this segment in ``buf``. Magic, salt
+    and crc are right; whatever a bad frame's length said plays no part."""
     view = memoryview(buf)
     at = padded(max(start, base))
     limit = base + (len(buf) & ~7)
@@ -239,7 +238,7 @@ def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | Non
 
 
 def islands(buf: Buffer, base: int, start: int, salt: int) -> Iterator[Walk]:
-    """Every run of whole frames (checksums right) at or after ``start``, whatever lies between them."""
+    """Yields every run of whole frames (checksums right) at or after ``start``, whatever lies between them."""
     at: int | None = start
     end = base + len(buf)
     while at is not None and at < end:
@@ -253,8 +252,8 @@ def islands(buf: Buffer, base: int, start: int, salt: int) -> Iterator[Walk]:
 
 
 def salt_of(buf: Buffer, base: int, start: int) -> int | None:
-    """The salt that the first whole frame from ``start`` on was built with, for a segment whose header page
-    cannot be read; None when there is no frame at all (an unused standby), or only claims of some without end."""
+    """Finds the salt of the first whole frame from ``start`` on, for a segment whose header page cannot be read. None
+    when there is no frame at all (an unused standby), or only claims of some without end."""
     view = memoryview(buf)
     limit = base + (len(buf) & ~7)
     halves = np.frombuffer(view[start - base : limit - base], dtype="<u2")[::4]
@@ -271,13 +270,13 @@ def salt_of(buf: Buffer, base: int, start: int) -> int | None:
 
 
 def is_frame(buf: Buffer, base: int, offset: int, salt: int) -> bool:
-    """Whether a whole frame of this segment lies at ``offset``: magic, salt, crc and padding are right."""
+    """Says whether a whole frame of this segment lies at ``offset``: magic, salt, crc and padding are right."""
     header = decode_header(buf, offset - base, offset=offset, salt=salt)
     return header is not None and check_frame(buf, offset - base, header)
 
 
 def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
-    """Where frames begin, by their lengths alone; the last may be none, or end past ``end``."""
+    """Follows the lengths alone to where frames begin; the last may be none, or end past ``end``."""
     words = memoryview(buf).cast("B")[: (end - base) & ~7].cast("I")
     at = (start - base) // 4 + 1  # in words of 4 bytes: the place of a header's length
     stop = len(words) - 5
@@ -293,8 +292,8 @@ def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
 
 
 def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets | None:
-    """As ``_by_length``, by magic and salt: where small frames follow on one another as their lengths say.  None
-    where they do not, or are few or large."""
+    """Searches for magic and salt, where small frames follow on one another as their lengths say. None where they do
+    not, or are few or large."""
     if end - start < _MARKS_BYTES_MIN:
         return None
     if int.from_bytes(buf[start - base + 4 : start - base + 8], "little") > _MARKS_FRAME_BYTES:
@@ -321,7 +320,7 @@ def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offset
 
 
 def _rows(buf: Buffer, positions: Offsets, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """What lies at each position (a multiple of 8) of ``buf``, read as ``dtype``: one gather, however many."""
+    """Gathers what lies at each position (a multiple of 8) of ``buf``, read as ``dtype``, in one go."""
     size = dtype.itemsize
     places = max(0, (len(buf) - size) // 8 + 1)
     every: npt.NDArray[np.void] = np.ndarray(places, dtype=f"V{size}", buffer=buf, strides=(8,))
@@ -330,17 +329,17 @@ def _rows(buf: Buffer, positions: Offsets, dtype: np.dtype[np.void]) -> npt.NDAr
 
 
 def header_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """The crc32c that each block header (``BLOCK_DTYPE``) calls for."""
+    """Computes the crc32c that each block header (``BLOCK_DTYPE``) calls for."""
     return _crcs(headers.view(np.uint8).reshape(-1, BLOCK_BYTES), range(BLOCK_BYTES - 4))
 
 
 def _head_crcs(headers: Headers) -> npt.NDArray[np.uint32]:
-    """The crc32c of each frame's header as its crc covers it, to go on from with the payload."""
+    """Computes the crc32c of each frame's header as its crc covers it, to go on from with the payload."""
     return _crcs(headers.view(np.uint8).reshape(-1, FRAME_BYTES), _COVERED)
 
 
 def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """The crc32c of these columns of each row."""
+    """Computes the crc32c of these columns of each row."""
     width = len(columns)
     if len(raw) < _TABLE_FROM:
         data = raw[:, columns].tobytes()
@@ -354,8 +353,8 @@ def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.
 
 @lru_cache(maxsize=2)
 def _tables(width: int) -> npt.NDArray[np.uint32]:
-    """What each value of each byte changes in the crc32c of so many zeros: the checksum of any bytes is that of
-    zeros with the changes of all of them, for a crc is linear over what it covers."""
+    """Tabulates what each value of each byte changes in the crc32c of ``width`` zeros. A crc is linear over what it
+    covers: that of any bytes is that of zeros with all these changes."""
     zeros = bytes(width)
     return np.array(
         [

@@ -37,15 +37,15 @@ from vlsn.limits import (
 from vlsn.seams import Buffer
 
 ALONE_BYTES = 32 * KIB
-"""A submission from this size on is not merged: the copy (0.1 ms for 100 KiB) costs more than its own block."""
+"""Submissions from this size on are not merged: the copy (0.1 ms for 100 KiB) costs more than a block."""
 
 _DATA = int(EntryKind.DATA)
 _PADDING_BYTES_MAX = BLOCK_BYTES + 4 * 8
-"""What a block takes beside its entries at most: header, one more offset in two columns, padding."""
+"""The most that a block takes beside its entries: header, one more offset in two columns, padding."""
 
 
 class Values:
-    """A submission of plain values; ``keys`` (empty: none) is as long as ``values``, or None for no key at all;
+    """A submission of plain values. ``keys`` (empty: none) is as long as ``values``, or None for no key at all;
     ``producer`` is an id and this submission's sequence."""
 
     __slots__ = ("bytes", "count", "keys", "plain", "producer", "sequence", "values")
@@ -97,8 +97,8 @@ def check_values(
     body_bytes_max: int = BODY_BYTES_MAX,
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> None:
-    """The limits of one submission, ``named`` when it has a producer.  Raises ``TooLarge``, or ``BadBody`` when there
-    is nothing, or keys of another number than values."""
+    """Checks the limits of one submission, ``named`` when it has a producer. Raises ``TooLarge``, or ``BadBody`` when
+    there is nothing, or keys of another number than values."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"{len(values)} values and {len(keys or ())} keys")
     if len(values) > entries_max:
@@ -128,7 +128,7 @@ def values_of(
     key_bytes_max: int = KEY_BYTES_MAX,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> Values:
-    """A submission within these limits.  Raises ``TooLarge`` and ``BadBody``."""
+    """Makes a submission within these limits. Raises ``TooLarge`` and ``BadBody``."""
     check_values(
         values,
         keys,
@@ -149,8 +149,8 @@ def seal(
     clock_us: int,
     block_bytes_max: int = BLOCK_BYTES_MAX,
 ) -> list[Sealed]:
-    """All of ``submissions`` as blocks of DATA with VLSNs from ``first_vlsn`` on; at least one block for at least
-    one submission.  ``dtvlsn`` is below ``first_vlsn``.  Cost: 10 µs for 64 single values."""
+    """Seals all of ``submissions`` as blocks of DATA with VLSNs from ``first_vlsn`` on, at least one block. There is at
+    least one submission, and ``dtvlsn`` is below ``first_vlsn``. Cost: 10 µs for 64 single values."""
     bytes_max = block_bytes_max - _PADDING_BYTES_MAX
     columns = _gather(submissions, bytes_max)
     if columns is not None:
@@ -166,7 +166,7 @@ def seal(
 def seal_local(
     kinds: Sequence[int], values: Sequence[bytes], *, term: int, first_vlsn: int, dtvlsn: int, clock_us: int
 ) -> Sealed:
-    """One block of the log's own entries (TERM, GROUP), which belong to no submission."""
+    """Seals one block of the log's own entries (TERM, GROUP), which belong to no submission."""
     data = build(
         term=term,
         first_vlsn=first_vlsn,
@@ -180,8 +180,8 @@ def seal_local(
 
 
 def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None:
-    """The columns of all submissions in one pass when they are small values, or batches of one without a key, that
-    fit one block together: what most groups are made of.  Otherwise None."""
+    """Gathers the columns of small submissions in one pass, if they fit one block together, else None. Small are
+    values, or batches of one without a key: what most groups are made of."""
     if len(submissions) == 1 and isinstance(submissions[0], Batch):
         return None
     values: list[Buffer] = []
@@ -281,7 +281,7 @@ def _seal_alone(batch: Batch, term: int, first_vlsn: int, dtvlsn: int, clock_us:
 
 
 def _merge(run: Sequence[Submission]) -> Columns:
-    """One set of columns from many submissions, in order."""
+    """Merges many submissions into one set of columns, in order."""
     keyed = any(one.keyed for one in run)
     values, keys = _Column(), _Column()
     count = 0
@@ -323,7 +323,7 @@ class _Column:
         self._data += pieces
 
     def add_column(self, body: memoryview, offsets_at: int, data_at: int, count: int, size: int) -> None:
-        """A batch's column, which lies at these places of its body."""
+        """Adds a batch's column, which lies at these places of its body."""
         self._data.append(body[data_at : data_at + size])
         if count == 1:
             self._lengths.append(size)

@@ -61,14 +61,14 @@ def sidecar_name(number: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """The number of a segment's file, None for any other file."""
+    """Parses the number out of a segment file's name; None for any other file."""
     match = _NAME.match(name)
     return int(match[1]) or None if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeader:
-    """What a segment says of itself; ``size`` in bytes is what was allocated for it."""
+    """A segment's header; ``size`` in bytes is what was allocated for it."""
 
     group: str
     node: str
@@ -85,7 +85,7 @@ class SegmentHeader:
     """The header's version: the group's level, durable, when the segment was prepared."""
 
     def encode(self) -> bytes:
-        """The whole page."""
+        """Encodes the whole page."""
         fault = self._fault()
         assert fault is None, fault
         head = _HEADER.pack(
@@ -108,7 +108,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, page: Buffer) -> SegmentHeader:
-        """The header in the first 4096 bytes of ``page``.  Raises ``BadBody``, ``WrongVersion``."""
+        """Decodes the header in the first 4096 bytes of ``page``. Raises ``BadBody``, ``WrongVersion``."""
         if len(page) < HEADER_PAGE:
             raise BadBody(f"a segment header of {len(page)} bytes")
         page = bytes(page[:HEADER_PAGE])
@@ -156,5 +156,5 @@ class SegmentHeader:
 
 
 def decode_name(field: bytes) -> str:
-    """What a field of 32 bytes holds before the zeros; whether that is a name is ``is_name``'s to say."""
+    """Decodes what a field of 32 bytes holds before the zeros; ``is_name`` checks whether that is a name."""
     return field.rstrip(b"\0").decode("ascii", "replace")

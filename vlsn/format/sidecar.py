@@ -36,7 +36,7 @@ assert _HEADER.size == 56
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sidecar:
-    """What is known of one sealed segment; ``crc`` is the segment's ``content_crc``."""
+    """The facts of one sealed segment; ``crc`` is the segment's ``content_crc``."""
 
     number: int
     salt: int
@@ -67,7 +67,7 @@ class Sidecar:
 
     @classmethod
     def decode(cls, data: Buffer) -> Sidecar:
-        """The sidecar that fills ``data`` exactly; its offsets are a view into it.  Raises ``BadBody``,
+        """Decodes the sidecar that fills ``data`` exactly; its offsets are a view into it. Raises ``BadBody``,
         ``WrongVersion``."""
         if not _HEADER.size + 4 <= len(data) <= SIDECAR_BYTES_MAX:
             raise BadBody(f"a sidecar of {len(data)} bytes")
@@ -105,8 +105,8 @@ class Sidecar:
 
 
 def content_crc(segment: Buffer, offsets: NDArray[np.uint32]) -> int:
-    """The crc32c of ``segment``, the file's bytes from 0 to its end, with the flag of the frame at each of
-    ``offsets`` taken as 0.  Copies the bytes only where a flag is set."""
+    """Computes the crc32c of ``segment``, the file's bytes from 0 to its end, with every frame's flag taken as 0.
+    ``offsets`` say where frames begin. Copies the bytes only where a flag is set."""
     view = np.frombuffer(segment, np.uint8)
     flags_at = offsets.astype(np.int64) + FLAG_AT
     if not view[flags_at].any():
