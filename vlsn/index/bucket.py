@@ -58,11 +58,11 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return len(self.deltas)
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping:
-        """The closest mapping at or before ``vlsn``, which must not be below ``first``."""
+        """Returns the closest mapping at or before ``vlsn``, which must not be below ``first``."""
         return self._mapping(bisect_right(self.deltas, vlsn - self.first) - 1)
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """The closest mapping at or after ``vlsn``; ``None`` past the last one."""
+        """Returns the closest mapping at or after ``vlsn``; ``None`` past the last one."""
         at = bisect_left(self.deltas, vlsn - self.first)
         return self._mapping(at) if at < len(self.deltas) else None
 
@@ -70,7 +70,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return map(self._mapping, range(len(self.deltas)))
 
     def cut_tail(self, last: Vlsn, cap: Mapping | None) -> Bucket:
-        """What is left up to ``last``, closed by ``cap``, the block that ends there, where that is known."""
+        """Keeps what lies up to ``last``, closed by ``cap``, the block that ends there, where that is known."""
         keep = bisect_left(self.deltas, (cap[0] if cap else last + 1) - self.first)
         deltas, offsets = list(self.deltas[:keep]), list(self.offsets[:keep])
         if cap:
@@ -79,7 +79,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return Bucket(self.file, self.first, last, deltas, offsets)
 
     def cut_head(self, cap: Mapping) -> Bucket:
-        """What is left from ``cap`` (the first block that is kept) on."""
+        """Keeps what lies from ``cap`` (the first block that is kept) on."""
         first, at = cap
         skip = bisect_right(self.deltas, first - self.first)
         shift = first - self.first
@@ -102,13 +102,13 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
 
 
 def single(block_first: Vlsn, last: Vlsn, at: Lsn) -> Bucket:
-    """The bucket of one block."""
+    """Makes the bucket of one block."""
     return Bucket(lsn_file(at), block_first, last, [0], [lsn_offset(at)])
 
 
 def decode(key: bytes, value: bytes) -> Bucket:
-    """The bucket under ``key``; its columns stay views of ``value``.  Checks all that is O(1).  Raises ``Damaged``,
-    ``WrongVersion``: its checksum was right."""
+    """Decodes the bucket under ``key``; its columns stay views of ``value``. Checks all that is O(1). Raises
+    ``Damaged``, ``WrongVersion``: its checksum was right."""
     if len(key) != KEY.size or len(value) < HEADER.size:
         raise Damaged(f"no index bucket: key {key.hex()} with {len(value)} bytes")
     version, zero, file, count, last_delta, first = HEADER.unpack_from(value)
@@ -139,7 +139,7 @@ class CurrentBucket:
         self.lsns = [at]
 
     def takes(self, vlsn: Vlsn, at: Lsn, mappings_max: int) -> bool:
-        """Whether a mapping can be kept here, with room left for the one that closes the bucket."""
+        """Says whether a mapping can be kept here, with room left for the one that closes the bucket."""
         return at >> 32 == self.file and len(self.vlsns) < mappings_max - 1 and vlsn - self.first <= U32_MAX
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping:

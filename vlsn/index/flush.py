@@ -27,6 +27,6 @@ class Flush:
     """Ranges of keys that the store has too much, end exclusive."""
 
     def run(self) -> None:
-        """Blocking; durable on return.  Raises ``LogFailed``."""
+        """Writes the flush in one transaction. Blocking; durable on return. Raises ``LogFailed``."""
         puts = [(bucket_key(bucket.first), bucket.encode()) for bucket in (*self.patches, *self.tracked)]
         self.store.write([*puts, (RECORD_KEY, self.record.encode())], delete_ranges=self.drops)

@@ -51,7 +51,7 @@ class VlsnIndex(Lookups):
 
     @property
     def checkpoint_id(self) -> int | None:
-        """Of the last flush, or of what was loaded; ``None`` while the store holds nothing."""
+        """The id of the last flush, or of what was loaded; ``None`` while the store holds nothing."""
         return self._checkpoint_id
 
     @property
@@ -62,8 +62,9 @@ class VlsnIndex(Lookups):
     # Putting.
 
     def put(self, first: Vlsn, last: Vlsn, at: Lsn, *, synced: bool = False, txn_end: Vlsn = NULL_VLSN) -> None:
-        """The block ``first`` … ``last`` lies at ``at``.  From any thread, in any order: JE's rule; a node's own writer
-        puts in order.  ``txn_end``: the last VLSN that ends a transaction, once there are any."""
+        """Maps the block ``first`` … ``last`` to ``at``. ``last`` lies at ``at``. From any thread, in any order: JE's
+        rule; a node's own writer puts in order. ``txn_end``: the last VLSN that ends a transaction, once there are
+        any."""
         with self._latch:
             held = self._range
             if first > held.last:
@@ -80,7 +81,7 @@ class VlsnIndex(Lookups):
             wake(None)
 
     def put_run(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Many blocks, ascending; those at or below the range's last are passed over."""
+        """Maps many blocks, ascending, and passes over those at or below the range's last."""
         with self._latch:
             start = bisect_right(firsts, self._range.last) if firsts and firsts[0] <= self._range.last else 0
             if start:
@@ -98,7 +99,7 @@ class VlsnIndex(Lookups):
             wake(None)
 
     def note_synced(self, vlsn: Vlsn) -> None:
-        """Everything up to ``vlsn``, which was put before, is synced; never lowers."""
+        """Notes that everything up to ``vlsn``, which was put before, is synced; never lowers."""
         with self._latch:
             held = self._range
             assert vlsn <= held.last, f"VLSN {vlsn} was synced, but {held.last} is the last one put"
@@ -106,7 +107,7 @@ class VlsnIndex(Lookups):
                 self._range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
 
     def _put_late(self, first: Vlsn, last: Vlsn, at: Lsn, synced: bool, txn_end: Vlsn) -> None:
-        """One that another thread overtook: its neighbours find its block, the range learns its ends."""
+        """Takes a block that another thread overtook: its neighbours find it, the range learns its ends."""
         if first < self._floor:
             return
         self._check_ends(first, last)
@@ -128,8 +129,8 @@ class VlsnIndex(Lookups):
     # Waiting.
 
     def wait_for(self, vlsn: Vlsn, wake: Wake) -> Cancel:
-        """Calls ``wake(None)`` when ``vlsn`` is put, at once if it is there, in the thread that puts it;
-        ``wake(error)`` when the wait ends without it.  Once, and never after the returned call."""
+        """Calls ``wake(None)`` when ``vlsn`` is put, at once if it is there, in the thread that puts it. Calls
+        ``wake(error)`` when the wait ends without it; either once, and never after the returned call."""
         with self._latch:
             if vlsn > self._range.last:
                 number = self._waiters.add(vlsn, wake)
@@ -151,23 +152,24 @@ class VlsnIndex(Lookups):
     # Writing the store.
 
     def start_flush(self, checkpoint_id: int) -> Flush:
-        """At home: what a checkpoint writes; then ``run`` on the store's thread, then ``finish_flush``."""
+        """Returns what a checkpoint writes, at home; ``run`` comes next, on the store's thread, then
+        ``finish_flush``."""
         with self._latch:
             self._floor = self._range.first
             return self._levels.start_flush(Record(checkpoint_id, self._range, self.owner))
 
     def finish_flush(self, flush: Flush) -> None:
-        """At home, after ``run``: what was written leaves the tracker."""
+        """Takes what was written out of the tracker, at home, after ``run``."""
         with self._latch:
             self._levels.finish_flush(flush)
             self._checkpoint_id = flush.record.checkpoint_id
             self.stats.flushes += 1
 
     def truncate_tail(self, matchpoint: Vlsn, matchpoint_lsn: Lsn, *, block_first: Vlsn = NULL_VLSN) -> None:
-        """Nothing after ``matchpoint`` is in the range any more; its block, ``block_first`` … ``matchpoint`` at
-        ``matchpoint_lsn``, becomes the last mapping.  Where ``block_first`` is not given, the closest one at or
-        before does.  Before the range's first the range becomes empty; at or past its last nothing changes.
-        Blocking; durable on return."""
+        """Drops what lies after ``matchpoint`` from the range. Its block, ``block_first`` … ``matchpoint`` at
+        ``matchpoint_lsn``, becomes the last mapping; where ``block_first`` is not given, the closest one at or before
+        does. Before the range's first the range becomes empty; at or past its last nothing changes. Blocking; durable
+        on return."""
         with self._latch:
             if matchpoint >= self._range.last:
                 return
@@ -175,9 +177,9 @@ class VlsnIndex(Lookups):
         self._commit()
 
     def truncate_head(self, first_kept: Vlsn, first_lsn: Lsn) -> None:
-        """Cleaning's: the range begins at ``first_kept`` from now on, the first VLSN of the visible block at
-        ``first_lsn``, which becomes the first mapping, wherever in a bucket or a gap it lies.  Durable on return:
-        only then may files go that lie before ``first_lsn``.
+        """Lets the range begin at ``first_kept``, for a cleaning: the first VLSN of the visible block at ``first_lsn``.
+        That block becomes the first mapping, wherever in a bucket or a gap it lies. Durable on return: only then may
+        files go that lie before ``first_lsn``.
 
         On the store's thread, blocking, while checkpoints and rollbacks are held (``Checkpointer.hold``); puts
         and lookups may go on.  At or before the range's first it changes nothing, so that a cleaning that was
@@ -199,9 +201,9 @@ class VlsnIndex(Lookups):
         return self._levels.flushing
 
     def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Blocks up to the range's last that lie elsewhere now, ascending; what of them was not put yet is passed
-        over.  The range stays.  At home, while no flush, cut or merge is under way; the store learns of it with the
-        next flush, and an index that was not flushed since is put right by the merge of the next open."""
+        """Moves blocks up to the range's last, ascending, to their new places; passes over what was not put yet. The
+        range stays. At home, while no flush, cut or merge is under way; the store learns of it with the next flush, and
+        an index that was not flushed since is put right by the merge of the next open."""
         with self._latch:
             held = self._range
             known = bisect_right(lasts, held.last)
@@ -216,9 +218,9 @@ class VlsnIndex(Lookups):
             self.epoch += 1
 
     def merge(self, base: Vlsn, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """What recovery read again, ascending, overmarked blocks left out and all of it synced: the log goes up to
-        ``base`` and then on with these.  All that was loaded past ``base`` goes.  Raises ``IndexHole`` where what
-        was loaded ends before ``base``.  Blocking; durable on return."""
+        """Merges what recovery read again: the log goes up to ``base`` and then on with these blocks. They are
+        ascending and synced, without overmarked ones. All that was loaded past ``base`` goes. Raises ``IndexHole``
+        where what was loaded ends before ``base``. Blocking; durable on return."""
         with self._latch:
             self._levels.check_idle()
             loaded = self._range
@@ -253,7 +255,7 @@ class VlsnIndex(Lookups):
             return record.checkpoint_id
 
     def save(self, checkpoint_id: int) -> None:
-        """A whole flush at once.  Blocking; durable on return."""
+        """Runs a whole flush at once. Blocking; durable on return."""
         flush = self.start_flush(checkpoint_id)
         flush.run()
         self.finish_flush(flush)
@@ -266,7 +268,7 @@ class VlsnIndex(Lookups):
         self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY)])
 
     def buckets(self) -> Iterator[Bucket]:
-        """All of them, ascending, those in the store first; a walk that nothing may truncate meanwhile."""
+        """Yields all buckets, ascending, those in the store first; nothing may truncate meanwhile."""
         for bucket in self._stored.all():
             if bucket.first > self._levels.covered:
                 break
@@ -280,16 +282,16 @@ class VlsnIndex(Lookups):
 
     @property
     def stored_last(self) -> Vlsn:
-        """Up to which VLSN the store answers; past it the tracker does."""
+        """The last VLSN that the store answers; past it the tracker does."""
         return self._levels.covered
 
     @property
     def first_mapping(self) -> Mapping:
-        """Of the range's first VLSN, which is known whatever becomes of the store."""
+        """The mapping of the range's first VLSN, which is known whatever becomes of the store."""
         return self._levels.head
 
     def stored_buckets(self) -> Iterator[Bucket | None]:
-        """Those in the store, ascending; ``None`` for each that cannot be read."""
+        """Yields the buckets in the store, ascending; ``None`` for each that cannot be read."""
         return self._stored.each(self._levels.covered)
 
     def check_keys(self) -> None:
@@ -297,18 +299,19 @@ class VlsnIndex(Lookups):
         self._store.keys(FIRST_KEY, END_KEY)
 
     def scratch_tracker(self) -> Tracker:
-        """An empty one with this index's rules."""
+        """Makes an empty tracker with this index's rules."""
         return self._tracker.scratch()
 
     def replace_stored(self, keys: tuple[bytes, bytes], buckets: Sequence[Bucket]) -> None:
-        """``buckets`` in place of what the store has under ``keys`` (end exclusive).  Blocking; durable on return."""
+        """Puts ``buckets`` in place of what the store has under ``keys`` (end exclusive). Blocking; durable on
+        return."""
         self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
         with self._latch:
             self.epoch += 1
         self.note_whole()
 
     def note_whole(self) -> None:
-        """Nothing in the store is known to be unreadable any more."""
+        """Forgets that anything in the store could not be read."""
         self._stored.wounded = False
 
     def close(self) -> None:
@@ -316,7 +319,7 @@ class VlsnIndex(Lookups):
         self._store.close()
 
     def _commit(self) -> None:
-        """What was cut, and all that is tracked, under the checkpoint that the store is of."""
+        """Saves what was cut, and all that is tracked, under the checkpoint that the store is of."""
         if self._checkpoint_id is None:
             self._levels.nothing_stored()
             return

@@ -11,13 +11,13 @@ from vlsn.index.index import VlsnIndex
 
 
 def mappings(index: VlsnIndex) -> Iterator[Mapping]:
-    """All of them, ascending; a walk that nothing may truncate meanwhile."""
+    """Yields all mappings, ascending; nothing may truncate meanwhile."""
     for bucket in index.buckets():
         yield from bucket.mappings()
 
 
 def verify(index: VlsnIndex) -> None:
-    """Every bucket's order, that none overlap, and that they begin and end as the range.  Raises ``Damaged``.
+    """Checks every bucket's order, that none overlap, and that they begin and end as the range. Raises ``Damaged``.
     Whether a mapping's block is there, the log alone can tell."""
     end, first = NULL_VLSN, NULL_VLSN
     for bucket in index.buckets():

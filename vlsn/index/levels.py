@@ -36,7 +36,7 @@ class Levels:
         self.forget()
 
     def forget(self) -> None:
-        """As if the store were empty."""
+        """Empties both levels, as if the store were empty."""
         self.tracker.clear()
         self.stored.wounded = False
         self.covered: Vlsn = NULL_VLSN
@@ -63,7 +63,7 @@ class Levels:
         self._flushing = False
 
     def nothing_stored(self) -> None:
-        """What cuts noted for the store needs no flush, or is in one."""
+        """Forgets what cuts noted for the store: it needs no flush, or is in one."""
         self._patches, self._drops = [], []
 
     @property
@@ -74,7 +74,7 @@ class Levels:
         assert not self._flushing, "flushes, truncations and merges exclude each other"
 
     def cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
-        """Nothing after ``last``; ``cap`` is the block that ends there, where that is known."""
+        """Drops what lies after ``last``; ``cap`` is the block that ends there, where that is known."""
         self.check_idle()
         tracker = self.tracker
         tracker.close_current()
@@ -99,7 +99,7 @@ class Levels:
         self._drop_from(NULL_VLSN)
 
     def cut_head(self, first: Vlsn, at: Lsn) -> None:
-        """Nothing before ``first``, whose block lies at ``at``."""
+        """Drops what lies before ``first``, whose block lies at ``at``."""
         self.check_idle()
         tracker = self.tracker
         tracker.close_current()
@@ -126,7 +126,7 @@ class Levels:
 
 
 def _cut_bucket(bucket: Bucket, last: Vlsn, cap: Mapping | None) -> list[Bucket]:
-    """What is left of ``bucket`` up to ``last``, and the cap, which may lie in a later segment."""
+    """Keeps what lies of ``bucket`` up to ``last``, and the cap, which may lie in a later segment."""
     if cap is None or lsn_file(cap[1]) == bucket.file:
         return [bucket.cut_tail(last, cap)]
     _check_before(bucket, *cap)
@@ -134,7 +134,7 @@ def _cut_bucket(bucket: Bucket, last: Vlsn, cap: Mapping | None) -> list[Bucket]
 
 
 def _cap_head(bucket: Bucket | None, first: Vlsn, at: Lsn) -> Bucket:
-    """The bucket that begins with the block ``first`` at ``at``."""
+    """Returns the bucket that begins with the block ``first`` at ``at``."""
     if bucket is None or bucket.last < first:
         return single(first, first, at)
     if bucket.file == lsn_file(at):
@@ -144,7 +144,7 @@ def _cap_head(bucket: Bucket | None, first: Vlsn, at: Lsn) -> Bucket:
 
 
 def _check_before(bucket: Bucket, vlsn: Vlsn, at: Lsn) -> None:
-    """A bucket of another segment than ``at`` maps nothing from ``vlsn`` on; it may cover some of it, where a
-    cut did not know its last block."""
+    """Checks that a bucket of another segment than ``at`` maps nothing from ``vlsn`` on. It may cover some of it, where
+    a cut did not know its last block."""
     if bucket.file > lsn_file(at) or bucket.at_or_after(vlsn) is not None:
         raise Damaged(f"the index has VLSN {vlsn} in segment {bucket.file}, the log at {at:#x}", vlsn=vlsn)

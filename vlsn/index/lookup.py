@@ -23,7 +23,7 @@ from vlsn.seams import KeyValue
 
 
 class Lookups:
-    """What the index holds, and the reading side of it: any thread, without the latch."""
+    """The reading side of the index: any thread, without the latch."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Lookups:
         return self._stored.wounded
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
-        """The closest mapping at or before ``vlsn``; ``None`` only outside the range."""
+        """Returns the closest mapping at or before ``vlsn``; ``None`` only outside the range."""
         held = self._range
         if not held.first <= vlsn <= held.last or vlsn == NULL_VLSN:
             return None
@@ -70,13 +70,13 @@ class Lookups:
         return None if bucket is None else bucket.at_or_before(vlsn)
 
     def exact(self, vlsn: Vlsn) -> Lsn | None:
-        """The LSN of the block that begins at ``vlsn``, where the index happens to map it."""
+        """Returns the LSN of the block that begins at ``vlsn``, where the index happens to map it."""
         found = self.at_or_before(vlsn)
         return found[1] if found is not None and found[0] == vlsn else None
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """The closest mapping at or after ``vlsn``; past the last mapping, that one.  ``None`` only outside
-        the range."""
+        """Returns the closest mapping at or after ``vlsn``; past the last mapping, that one. ``None`` only outside the
+        range."""
         while vlsn in self._range:
             covered = self._levels.covered
             found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
@@ -91,7 +91,7 @@ class Lookups:
         return None
 
     def bucket_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        """The bucket that answers ``at_or_before(vlsn)``, as it is now; ``None`` only outside the range."""
+        """Returns the bucket that answers ``at_or_before(vlsn)``, as it is now; ``None`` only outside the range."""
         if vlsn not in self._range:
             return None
         with self._latch:

@@ -28,11 +28,11 @@ class Wound:
     start: Lsn
     """Their blocks lie from here on."""
     end: Lsn
-    """And before here; 0 where nothing later is known."""
+    """The end of the wound, exclusive; 0 where nothing later is known."""
 
 
 def find_wounds(index: VlsnIndex) -> list[Wound]:
-    """Every run of buckets in the store that cannot be read or reach into others.  O(n)."""
+    """Finds every run of buckets in the store that cannot be read or reach into others. O(n)."""
     wounds: list[Wound] = []
     good: Bucket | None = None
     open_wound = False
@@ -49,7 +49,8 @@ def find_wounds(index: VlsnIndex) -> list[Wound]:
 
 
 def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
-    """``runs`` are the log's visible blocks from ``start`` to ``end``.  Blocking; durable on return."""
+    """Replaces a wound's buckets; ``runs`` are the log's visible blocks from ``start`` to ``end``. Blocking; durable on
+    return."""
     tracker = index.scratch_tracker()
     for firsts, lasts, lsns in runs:
         inside = [at for at, first in enumerate(firsts) if wound.after < first and lasts[at] < wound.before]

@@ -45,7 +45,7 @@ class VlsnRange(msgspec.Struct, frozen=True, gc=False):
             raise Damaged(f"a VLSN range cannot be {self}")
 
     def cut_tail(self, last: Vlsn) -> VlsnRange:
-        """What is left up to ``last``.  A transaction's end beyond it leaves none known."""
+        """Keeps the range up to ``last``. A transaction's end beyond it leaves none known."""
         if last < self.first or last == NULL_VLSN:
             return EMPTY
         assert last <= self.last
@@ -53,7 +53,7 @@ class VlsnRange(msgspec.Struct, frozen=True, gc=False):
         return VlsnRange(self.first, last, min(self.last_sync, last), txn_end)
 
     def cut_head(self, first: Vlsn) -> VlsnRange:
-        """What is left from ``first`` on, which must be in the range."""
+        """Keeps the range from ``first`` on, which must be in it."""
         assert self.first <= first <= self.last
         txn_end = self.last_txn_end if self.last_txn_end >= first else NULL_VLSN
         return VlsnRange(first, self.last, self.last_sync, txn_end)

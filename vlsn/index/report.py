@@ -1,4 +1,4 @@
-"""What the store of an index holds, for ``vlsnlog index``: range, buckets, how sparse it is, and what is wrong.
+"""A report on an index's store, for ``vlsnlog index``: range, buckets, how sparse it is, what is wrong.
 
 Read only; of a running node a copy, as of its last flush.  Nothing is held against the log: ``verify`` does that.
 """
@@ -28,7 +28,7 @@ class BucketRow:
     file: int
     mappings: int
     bytes: int
-    """Of its value in the store."""
+    """The size of its value in the store."""
     distance_max: int
     """The farthest that two neighbouring mappings lie apart in the segment: what a lookup may have to walk."""
 
@@ -38,7 +38,7 @@ class IndexReport:
     checkpoint: int | None = None
     """The id of the checkpoint that it was flushed for."""
     unfinished: bool = False
-    """It was being built anew: the next open begins again."""
+    """The index was being built anew: the next open begins again."""
     owner: int = 0
     """The incarnation of the store whose log it is of."""
     range: VlsnRange = EMPTY
@@ -57,7 +57,7 @@ class IndexReport:
 
     @property
     def bytes(self) -> int:
-        """Of all buckets: what the page cache holds of it when all of it is in use."""
+        """The bytes of all buckets: what the page cache holds when all of it is in use."""
         return sum(bucket.bytes for bucket in self.buckets)
 
     @property
@@ -66,7 +66,7 @@ class IndexReport:
 
 
 def read_report(stores: Stores, path: str, *, live: bool = False) -> IndexReport:
-    """The index at ``path``.  Raises ``FileNotFoundError`` where there is none, ``LogInUse`` when a running node
+    """Reads the index at ``path``. Raises ``FileNotFoundError`` where there is none, ``LogInUse`` when a running node
     wrote to it each time that it was copied; what cannot be read is a finding."""
     try:
         if live:

@@ -25,7 +25,7 @@ class _KeptBucket:
         self._epoch = index.epoch
 
     def holding(self, vlsn: Vlsn) -> Bucket | None:
-        """The bucket that holds or precedes ``vlsn``; ``None`` only outside the range."""
+        """Returns the bucket that holds or precedes ``vlsn``; ``None`` only outside the range."""
         bucket = self._bucket
         if bucket is None or not bucket.first <= vlsn <= bucket.last or self._epoch != self._index.epoch:
             self._epoch = self._index.epoch
@@ -34,26 +34,26 @@ class _KeptBucket:
 
 
 class ForwardScanner:
-    """For rising VLSNs; any other is answered too, at the cost of a lookup."""
+    """A scanner for rising VLSNs; any other is answered too, at the cost of a lookup."""
 
     def __init__(self, index: VlsnIndex) -> None:
         self._kept = _KeptBucket(index)
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
-        """As ``VlsnIndex.at_or_before``."""
+        """Answers as ``VlsnIndex.at_or_before``."""
         bucket = self._kept.holding(vlsn)
         return None if bucket is None else bucket.at_or_before(vlsn)
 
 
 class BackwardScanner:
-    """For falling VLSNs; any other is answered too, at the cost of a lookup."""
+    """A scanner for falling VLSNs; any other is answered too, at the cost of a lookup."""
 
     def __init__(self, index: VlsnIndex) -> None:
         self._index = index
         self._kept = _KeptBucket(index)
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """As ``VlsnIndex.at_or_after``."""
+        """Answers as ``VlsnIndex.at_or_after``."""
         bucket = self._kept.holding(vlsn)
         found = None if bucket is None else bucket.at_or_after(vlsn)
         return self._index.at_or_after(vlsn) if found is None else found

@@ -1,4 +1,4 @@
-"""What the index counts, since it was made."""
+"""Counters of one index, since it was made."""
 
 from __future__ import annotations
 

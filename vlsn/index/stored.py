@@ -34,7 +34,7 @@ assert RECORD.size == 56
 assert END_KEY < RECORD_KEY
 
 UNFINISHED = U64_MAX
-"""The checkpoint's id while an index is built anew: no checkpoint has it, so that half of one is never used."""
+"""The id while an index is built anew: no checkpoint has it, so half of one is never used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class StoredBuckets:
         """A bucket could not be read: lookups pass it over, until it is tracked from the log again."""
 
     def record(self) -> Record | None:
-        """The record, its range held against the first and the last bucket.  Raises ``Damaged``."""
+        """Reads the record and holds its range against the first and the last bucket. Raises ``Damaged``."""
         value = self._store.get(RECORD_KEY)
         low, high = self.at_or_after(Vlsn(0)), self._before(LAST_KEY)
         if value is None:
@@ -93,16 +93,16 @@ class StoredBuckets:
         return record
 
     def at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        """The bucket with the highest first VLSN that is at or before ``vlsn``."""
+        """Returns the bucket with the highest first VLSN that is at or before ``vlsn``."""
         return self._before(bucket_key(vlsn))
 
     def at_or_after(self, vlsn: Vlsn) -> Bucket | None:
-        """The bucket with the lowest first VLSN that is at or after ``vlsn``."""
+        """Returns the bucket with the lowest first VLSN that is at or after ``vlsn``."""
         item = self._store.at_or_after(bucket_key(vlsn))
         return decode(*item) if item is not None and item[0] < END_KEY else None
 
     def readable_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        """As ``at_or_before``, but one that cannot be read is as if it were not there: a gap."""
+        """Answers as ``at_or_before``, but passes over a bucket that cannot be read: a gap."""
         try:
             return self.at_or_before(vlsn)
         except Damaged:
@@ -110,7 +110,7 @@ class StoredBuckets:
             return self._first_readable(reversed(self._keys(FIRST_KEY, bucket_key(vlsn) + b"\0")))
 
     def readable_at_or_after(self, vlsn: Vlsn) -> Bucket | None:
-        """As ``at_or_after``, but one that cannot be read is as if it were not there."""
+        """Answers as ``at_or_after``, but passes over a bucket that cannot be read."""
         try:
             return self.at_or_after(vlsn)
         except Damaged:
@@ -118,8 +118,8 @@ class StoredBuckets:
             return self._first_readable(self._keys(bucket_key(vlsn), END_KEY))
 
     def each(self, upto: Vlsn) -> Iterator[Bucket | None]:
-        """Those that begin at or before ``upto``, ascending; ``None`` for each that cannot be read or whose mappings do
-        not rise."""
+        """Yields the buckets that begin at or before ``upto``, ascending. ``None`` stands for each that cannot be read
+        or whose mappings do not rise."""
         for key in self._keys(FIRST_KEY, bucket_key(upto) + b"\0"):
             bucket = self._readable(key)
             try:
@@ -130,7 +130,7 @@ class StoredBuckets:
             yield bucket
 
     def all(self) -> Iterator[Bucket]:
-        """Ascending, one read each, so that a long walk holds no snapshot."""
+        """Yields all buckets, ascending, one read each, so that a long walk holds no snapshot."""
         bucket = self.at_or_after(Vlsn(0))
         while bucket is not None:
             yield bucket

@@ -46,7 +46,7 @@ class Tracker:
         self.clear()
 
     def scratch(self) -> Tracker:
-        """An empty one that keeps mappings by the same rules."""
+        """Makes an empty tracker that keeps mappings by the same rules."""
         empty = Tracker(
             stride=self._stride,
             mapping_bytes_min=self._bytes_min,
@@ -68,7 +68,7 @@ class Tracker:
         return self.current.first if self.current else None
 
     def track(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
-        """A block that lies past all that is tracked."""
+        """Tracks a block that lies past all that is tracked."""
         current = self.current
         if current is None:
             self._open(first, last, at)
@@ -85,7 +85,7 @@ class Tracker:
         current.block_first, current.block_lsn, current.last = first, at, last
 
     def track_run(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Many blocks in order, as ``track`` one by one; it leaps from one that is kept to the next."""
+        """Tracks many blocks in order, as ``track`` one by one; it leaps from one that is kept to the next."""
         at, end = 0, len(firsts)
         while at < end:
             self.track(Vlsn(firsts[at]), Vlsn(lasts[at]), Lsn(lsns[at]))
@@ -115,8 +115,8 @@ class Tracker:
             start = end
 
     def prepend(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
-        """A block that lies before all that is tracked, while the store holds nothing: the first put of a new log, put
-        late."""
+        """Tracks a block that lies before all that is tracked, while the store holds nothing. It is the first put of a
+        new log, put late."""
         self.buckets.insert(0, single(first, last, at))
         self.stats.buckets_created += 1
 
@@ -126,7 +126,7 @@ class Tracker:
             self.current = None
 
     def forget(self, count: int) -> None:
-        """The first ``count`` buckets are in the store."""
+        """Drops the first ``count`` buckets, which are in the store."""
         del self.buckets[:count]
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
@@ -137,7 +137,7 @@ class Tracker:
         return None if bucket is None else bucket.at_or_before(vlsn)
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """The closest mapping at or after ``vlsn``; ``None`` past the last one."""
+        """Returns the closest mapping at or after ``vlsn``; ``None`` past the last one."""
         start = max(0, bisect_right(self.buckets, vlsn, key=lambda bucket: bucket.first) - 1)
         for bucket in self.buckets[start : start + 2]:
             found = bucket.at_or_after(vlsn)

@@ -12,7 +12,7 @@ from vlsn.errors import VlsnLogError
 from vlsn.ids import Vlsn
 
 Wake = Callable[[VlsnLogError | None], None]
-"""Called once: with ``None`` when the VLSN is there, else with why the wait ended."""
+"""A callback, called once: with ``None`` when the VLSN is there, else with why the wait ended."""
 Cancel = Callable[[], None]
 
 NEVER = Vlsn(1 << 64)
@@ -42,14 +42,14 @@ class Waiters:
         return number
 
     def remove(self, number: int) -> None:
-        """No error when it was woken or removed before."""
+        """Ends a wait; no error when it was woken or removed before."""
         if self._wakes.pop(number, None) is not None and len(self._heap) > 2 * len(self._wakes) + 16:
             self._heap = [entry for entry in self._heap if entry[1] in self._wakes]
             heapify(self._heap)
             self.lowest = self._heap[0][0] if self._heap else NEVER
 
     def take(self, vlsn: Vlsn) -> list[Wake]:
-        """Those that wait for ``vlsn`` or less, in the order of what they wait for."""
+        """Takes those out that wait for ``vlsn`` or less, in the order of what they wait for."""
         taken: list[Wake] = []
         while self._heap and self._heap[0][0] <= vlsn:
             wake = self._wakes.pop(heappop(self._heap)[1], None)
