@@ -92,7 +92,7 @@ class PosixFile:
                 os.close(fd)
 
     def _write_in_pieces(self, offset: int, views: list[memoryview]) -> None:
-        """From the start, in as many calls as it takes: too many buffers, or the kernel stopped early."""
+        """Writes from the start, in as many calls as it takes: too many buffers, or the kernel stopped early."""
         at = 0
         while at < len(views):
             written = os.pwritev(self._fd, views[at : at + IOV_MAX], offset)
@@ -124,7 +124,7 @@ class _Held:
                 raise
 
     def unlock(self) -> None:
-        """The lock is the descriptor's, not the process's: a forked child leaves its parent's alone."""
+        """Unlocks; the lock is the descriptor's, not the process's, and a forked child leaves its parent's alone."""
         if os.getpid() == self._process:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
@@ -134,7 +134,7 @@ class _Held:
 
 
 _NO_FLOCK = errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
-"""Of a file system (NFS) that locks no directory: the lock file alone is the lock there."""
+"""Errors of a file system (NFS) that locks no directory: the lock file alone is the lock there."""
 
 
 class PosixLock:
@@ -211,7 +211,7 @@ class PosixDisk:
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> PosixLock:
-        """Two locks: on the file, which older releases know, and on its directory, for a file can be removed."""
+        """Takes two locks: on the file, which older releases know, and on its directory, for files can be removed."""
         directory = os.path.dirname(path)
         try:
             fd = open_regular(path, os.O_RDWR)
@@ -232,7 +232,7 @@ class PosixDisk:
         return PosixLock(self._held, directory, held, file)
 
     def _of(self, path: str) -> _Held | None:
-        """The directory that ``path`` lies in, where it is held."""
+        """Returns the directory that ``path`` lies in, where it is held."""
         return self._held.get(os.path.dirname(path)) if self._held else None
 
     def is_locked(self, path: str) -> bool:
@@ -257,7 +257,8 @@ def _name(path: str) -> str:
 
 
 def _is_flocked(directory: str) -> bool:
-    """Whether the kernel lists a lock on it; asking for the lock itself might keep it from who starts just then."""
+    """Says whether the kernel lists a lock on the directory. Asking for the lock itself might keep it from who starts
+    just then."""
     try:
         found = os.stat(directory or ".")
         with open("/proc/locks", encoding="ascii") as locks:

@@ -15,7 +15,7 @@ from vlsn.errors import LogInUse
 from vlsn.real.regular_files import open_regular
 
 ATTEMPTS: Final = 5
-"""Of which each met a commit; a checkpoint or idle end comes at most once a second."""
+"""Tries, each of which met a commit; a checkpoint or idle end comes at most once a second."""
 _METAS_BYTES: Final = 2 * mmap.PAGESIZE
 
 

@@ -45,7 +45,7 @@ assert (PAGE.size, META.size, TREE.size, TAIL.size, NODE.size) == (16, 24, 48, 1
 
 
 class _Bad(Exception):
-    """What is wrong with the file."""
+    """A fault of the file, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class _Walk:
             )
 
     def free_pages(self) -> None:
-        """No page is free twice, or free and in use; and what the file ends before is free."""
+        """Checks that no page is free twice, or free and in use. What the file ends before must be free."""
         taken = set(self._used)
         for first, count in self._spans:
             taken.update(range(first, first + count))

@@ -176,7 +176,7 @@ class LmdbStore:
                 raise LogFailed(f"{self.path}: {fault}") from fault
 
     def close(self) -> None:
-        """Idempotent; no write may be under way or follow."""
+        """Closes the environment, once; no write may be under way or follow."""
         with self._gate:
             if self._faults.closed:
                 return
@@ -200,8 +200,9 @@ class LmdbStore:
 
 
 class _ReadFaults:
-    """What LMDB cannot read is ``Damaged``.  Around the gate and the transaction, which are C's own: a signal whose
-    handler raises may come between any two steps of Python's, and would leave what they had just taken."""
+    """A context that makes ``Damaged`` of what LMDB cannot read. Around the gate and the transaction, which are C's
+    own: a signal whose handler raises may come between any two steps of Python's, and would leave what they had just
+    taken."""
 
     __slots__ = ("_path", "closed")
 
@@ -261,8 +262,8 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
 
 
 def _settle(data: str) -> None:
-    """What a process before this one wrote and did not live to sync, or failed to, is on the medium or out of the page
-    cache: what is read here is what a power cut would leave."""
+    """Brings what an earlier process wrote onto the medium, or out of the page cache. It may not have lived to sync it,
+    or have failed to: what is read here is what a power cut would leave."""
     descriptor = open_regular(data, os.O_RDWR)
     try:
         os.fdatasync(descriptor)
@@ -274,8 +275,8 @@ def _settle(data: str) -> None:
 
 
 def _unreadable(path: str, fault: lmdb.Error) -> NoReturn:
-    """What LMDB cannot read is ``Damaged``, and is set aside; what the system would not give it (descriptors, memory,
-    room) is ``LogFailed``: the environment is as good as it was."""
+    """Raises ``Damaged`` for what LMDB cannot read, which is then set aside; ``LogFailed`` for what the system would
+    not give. Without descriptors, memory or room the environment is as good as it was."""
     if type(fault) in _SYSTEM_FAULTS:
         raise LogFailed(f"{path}: {fault}") from fault
     raise Damaged(f"{path}: {fault}", file=path) from fault

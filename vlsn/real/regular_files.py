@@ -23,8 +23,8 @@ _KINDS = {
 
 
 def open_regular(path: str, flags: int, mode: int = 0o644, *, dir_fd: int | None = None) -> int:
-    """A descriptor, as ``os.open`` gives it (an ``opener`` for ``open``, too), that waits for nobody.  Raises
-    ``NoRegularFile``, and ``OSError`` as ``os.open`` does.  With ``dir_fd`` the last part of ``path`` is looked up
+    """Opens a descriptor as ``os.open`` does (an ``opener`` for ``open``, too), but waits for nobody. Raises
+    ``NoRegularFile``, and ``OSError`` as ``os.open`` does. With ``dir_fd`` the last part of ``path`` is looked up
     there."""
     where = path if dir_fd is None else os.path.basename(path)
     try:
@@ -42,7 +42,7 @@ def open_regular(path: str, flags: int, mode: int = 0o644, *, dir_fd: int | None
 
 
 def check_regular(path: str, *, dir_fd: int | None = None) -> bool:
-    """Whether a file is there.  Raises ``NoRegularFile`` when it is none, or its directory leads nowhere."""
+    """Says whether a file is there. Raises ``NoRegularFile`` when it is none, or its directory leads nowhere."""
     try:
         kind = stat.S_IFMT(os.stat(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd).st_mode)
     except FileNotFoundError:

@@ -105,7 +105,7 @@ class LoopWorker(CallerWorker):
         super().__init__(name, daemon=False)
 
     def close(self) -> None:
-        """Called at home, or with the loop not running, the last completions run inside this call."""
+        """Closes the worker; at home, or with the loop not running, runs the last completions in this call."""
         super().close()
         if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
             self._drain()
@@ -136,7 +136,7 @@ class LoopWorker(CallerWorker):
 
 
 class OneShot:
-    """What one thread waits for and another gives, once: a lock, at a fraction of what a future costs."""
+    """A value that one thread waits for and another gives, once: a lock, cheaper than a future."""
 
     __slots__ = ("_error", "_lock", "left", "relay")
 
@@ -247,7 +247,7 @@ class Answer(Generic[T]):
         self._given.release()
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """For one thread; again only after a ``TimeoutError``."""
+        """Waits for the answer, in one thread; again only after a ``TimeoutError``."""
         if not self._given.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
             raise TimeoutError
         if self._error is not None:
@@ -256,8 +256,8 @@ class Answer(Generic[T]):
 
 
 def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
-    """What ``call`` gives or raises, run by a thread of its own: a signal whose handler raises interrupts the waiting
-    for it and nothing else.  ``abandoned`` gets what nobody waits for any more."""
+    """Runs ``call`` in a thread of its own and returns or raises what it does. A signal whose handler raises then
+    interrupts the waiting, and nothing else. ``abandoned`` gets what nobody waits for any more."""
     results: list[T] = []
     answer: Answer[None] = Answer()
     over = threading.Lock()  # taken by who is done first: the call, or the waiting that was interrupted
@@ -283,13 +283,13 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
 
 
 def begin_apart(call: Callable[[], object]) -> None:
-    """``call`` by a thread of its own that nobody waits for; from a finalizer, too, which may run anywhere."""
+    """Runs ``call`` in a thread that nobody waits for; from a finalizer, too, which may run anywhere."""
     _thread.start_new_thread(call, ())
 
 
 class ReadAhead:
-    """A ``Reading`` on a thread of its own, while what came before is looked at: into the same ``READ_AHEAD`` buffers
-    again and again, for one user at a time.  Raises what a read raised, in its turn."""
+    """A ``Reading`` on a thread of its own, while its user looks at what came before. It reads into the same
+    ``READ_AHEAD`` buffers again and again, for one user at a time. Raises what a read raised, in its turn."""
 
     def __init__(self) -> None:
         self._buffers = [bytearray() for _ in range(READ_AHEAD)]
@@ -342,7 +342,7 @@ class Ticker:
         self._thread.start()
 
     def close(self) -> None:
-        """No tick is under way on return."""
+        """Ends the thread; no tick is under way on return."""
         self._over.set()
         self._thread.join()
 
