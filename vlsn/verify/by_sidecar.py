@@ -30,11 +30,11 @@ from vlsn.verify.inspection import Inspected, fills_frame
 from vlsn.verify.uniform_blocks import COLUMNS, Rows, take_plain
 
 WINDOW_BYTES = 768 * KIB
-"""Or one frame, when that is larger."""
+"""The bytes of a window; one frame, when that is larger."""
 
 
 class Columns:
-    """What is kept of each block of a segment.  They are filled anew for each: touching new memory costs more than
+    """The columns kept of each block of a segment. They are filled anew for each: touching new memory costs more than
     all that is put into it, so what they gave of one segment is gone with the next."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Columns:
         self._records: list[tuple[int, FrameKind, bytes]] = []
 
     def start(self, frames: int) -> None:
-        """There will be so many at most."""
+        """Makes room for ``frames`` rows."""
         if self._rows.shape[1] < frames:
             self._rows = np.empty((COLUMNS, frames + frames // 8), dtype=np.int64)
             self._unmarked = np.zeros(self._rows.shape[1], dtype=np.bool_)
@@ -53,8 +53,8 @@ class Columns:
         self._records = []
 
     def add(self, buf: Buffer, window: Window, offsets: Offsets, *, before: int, salt: int) -> bool:
-        """The frames of one more window, at ``offsets``.  False when one is not as it must be, is overmarked, or claims
-        what it cannot know."""
+        """Adds the frames of one more window, at ``offsets``. False when one is not as it must be, is overmarked, or
+        claims what it cannot know."""
         into = self._rows[:, self._count : self._count + len(offsets)]
         if take_plain(buf, window.start, offsets, end=window.stop, before=before, salt=salt, into=into):
             self._count += len(offsets)
@@ -93,7 +93,7 @@ class Columns:
             self._records.append((offset, FrameKind(kind), bytes(buf[begin : begin + length])))
 
     def inspected(self, offsets: Offsets, end: int) -> Inspected:
-        """Good until the next ``start``."""
+        """Returns what was added; good until the next ``start``."""
         places, firsts, lasts, terms, dtvlsns = self._rows[:, : self._count]
         return Inspected(
             offsets,
@@ -116,8 +116,8 @@ class Columns:
 def inspect_sealed(
     file: File, *, salt: int, end: int, sidecar: Sidecar, reading: Reading = in_turn, columns: Columns | None = None
 ) -> Inspected | None:
-    """What ``inspection.inspect`` finds in a segment that is right in every byte, none of whose frames is overmarked;
-    None when the sidecar does not prove that.  It lies in ``columns``, where they are given."""
+    """Inspects a segment that its sidecar proves right in every byte, with no frame overmarked; else returns None. The
+    result lies in ``columns``, where they are given."""
     if (sidecar.salt, sidecar.end) != (salt, end) or not len(sidecar.offsets):
         return None
     offsets = sidecar.offsets.astype(np.int64)
@@ -140,8 +140,8 @@ def inspect_sealed(
 
 
 class Window(NamedTuple):
-    """The frames ``low`` to ``high`` (exclusive) of a segment, and the bytes that they are; the first with the header
-    page before it."""
+    """Frames of a segment, ``low`` to ``high`` (exclusive), and the bytes that they are. The first window has the
+    header page before it."""
 
     low: int
     high: int

@@ -55,20 +55,20 @@ class DumpRow(msgspec.Struct, frozen=True, gc=False):
     overmarked: bool
     damaged: bool
     bytes: int
-    """Of the payload; of an unreadable place or a torn tail all that lies there."""
+    """The bytes of the payload; for an unreadable place or a torn tail all that lies there."""
     entries: str
     """The kinds of a block's entries, ``+`` between them; "" for all else."""
     dtvlsn: int
-    """What a block's header, or a checkpoint, says had been durable by then."""
+    """The DTVLSN that a block's header, or a checkpoint, states."""
     time: int
-    """When a block was sealed, in µs since the epoch."""
+    """The time when a block was sealed, in µs since the epoch."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpFilter:
-    """What is asked for; bounds are inclusive, and a row must meet all of it.  Rows that have no VLSNs count as
-    lying at the last one before them."""
+    """The rows that are asked for; bounds are inclusive, and a row must meet all of it. Rows that have no VLSNs count
+    as lying at the last one before them."""
 
     from_vlsn: int = 1
     to_vlsn: int | None = None
@@ -85,9 +85,8 @@ class DumpFilter:
 def dump_rows(
     disk: Disk, stores: Stores, directory: str, wanted: DumpFilter | None = None, *, reverse: bool = False
 ) -> Iterator[DumpRow]:
-    """The frames that ``wanted`` asks for in log order, or from the end (``reverse``).  Of a running node (its
-    directory is locked) only up to what is stated to be synced.  Raises ``FileNotFoundError``,
-    ``WrongVersion``."""
+    """Yields the frames that ``wanted`` asks for in log order, or from the end (``reverse``). Of a running node (its
+    directory is locked) only up to what is stated to be synced. Raises ``FileNotFoundError``, ``WrongVersion``."""
     wanted = wanted or DumpFilter()
     check_versions(disk, directory)
     live = disk.is_locked(f"{directory}/{LOCK_NAME}")
@@ -116,7 +115,7 @@ def _entries(row: DumpRow) -> set[EntryKind]:
 
 
 def _may_hold(chain: Chain, position: int, wanted: DumpFilter) -> bool:
-    """Whether anything of the segment can be asked for, as far as headers tell."""
+    """Says whether anything of the segment can be asked for, as far as headers tell."""
     link = chain.links[position]
     if lsn(link.number + 1, 0) <= wanted.from_lsn or (
         wanted.to_lsn is not None and lsn(link.number, 0) > wanted.to_lsn
@@ -130,7 +129,7 @@ def _may_hold(chain: Chain, position: int, wanted: DumpFilter) -> bool:
 
 
 def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytearray) -> _Frames:
-    """The frames of one segment, which is in ``buf`` afterwards."""
+    """Locates the frames of one segment, which is in ``buf`` afterwards."""
     link = chain.links[position]
     before = link.prev_last_vlsn or _last_vlsn_before(disk, chain, position, stated, buf)
     found, size = inspected(disk, link, stated, buf)
@@ -139,7 +138,7 @@ def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytear
 
 
 def _last_vlsn_before(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytearray) -> int:
-    """For a segment whose header page, which says it, is lost: as the segments before it tell."""
+    """Finds the last VLSN before a segment whose header page is lost, from the segments before it."""
     for link in reversed(chain.links[:position]):
         found, _ = inspected(disk, link, stated, buf)
         visible = found.lasts[~found.marked]
@@ -149,7 +148,7 @@ def _last_vlsn_before(disk: Disk, chain: Chain, position: int, stated: Stated, b
 
 
 def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
-    """What is in a segment, whose bytes are in ``buf`` afterwards, and how many there are."""
+    """Inspects a segment, whose bytes are in ``buf`` afterwards, and returns how many there are."""
     size, lost = read_segment(disk, link, buf)
     found = inspect(
         buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
@@ -163,7 +162,7 @@ def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[I
 
 
 def _used(buf: bytearray, start: int, end: int) -> int:
-    """How many bytes there are from ``start`` on to the last one before ``end`` that is not zero."""
+    """Counts the bytes from ``start`` to the last one before ``end`` that is not zero."""
     zero_from_end = np.frombuffer(memoryview(buf)[start:end], dtype=np.uint8)[::-1] != 0
     return end - start - int(zero_from_end.argmax()) if zero_from_end.any() else 0
 
@@ -196,7 +195,7 @@ class _Frames:
         self._number_vlsns(found, before)
 
     def _number_vlsns(self, found: Inspected, before: int) -> None:
-        """First, last and term of each; the VLSN that should be there where that cannot be read."""
+        """Fills in first, last and term of each frame; the VLSN that should be there where that cannot be read."""
         known = self.head_of >= 0
         self.first, self.last = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
         self.term = np.zeros(len(known), np.int64)
@@ -234,7 +233,7 @@ class _Frames:
         return (lsns >= wanted.from_lsn) & (lsns <= (wanted.to_lsn if wanted.to_lsn is not None else lsns))
 
     def row(self, buf: bytearray, index: int) -> DumpRow:
-        """``buf`` holds the segment."""
+        """Makes row ``index``; ``buf`` holds the segment."""
         link, offset = self.link, int(self.offsets[index])
         head = self.heads[self.head_of[index]] if self.head_of[index] >= 0 else None
         return DumpRow(
@@ -279,7 +278,7 @@ def _name(code: int) -> str:
 
 
 def _entry_kinds(buf: bytearray, offset: int, count: int, kind: int) -> str:
-    """The kinds of a block's entries, in their own order."""
+    """Names the kinds of a block's entries, in their own order."""
     if kind != KIND_COLUMN:
         return EntryKind(kind).name
     start = offset + FRAME_BYTES + BLOCK_BYTES
@@ -288,7 +287,7 @@ def _entry_kinds(buf: bytearray, offset: int, count: int, kind: int) -> str:
 
 
 def _said(kind: FrameKind, payload: bytes) -> str:
-    """What a local record holds, in words."""
+    """Describes a local record, in words."""
     try:
         record = decode_record(kind, payload)
     except BadBody as error:
@@ -310,5 +309,6 @@ def _said(kind: FrameKind, payload: bytes) -> str:
 
 
 def place(at: int) -> str:
-    """An LSN as a person names it: ``2:4096`` is offset 4096 of segment 2."""
+    """Formats an LSN as a person names it: ``2:4096`` is offset 4096 of segment 2. ``2:4096`` is offset 4096 of segment
+    2."""
     return f"{lsn_file(Lsn(at))}:{lsn_offset(Lsn(at))}"

@@ -32,7 +32,7 @@ class Mappings:
 
 
 def read_mappings(stores: Stores, directory: str) -> Mappings:
-    """All mappings of the index in ``directory``; none when there is no index.  Raises ``WrongVersion``."""
+    """Reads all mappings of the index in ``directory``; none when there is no index. Raises ``WrongVersion``."""
     found = Mappings()
     try:
         store = stores.open(f"{directory}/{INDEX_NAME}", map_bytes=INDEX_MAP_BYTES, read_only=True)

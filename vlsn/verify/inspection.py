@@ -34,17 +34,17 @@ from vlsn.format.segment import FIRST_FRAME
 
 Mask = npt.NDArray[np.bool_]
 Bytes = bytes | bytearray
-"""Not a view: slices of these cost less."""
+"""Bytes without a view: slices of these cost less."""
 
 _RUN_BLOCKS = 8192
 """Headers that are looked at together: as many as the processor's cache holds."""
 
 
 class Rule(StrEnum):
-    """What a finding is about."""
+    """The rule that a finding is about."""
 
     FRAME_HEADER = "frame-header"
-    """Where a frame must be, there is none."""
+    """A place where a frame must be has none."""
     FRAME_CRC = "frame-crc"
     UNREADABLE = "unreadable"
     """The disk does not give these bytes."""
@@ -85,7 +85,7 @@ class Inspected:
     bad: Mask
     gaps: list[tuple[int, int]]
     end: int
-    """Where its log ends: the known end, or where zeros or a torn tail begin."""
+    """The end of its log: the known one, or where zeros or a torn tail begin."""
     torn: bool
     faults: list[Fault] = field(default_factory=list)
     block_offsets: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -103,9 +103,9 @@ class Inspected:
 
 
 def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, stated: int = 0) -> Inspected:
-    """The first ``size`` bytes of ``buf`` are the file from 0 on.  ``end`` is where its log ends, None for the
-    last segment, of which ``stated`` says how far the log was synced as far as anything outside of it knows.  Raises
-    ``WrongVersion``, naming the file."""
+    """Inspects a segment; the first ``size`` bytes of ``buf`` are the file from 0 on. ``end`` is where its log ends,
+    None for the last segment. ``stated`` says how far that one was synced, as far as anything outside of it knows.
+    Raises ``WrongVersion``, naming the file."""
     found = _locate(buf, size, salt, end, name)
     if end is None:
         _cut_torn_tail(found, stated)
@@ -220,13 +220,14 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> No
 
 
 def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
-    """Which blocks have their frame's length."""
+    """Marks the blocks that have their frame's length."""
     filled: Mask = heads["body_bytes"].astype(np.int64) + BLOCK_BYTES == lengths
     return filled
 
 
 def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
-    """Body checksums and columns.  Blocks of one plain entry, what a quiet log is made of, are done by column."""
+    """Marks the blocks with a wrong body checksum or wrong columns. Blocks of one plain entry, what a quiet log is made
+    of, are done by column."""
     wrong = np.zeros(len(offsets), dtype=np.bool_)
     plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
     starts = offsets[plain] + FRAME_BYTES + BLOCK_BYTES
@@ -245,7 +246,7 @@ def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> 
 
 
 def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
-    """What the block in a frame with a right checksum has wrong."""
+    """Names the fault of a block in a frame with a right checksum."""
     block = buf[offset + FRAME_BYTES : offset + FRAME_BYTES + length]
     try:
         header = block_format.decode_header(block)
@@ -259,7 +260,7 @@ def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
 
 
 def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: Offsets) -> None:
-    """Of a bad frame whose block header is right by its own checksum, the VLSN is known."""
+    """Names the VLSN of a bad frame whose block header is right by its own checksum."""
     if not len(offsets):
         return
     known = dict(zip(offsets.tolist(), firsts.tolist(), strict=True))

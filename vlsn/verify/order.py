@@ -34,7 +34,7 @@ class Visible:
 
 
 def visible_of(found: Inspected, hidden: Mask) -> Visible:
-    """Nothing is copied where all of them are."""
+    """Returns the visible blocks; copies nothing where all of them are."""
     columns = (found.block_offsets, found.firsts, found.lasts, found.terms, found.dtvlsns)
     if not hidden.any():
         return Visible(*columns)
@@ -87,7 +87,7 @@ class Order:
             self._term_falls(link.name, int(places[index]), int(firsts[index]), terms[index], terms[index - 1])
 
     def _check_seam(self, link: Link, found: Inspected, visible: Visible, lost: Offsets) -> None:
-        """From this segment's last block to the first one behind it, and what the next header says of it."""
+        """Checks the seam from this segment's last block to the next header and the first block behind it."""
         last = int(visible.lasts[-1]) if len(visible) else link.prev_last_vlsn
         for name in self.missing:
             self._add(Rule.GAP, name, 0, last + 1, "the segment is missing")

@@ -1,4 +1,4 @@
-"""What a verification found, and what it counted."""
+"""The report of a verification: findings and counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TermRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptAside:
-    """A file of bytes that an open cut off the log; ``last`` is the highest VLSN of a block that can be read in it, 0
+    """A file of bytes that an open cut off the log. ``last`` is the highest VLSN of a block that can be read in it, 0
     for none, and ``term`` that block's."""
 
     file: str
@@ -57,7 +57,7 @@ class VerifyReport:
     term_runs: list[TermRun] = field(default_factory=list)
     kept_aside: list[KeptAside] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is not as it should be and costs nothing: its other copy is whole."""
+    """Faults that cost nothing: the other copy is whole."""
 
     @property
     def ok(self) -> bool:
@@ -65,7 +65,7 @@ class VerifyReport:
 
 
 def kept_aside(disk: Disk, directory: str) -> Iterator[KeptAside]:
-    """The cut bytes that opens have left in ``directory``."""
+    """Yields the cut bytes that opens have left in ``directory``."""
     for name, data in cut_bytes(disk, directory):
         names = block_names(data)
         yield KeptAside(name, len(data), *((names[-1].term, names[-1].last) if names else (0, 0)))

@@ -42,7 +42,7 @@ class Rollbacks:
         """Offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""
 
     def read(self, link: Link, found: Inspected) -> None:
-        """The records of one segment; one that cannot be read is a fault of it."""
+        """Reads the records of one segment; one that cannot be read is a fault of it."""
         self._first_number = link.number
         self._lost |= len(found.lost) > 0
         if len(found.block_offsets):
@@ -61,7 +61,7 @@ class Rollbacks:
                 self._ended.add(record.start_lsn)
 
     def hidden(self, link: Link, found: Inspected) -> Mask:
-        """Which blocks the records abandon; their flags are held against that."""
+        """Marks the blocks that the records abandon, and holds their flags against that."""
         hidden = np.zeros(len(found.block_offsets), dtype=np.bool_)
         certain = hidden.copy()
         if self._read:
@@ -95,7 +95,7 @@ class Rollbacks:
         self._unmatched = [each for each in self._unmatched if not is_here(*each)]
 
     def truncation_due(self, lsns: Offsets) -> Mask:
-        """Blocks of a rollback after which nothing was logged: the crash may have come before the index was cut."""
+        """Marks blocks of a rollback that nothing was logged after: the index may not be cut yet."""
         due = np.zeros(len(lsns), dtype=np.bool_)
         for at, record in self._read:
             if at > self._last_block_lsn:
@@ -103,8 +103,8 @@ class Rollbacks:
         return due
 
     def check_records(self, *, gaps: bool) -> None:
-        """At the end: what they say of one another, and that each went back to a block that was there and visible.
-        With ``gaps``, or damaged blocks, and before where the log begins, that is not known."""
+        """Checks what the records say of one another, at the end. Each must have gone back to a block that was there
+        and visible; with ``gaps``, damaged blocks, or a log that begins later, that is not known."""
         for at, detail in rollback_periods.contradictions(self._read):
             self._strange(at, detail)
         for at, record in self._unmatched:
@@ -117,8 +117,9 @@ class Rollbacks:
         self._add(Rule.RECORD, name, lsn_offset(at), record.matchpoint + 1, f"the rollback's record: {detail}")
 
     def check_unexplained(self, disk: Disk, directory: str, last_number: int, *, live: bool) -> None:
-        """At the end.  Flags are set after their ROLLBACK_START was synced: a running node's (``live``) lies in segment
-        ``last_number``, where reading began, or behind it, if it is not there at all."""
+        """Reports flags that no record explains, at the end. They are set after their ROLLBACK_START was synced: a
+        running node's (``live``) lies in segment ``last_number``, where reading began, or behind it, if it is not there
+        at all."""
         late: list[Started] = []
         if live and self._unexplained:
             late = list(rollback_starts(disk, directory, last_number))

@@ -36,12 +36,12 @@ class Link:
     info: SegmentInfo
     salt: int
     end: int | None
-    """Where its log ends, None where only its frames can tell."""
+    """The end of its log, None where only its frames can tell."""
     last: bool
     missing_before: list[int]
     """Numbers between the link before and this one that the log had segments under."""
     fault: str = ""
-    """What its header page has wrong."""
+    """The fault of its header page."""
 
     @property
     def number(self) -> int:
@@ -74,38 +74,39 @@ class Chain:
 
 @dataclass(slots=True)
 class Stated:
-    """What was synced, as far as ``state`` knows."""
+    """The ends that were synced, as far as ``state`` knows."""
 
     ends: list[Lsn] = field(default_factory=list)
     """Exclusive."""
     checkpoint_end: Lsn | None = None
     scan_from: Lsn = NULL_LSN
-    """Where the next open reads from; 0: the log's beginning."""
+    """The LSN that the next open reads from; 0 for the log's beginning."""
     dtvlsn: int = 0
-    """How far the log was known durable: the headers of the last blocks cannot say that of themselves."""
+    """The DTVLSN that was known: the headers of the last blocks cannot say it of themselves."""
     record: StateRecord | None = None
-    """What entries add up to, and where the log begins since it was cleaned."""
+    """The sum of the entries, and where the log begins since it was cleaned."""
     faults: list[str] = field(default_factory=list)
 
     def offset_in(self, number: int) -> int:
         return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
 
     def missing_before(self, links: Sequence[Link]) -> int:
-        """The last segment before the first link, when that is no log's beginning that ``state`` knows of; else 0."""
+        """Returns the last segment before the first link, when that is no log's beginning that ``state`` knows of; else
+        0."""
         head = links[0].header if links else None
         if self.record is None or head is None or head.number <= self.record.first_segment:
             return 0
         return head.prev_number
 
     def missing_after(self, links: Sequence[Link]) -> list[str]:
-        """Segments behind the last link that had been synced."""
+        """Names the segments behind the last link that had been synced."""
         last = links[-1].number if links else 0
         return [segment_name(number) for number in sorted({lsn_file(at) for at in self.ends}) if number > last]
 
 
 def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
-    """Reads the ``state`` store; of a running node (``live``) a copy of it, and where that cannot be read just now
-    it says nothing: frames and headers then tell alone how far the log was synced."""
+    """Reads the ``state`` store, or a copy of it from a running node (``live``). Where that cannot be read just now it
+    says nothing: frames and headers then tell alone how far the log was synced."""
     stated = Stated()
     path = f"{directory}/{STATE_NAME}"
     try:
@@ -143,7 +144,7 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
 
 
 def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
-    """The segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
+    """Chains the segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
     ``live``: the last one ends where it is stated to be synced."""
     segments = survey(disk, directory, around=True)
     named = {info.header.prev_number for info in segments if info.active and info.header is not None}
@@ -167,9 +168,9 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
 
 
 def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tuple[int, int]]]:
-    """Reads the file's bytes as far as they can be its log: how many there are, and the places (start, end) that the
-    disk does not give, which are zeros then.  ``into`` grows to the largest segment and is used again: touching new
-    memory costs more than all else that is done to it."""
+    """Reads the file's bytes as far as they can be its log. Returns how many there are, and the places (start, end)
+    that the disk does not give, which are zeros then. ``into`` grows to the largest segment and is used again: touching
+    new memory costs more than all else that is done to it."""
     size = min(link.size, link.size if link.end is None else link.end)
     if len(into) < size:
         into[:] = b"\0"
@@ -200,15 +201,15 @@ def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int
 
 
 def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:
-    """The ROLLBACK_STARTs, and where they lie, in all whole frames of the segments from ``from_number`` on, synced or
-    not: what a running node has begun since it was looked at."""
+    """Yields the ROLLBACK_STARTs, with their places, of the segments from ``from_number`` on, synced or not. A running
+    node may have begun them since it was looked at."""
     for info in survey(disk, directory):
         if info.number >= from_number and info.header is not None:
             yield from rollbacks_in(_bytes_of(disk, info), info.number, info.header.salt)
 
 
 def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, RollbackStart]]:
-    """The ROLLBACK_STARTs in the bytes of segment ``number`` from its first on."""
+    """Yields the ROLLBACK_STARTs in the bytes of segment ``number`` from its first on."""
     view = memoryview(buf)
     for found in scan.islands(buf, 0, FIRST_FRAME, salt):
         for index in np.flatnonzero(found.headers["kind"] == FrameKind.ROLLBACK_START).tolist():
@@ -221,7 +222,7 @@ def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, Rol
 
 
 def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
-    """Whether nothing but zeros lies behind the header page: a standby, which is not held for that."""
+    """Says whether only zeros lie behind the header page. Such a file is a standby, and the log does not count it."""
     file = disk.open(info.path)
     piece = bytearray(READ_BYTES)
     lost: list[tuple[int, int]] = []
@@ -275,8 +276,8 @@ def _links(
 
 
 def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:
-    """The salt of the frames in a segment without a good ACTIVE header, None when there are none, and up to where
-    they say that it had been synced."""
+    """Finds the salt of the frames in a segment without a good ACTIVE header, None when there are none. Returns with it
+    how far they say that it had been synced."""
     if _is_blank(disk, info):
         return None, 0
     buf = _bytes_of(disk, info)

@@ -27,21 +27,21 @@ from vlsn.seams import Buffer
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 COLUMNS = 5
-"""Of each block: offset, first and last VLSN, term, DTVLSN."""
+"""The columns of each block: offset, first and last VLSN, term, DTVLSN."""
 
 _LOW = np.uint64(U32_MAX)
 _HIGH = np.uint64(32)
 _EIGHTS = np.uint64(2**64 - 8)
 _BLOCK = np.uint64(MAGIC | FrameKind.BLOCK << 16)
 _STEP = np.uint64(31 << 32)
-"""Of a frame: its header and what the padding rounds up, in the word's length."""
+"""The part of a frame's length word that is its header and what the padding rounds up."""
 _STEP_EIGHTS = np.uint64(2**64 - 1 ^ 7 << 32)
 _FIRST_MAX = NUMBER_MAX - BATCH_ENTRIES_MAX
 
 
 def take_plain(buf: Buffer, base: int, offsets: Offsets, *, end: int, before: int, salt: int, into: Rows) -> bool:
-    """Whether the frames at ``offsets`` (of which the first has ``prev`` ``before``), up to ``end``, are blocks of one
-    make, right in all but what a checksum tells.  ``into``, a column a frame, then has what is kept of them."""
+    """Says whether the frames at ``offsets`` are blocks of one make, right in all but what a checksum tells. They end
+    at ``end``, and the first has ``prev`` ``before``. ``into``, a column a frame, then has what is kept of them."""
     if end - int(offsets[-1]) < FRAME_BYTES + BLOCK_BYTES:
         return False
     words: Words = np.frombuffer(buf, "<u8", len(buf) // 8)
@@ -99,7 +99,7 @@ class _Window:
         return bool(good.all())
 
     def _word(self, number: int) -> Words:
-        """The word ``number`` of each frame; all lie within, "clip" only costs less."""
+        """Gathers the word ``number`` of each frame; all lie within, "clip" only costs less."""
         word: Words = self._words[number:].take(self._at, mode="clip")
         return word
 
@@ -111,7 +111,7 @@ def _is_make(flags: int, kind: int) -> bool:
 
 
 def _values_at(flags: int, counts: Words, submissions: Words, keys: Words) -> Words:
-    """Where the values begin, from each block's start."""
+    """Computes where the values begin, from each block's start."""
     at = ((np.uint64(4) * counts + np.uint64(11)) & _EIGHTS) + np.uint64(BLOCK_BYTES)
     if flags & KEYS:
         at = at + ((np.uint64(4) * counts + np.uint64(11)) & _EIGHTS) + ((keys + np.uint64(7)) & _EIGHTS)

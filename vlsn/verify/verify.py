@@ -49,7 +49,7 @@ from vlsn.verify.segment_chain import Link, Stated, log_chain, read_segment, rea
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
 FINDINGS_MAX = 100
-"""Of one rule in one file; a log that is wrong throughout need not say so a million times."""
+"""The most findings of one rule in one file: a log that is wrong throughout need not say more."""
 
 
 def verify(
@@ -140,7 +140,7 @@ class _Verifier:
                 self.add(Rule.GAP, name, 0, 1, "the segment is missing")
 
     def _check_beginning(self, links: Sequence[Link], stated: Stated) -> None:
-        """A log begins later only where it was cleaned: that stands in ``state``, or, where that is older, in the
+        """Checks that a log which begins later was cleaned. That stands in ``state``, or, where that is older, in the
         index."""
         lost = stated.missing_before(links) if not self._live else 0
         if lost and min(self.mappings, default=0) != links[0].number:
@@ -149,11 +149,11 @@ class _Verifier:
             self.add(Rule.GAP, segment_name(lost), 0, vlsn, "the segment is missing, and was not cleaned away")
 
     def _is_head(self, link: Link) -> bool:
-        """Whether no segment is left at or before ``link``."""
+        """Says whether no segment is left at or before ``link``."""
         return all(number > link.number for number, _ in segment_numbers(self._disk, self._directory))
 
     def _check_owner(self, links: Sequence[Link]) -> None:
-        """All segments are one node's; whose, the last of them says."""
+        """Checks that all segments are one node's; the last of them says whose."""
         headers = [(link, link.header) for link in links if link.header is not None]
         for link, header in headers:
             owner = headers[-1][1]
@@ -192,7 +192,7 @@ class _Verifier:
             )
 
     def _name_faults(self, link: Link, found: Inspected, visible: Visible) -> None:
-        """A damaged block whose own header cannot say it has the VLSN after the block before it."""
+        """Gives a damaged block, whose own header cannot say it, the VLSN after the block before it."""
         for fault in found.faults:
             before = int(np.searchsorted(visible.places, fault.offset))
             known = int(visible.lasts[before - 1]) if before else link.prev_last_vlsn
@@ -272,7 +272,8 @@ class _Verifier:
             file.close()
 
     def _voided(self, link: Link) -> bool:
-        """Whether a running node has taken the sidecar away since it was read: it does so before it sets a flag."""
+        """Says whether a running node has taken the sidecar away since it was read. It does so before it sets a
+        flag."""
         return self._live and not self._disk.exists(f"{self._directory}/{sidecar_name(link.number)}")
 
     def _check_sidecar(self, link: Link, found: Inspected, sidecar: Sidecar) -> None:
