@@ -1,84 +1,51 @@
-"""What operators and other members ask: checkpoint, roll, cleaning, a change of master; founding and votes."""
+"""What operators ask: checkpoint, roll, cleaning, a restore, another master, other members."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
-from repl.api import NodeApi
 from repl.http import query
 from repl.http.append import redirect
-from repl.http.limits import PEER_BODY_BYTES_MAX
+from repl.http.json_objects import answered, asked_object
+from repl.http.services import Administration
 from repl.http.types import Request, Response
-from vlsn.errors import BadBody
-from vlsn.format.records import JSON_FAULTS
 
 _NONE: frozenset[str] = frozenset()
 _CLEAN = frozenset({"dry_run"})
 _TRANSFER = frozenset({"to"})
-_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-class Admin:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
+class AdminRoutes:
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
 
     async def checkpoint(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        return _json(await self._node.checkpoint())
+        return answered(await self._administration.checkpoint())
 
     async def rotate(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        return _json(await self._node.rotate())
+        return answered(await self._administration.rotate())
 
     async def clean(self, request: Request) -> Response:
         query.only(request.query, _CLEAN)
         dry_run = query.choice(request.query, "dry_run", False, {"true": True, "false": False})
-        return _json(await self._node.clean(dry_run=dry_run))
+        return answered(await self._administration.clean(dry_run=dry_run))
 
     async def restore(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        return _json(await self._node.restore())
-
-    async def peer_hello(self, request: Request) -> Response:
-        return _json(await self._node.peer_hello(await _object(request)))
-
-    async def peer_read_index(self, request: Request) -> Response:
-        return _json(await self._node.peer_read_index(await _object(request)))
-
-    async def peer_stand(self, request: Request) -> Response:
-        return _json(await self._node.peer_stand(await _object(request)))
+        return answered(await self._administration.restore())
 
     async def group(self, request: Request) -> Response:
         """``GET /v1/group``."""
         query.only(request.query, _NONE)
-        return _json(self._node.group_document())
+        return answered(self._administration.group_document())
 
     async def change_group(self, request: Request) -> Response:
-        if not self._node.is_master():
-            return redirect(self._node, request)
-        return _json(await self._node.change_group(await _object(request)))
+        if not self._administration.is_master():
+            return redirect(self._administration, request)
+        return answered(await self._administration.change_group(await asked_object(request)))
 
     async def transfer(self, request: Request) -> Response:
         query.only(request.query, _TRANSFER)
-        if not self._node.is_master():
-            return redirect(self._node, request)
-        return _json(await self._node.transfer(request.query.get("to")))
-
-    async def peer_vote(self, request: Request) -> Response:
-        return _json(await self._node.peer_vote(await _object(request)))
-
-
-async def _object(request: Request) -> dict[str, Any]:
-    """The JSON object in the body.  Raises ``BadBody``, ``TooLarge``."""
-    query.only(request.query, _NONE)
-    body = await request.body(PEER_BODY_BYTES_MAX)
-    try:
-        return _decoder.decode(body)
-    except JSON_FAULTS as error:
-        raise BadBody(f"the question is no JSON object: {error}") from None
-
-
-def _json(answer: dict[str, Any]) -> Response:
-    return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(answer))
+        if not self._administration.is_master():
+            return redirect(self._administration, request)
+        return answered(await self._administration.transfer(request.query.get("to")))

@@ -17,9 +17,10 @@ import asyncio
 from collections.abc import Generator, Mapping
 from typing import TypeVar
 
-from repl.api import Acks, Appended, NodeApi, Pending
+from repl.api import Acks, Appended, Pending
 from repl.http import ndjson, problem, query
 from repl.http.limits import TIMEOUT_S_MAX, AppendLimits, Budget
+from repl.http.services import Appends, Mastership
 from repl.http.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.format import batch
@@ -38,16 +39,16 @@ _KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
 _JSON = {"Content-Type": "application/json"}
 
 
-class Appends:
-    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits) -> None:
-        self._node = node
+class AppendRoutes:
+    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits) -> None:
+        self._appends = appends
         self._bodies = bodies
         self._limits = limits
         self._decoding = asyncio.Lock()
 
     async def append(self, request: Request) -> Response:
-        if not self._node.is_master():
-            return redirect(self._node, request)
+        if not self._appends.is_master():
+            return redirect(self._appends, request)
         terms = _Terms(request, self._limits)
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
@@ -57,7 +58,7 @@ class Appends:
             if not answered.done():
                 answered.set_result(response)
 
-        leave = _Append(self._node, self._bodies, answer).begin(terms, body, submission)
+        leave = _Append(self._appends, self._bodies, answer).begin(terms, body, submission)
         try:
             return await answered
         except asyncio.CancelledError:
@@ -94,15 +95,15 @@ class Appends:
 
         def start(body: bytes, answer: Answer) -> Leave:
             try:
-                if not self._node.is_master():
-                    answer(redirect(self._node, request))
+                if not self._appends.is_master():
+                    answer(redirect(self._appends, request))
                     return _nothing
                 _check_length(len(body), terms.body_bytes_max)
                 self._bodies.take(len(body))
             except VlsnLogError as error:
                 answer(problem.response(error))
                 return _nothing
-            return _Append(self._node, self._bodies, answer).begin(terms, body)
+            return _Append(self._appends, self._bodies, answer).begin(terms, body)
 
         return start
 
@@ -202,10 +203,10 @@ def decode_batch(data: Buffer, limits: AppendLimits) -> batch.Batch:
 class _Append:
     """One append under way, from a body that is taken from the budget to its answer, which gives it back."""
 
-    __slots__ = ("_answer", "_bodies", "_held", "_node", "_pending", "_timer")
+    __slots__ = ("_answer", "_appends", "_bodies", "_held", "_pending", "_timer")
 
-    def __init__(self, node: NodeApi, bodies: Budget, answer: Answer) -> None:
-        self._node = node
+    def __init__(self, appends: Appends, bodies: Budget, answer: Answer) -> None:
+        self._appends = appends
         self._bodies = bodies
         self._answer: Answer | None = answer
         self._held = 0
@@ -218,7 +219,7 @@ class _Append:
         try:
             if submission is None:
                 submission = terms.submission(body)
-            self._pending = self._node.submit(submission, terms.acks, self._done, terms.born)
+            self._pending = self._appends.submit(submission, terms.acks, self._done, terms.born)
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:
             self._end(problem.response(error))
@@ -264,9 +265,9 @@ def _producer(fields: Mapping[str, str]) -> tuple[int, int] | None:
     return query.hex16(text, "producer"), sequence
 
 
-def redirect(node: NodeApi, request: Request) -> Response:
+def redirect(mastership: Mastership, request: Request) -> Response:
     """307 to the master, or ``no-master``."""
-    url = node.master_url()
+    url = mastership.master_url()
     if url is None:
         raise NotMaster("this node is not the master and knows none; try again, or another node")
     document = problem.document(NotMaster(f"this node is not the master; it is {url}"), status=307)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
-from repl.api import FeedHello, NodeApi
+from repl.api import FeedHello
 from repl.http import query
 from repl.http.limits import FEEDS_MAX, Budget
+from repl.http.services import Feeds, Speaker
 from repl.http.types import Request, Upgrade
 from vlsn.errors import BadArgument
 from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term, is_name
-from vlsn.levels import Levels, read_levels
+from vlsn.levels import read_levels
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
 
@@ -30,31 +30,21 @@ _WHOLE = re.compile(r"[0-9]{1,19}\Z")
 assert MESSAGE_FROM_REPLICA_BYTES_MAX >= 64 * KIB
 
 
-class Speaker(Protocol):
-    """A node, as far as who feeds from it must know."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def levels(self) -> Levels: ...
-
-
-class Feeds:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
-        self._feeds = Budget("feeds", FEEDS_MAX)
+class FeedRoutes:
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = feeds
+        self._under_way = Budget("feeds", FEEDS_MAX)
 
     async def feed(self, request: Request) -> Upgrade:
         query.only(request.query, _NONE)
-        hello = decode_hello(request.headers, self._node)
+        hello = decode_hello(request.headers, self._feeds)
         require_upgrade(request)
-        self._feeds.check(1)
-        await self._node.check_feed(hello)
+        self._under_way.check(1)
+        await self._feeds.check_feed(hello)
 
         async def run(channel: Channel) -> None:
-            with self._feeds.hold():
-                await self._node.serve_feed(hello, channel)
+            with self._under_way.hold():
+                await self._feeds.serve_feed(hello, channel)
 
         return Upgrade(run, MESSAGE_FROM_REPLICA_BYTES_MAX)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from repl.api import EntryPage, NodeApi
+from repl.api import EntryPage
 from repl.http import ndjson
 from repl.http.limits import (
     TAIL_PAGE_ENTRIES_MAX,
@@ -22,6 +22,7 @@ from repl.http.limits import (
     WAITED_BYTES_MAX,
     Budget,
 )
+from repl.http.services import Reads
 from vlsn.together import failure_of
 
 _COMMENT = b": still here\n\n"
@@ -56,8 +57,8 @@ class Events:
 
 
 class Pages:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
         self._in_flight = Budget("bytes of events on their way to tails", TAILS_IN_FLIGHT_BYTES_MAX)
         self._at_once = asyncio.Semaphore(TAIL_PAGES_AT_ONCE_MAX)
         self._making: dict[_Wanted, tuple[asyncio.Task[Events], list[int]]] = {}
@@ -92,13 +93,13 @@ class Pages:
     async def _make(self, from_vlsn: int | None, wait_s: float, all_kinds: bool, with_term: bool) -> Events:
         page, data = await self._page(from_vlsn, all_kinds, with_term)
         if not page.entries and wait_s:
-            await self._node.read(page.next_vlsn, limit=1, bytes_max=1, wait_s=wait_s, all_kinds=all_kinds)
+            await self._reads.read(page.next_vlsn, limit=1, bytes_max=1, wait_s=wait_s, all_kinds=all_kinds)
             page, data = await self._page(page.next_vlsn, all_kinds, with_term)
         return Events(data, page.next_vlsn, self._in_flight)
 
     async def _page(self, from_vlsn: int | None, all_kinds: bool, with_term: bool) -> tuple[EntryPage, bytes]:
         async with self._at_once:
-            page = await self._node.read(
+            page = await self._reads.read(
                 from_vlsn, limit=TAIL_PAGE_ENTRIES_MAX, bytes_max=WAITED_BYTES_MAX, wait_s=0.0, all_kinds=all_kinds
             )
             return page, _encoded(page, all_kinds, with_term)

@@ -1,6 +1,6 @@
 """``WS /v1/produce``: pipelined batches of one producer, answered in order (``repl/produce_messages.py``).
 
-    receive ─► decode ─► node.submit            no task and no queue between these three
+    receive ─► decode ─► appends.submit           no task and no queue between these three
     done ─► the request's slot ─► one message with every answer at the head of the line that is known
 
 1. Answers leave in the order of the requests, whatever order the node gives them in.  2. After the first refusal
@@ -18,12 +18,13 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from repl.api import Appended, NodeApi, Pending
+from repl.api import Appended, Pending
 from repl.http import problem, query
 from repl.http.append import decode_batch, redirect
 from repl.http.feed import require_upgrade
 from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, AppendLimits, Budget
 from repl.http.line import Line
+from repl.http.services import Appends
 from repl.http.types import Request, Response, Upgrade
 from repl.produce_messages import (
     REQUEST_MESSAGE_BYTES_MAX,
@@ -41,9 +42,9 @@ from vlsn.together import together
 _NONE: frozenset[str] = frozenset()
 
 
-class Producers:
-    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits) -> None:
-        self._node = node
+class ProduceRoutes:
+    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits) -> None:
+        self._appends = appends
         self._bodies = bodies
         self._limits = limits
         self._producers = Budget("producers", PRODUCERS_MAX)
@@ -51,11 +52,11 @@ class Producers:
 
     async def produce(self, request: Request) -> Response | Upgrade:
         query.only(request.query, _NONE)
-        if not self._node.is_master():
-            return redirect(self._node, request)
+        if not self._appends.is_master():
+            return redirect(self._appends, request)
         require_upgrade(request)
         self._producers.check(1)
-        producer = _Producer(self._node, self._bodies, self._limits, self._line)
+        producer = _Producer(self._appends, self._bodies, self._limits, self._line)
 
         async def run(channel: Channel) -> None:
             with self._producers.hold():
@@ -101,8 +102,8 @@ class _Producer:
 
     _channel: Channel
 
-    def __init__(self, node: NodeApi, bodies: Budget, limits: AppendLimits, line: Line) -> None:
-        self._node = node
+    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits, line: Line) -> None:
+        self._appends = appends
         self._bodies = bodies
         self._limits = limits
         self._line = line
@@ -186,7 +187,7 @@ class _Producer:
         slot.held = size
         self._bytes += size
         try:
-            slot.pending = self._node.submit(submission, asked.acks, slot.done, asked.born)
+            slot.pending = self._appends.submit(submission, asked.acks, slot.done, asked.born)
         except QueueFull:
             self._release(slot)
             return False

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from repl.api import BlockPage, EntryPage, NodeApi
+from repl.api import BlockPage, EntryPage
 from repl.http import ndjson, query
 from repl.http.limits import (
     CONFIRM_S,
@@ -32,6 +32,7 @@ from repl.http.limits import (
     WAITED_BYTES_MAX,
     Budget,
 )
+from repl.http.services import Reads
 from repl.http.types import Request, Response
 from vlsn.errors import BadArgument
 
@@ -46,10 +47,10 @@ _TIMEOUT = frozenset({"timeout"})
 _PIECE_BYTES = 256 * 1024
 
 
-class Reads:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
-        self._reads = Budget("reads under way", READS_MAX)
+class ReadRoutes:
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+        self._under_way = Budget("reads under way", READS_MAX)
         self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
         self._pages = Budget("bytes of pages on their way to readers", PAGES_IN_FLIGHT_BYTES_MAX)
 
@@ -60,10 +61,10 @@ class Reads:
         limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
         all_kinds = query.choice(fields, "kinds", False, ALL_KINDS)
-        place = Place.asked(self._node, fields, from_vlsn)
-        with self._reads.hold():
+        place = Place.asked(self._reads, fields, from_vlsn)
+        with self._under_way.hold():
             place.check()
-            await confirm(self._node, fields)
+            await confirm(self._reads, fields)
             if BLOCKS in request.headers.get("Accept", ""):
                 blocks = await self._blocks(from_vlsn, wait_s)
                 place.check()
@@ -75,9 +76,9 @@ class Reads:
     async def entry(self, request: Request, item: str) -> Response:
         query.only(request.query, CONFIRMED)
         vlsn = query.whole_of(item, "vlsn", 1, query.VLSN_MAX)
-        with self._reads.hold():
-            await confirm(self._node, request.query)
-            entry = await self._node.read_one(vlsn)
+        with self._under_way.hold():
+            await confirm(self._reads, request.query)
+            entry = await self._reads.read_one(vlsn)
         headers = {
             "Content-Type": "application/octet-stream",
             "Vlsnlog-Vlsn": str(entry.vlsn),
@@ -90,8 +91,8 @@ class Reads:
         """``GET /v1/producers/{id}``: from where on a producer that was stopped goes on; linearizable."""
         query.only(request.query, _TIMEOUT)
         producer = query.hex16(item, "producer")
-        with self._reads.hold():
-            found = await self._node.producer(
+        with self._under_way.hold():
+            found = await self._reads.producer(
                 producer, query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
             )
         said = {
@@ -106,21 +107,21 @@ class Reads:
 
     async def _entries(self, from_vlsn: int | None, limit: int, wait_s: float, all_kinds: bool) -> EntryPage:
         async with self._at_once:
-            page = await self._node.read(
+            page = await self._reads.read(
                 from_vlsn, limit=limit, bytes_max=READ_BYTES_MAX, wait_s=0.0, all_kinds=all_kinds
             )
         if page.entries or not wait_s:
             return page
-        return await self._node.read(
+        return await self._reads.read(
             page.next_vlsn, limit=limit, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s, all_kinds=all_kinds
         )
 
     async def _blocks(self, from_vlsn: int | None, wait_s: float) -> BlockPage:
         async with self._at_once:
-            page = await self._node.read_blocks(from_vlsn, bytes_max=READ_BYTES_MAX, wait_s=0.0)
+            page = await self._reads.read_blocks(from_vlsn, bytes_max=READ_BYTES_MAX, wait_s=0.0)
         if page.data or not wait_s:
             return page
-        return await self._node.read_blocks(page.next_vlsn, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s)
+        return await self._reads.read_blocks(page.next_vlsn, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s)
 
     def _page(self, page: EntryPage | BlockPage, body: bytes, content_type: str) -> Response:
         headers = {
@@ -141,30 +142,30 @@ class Reads:
 class Place:
     """Where a reader stands: what it has read last, if it said so."""
 
-    def __init__(self, node: NodeApi, vlsn: int, term: int) -> None:
+    def __init__(self, reads: Reads, vlsn: int, term: int) -> None:
         """``term`` 0: not said."""
-        self._node = node
+        self._reads = reads
         self._vlsn = vlsn
         self._term = term
 
     @classmethod
-    def asked(cls, node: NodeApi, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
+    def asked(cls, reads: Reads, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
         term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
         if term and (from_vlsn or 0) < 2:
             raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")
-        return cls(node, (from_vlsn or 0) - 1, term)
+        return cls(reads, (from_vlsn or 0) - 1, term)
 
     def check(self) -> None:
         """Before a read, and again before its answer, which may rest on more of the log.  Raises ``NotInLog``."""
         if self._term:
-            self._node.check_place(self._vlsn, self._term)
+            self._reads.check_place(self._vlsn, self._term)
 
 
-async def confirm(node: NodeApi, fields: Mapping[str, str]) -> None:
-    """Returns when ``node`` may answer a read of the ``consistency`` asked for.  Raises ``NotMaster``, ``Lagging``."""
+async def confirm(reads: Reads, fields: Mapping[str, str]) -> None:
+    """Returns when this node may answer a read of the ``consistency`` asked for.  Raises ``NotMaster``, ``Lagging``."""
     timeout_s = query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
     if query.choice(fields, "consistency", False, CONSISTENCY):
-        await node.confirm(timeout_s)
+        await reads.confirm(timeout_s)
 
 
 class _Counted:

@@ -6,17 +6,13 @@ A range is given with the crc32c of its bytes and the log's generation, which ch
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
-from repl.api import NodeApi
 from repl.http import query
-from repl.http.limits import PEER_BODY_BYTES_MAX, RESTORE_RANGES_MAX, STATE_RECORDS_MAX, Budget
+from repl.http.json_objects import HEADERS, answered, asked_object
+from repl.http.limits import RESTORE_RANGES_MAX, STATE_RECORDS_MAX, Budget
+from repl.http.services import Repairs
 from repl.http.types import Request, Response
-from vlsn.errors import BadArgument, BadBody
+from vlsn.errors import BadArgument
 from vlsn.format.checksum import crc
-from vlsn.format.records import JSON_FAULTS
 from vlsn.format.segment import NUMBER_MAX
 from vlsn.limits import RESTORE_RANGE_BYTES_MAX, SEGMENT_BYTES_MAX
 from vlsn.repair.restore_messages import RECORD
@@ -26,26 +22,19 @@ GENERATION_FIELD = "Vlsnlog-Generation"
 _RANGE = frozenset({"session", "segment", "start", "end", "have"})
 _BLOCK = frozenset({"group", "sender", "to", "term", "first"})
 _COPY = frozenset({"group", "sender", "to", "vlsn"})
-_NONE: frozenset[str] = frozenset()
-_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-class Restore:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
+class RepairRoutes:
+    def __init__(self, repairs: Repairs) -> None:
+        self._repairs = repairs
         self._ranges = Budget("ranges of restores", RESTORE_RANGES_MAX)
         self._records = Budget("state records", STATE_RECORDS_MAX)
 
-    async def ask(self, request: Request) -> Response:
-        query.only(request.query, _NONE)
-        body = await request.body(PEER_BODY_BYTES_MAX)
-        try:
-            asked = _decoder.decode(body)
-        except JSON_FAULTS as error:
-            raise BadBody(f"the question is no JSON object: {error}") from None
+    async def offer(self, request: Request) -> Response:
+        asked = await asked_object(request)
         with self._records.hold(asked.get("purpose") == RECORD):
-            answer = await self._node.restore_ask(asked)
-        return Response(200, {"Content-Type": "application/json"}, answer)
+            answer = await self._repairs.offer(asked)
+        return Response(200, HEADERS, answer)
 
     async def block(self, request: Request) -> Response:
         """``GET /v1/peer/block``: one block by its name, for a member whose own is damaged."""
@@ -53,7 +42,7 @@ class Restore:
         term = query.whole(request.query, "term", 0, 0, query.VLSN_MAX)
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
-            data = await self._node.peer_block(request.query, term, first)
+            data = await self._repairs.block(request.query, term, first)
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def copy(self, request: Request) -> Response:
@@ -61,8 +50,8 @@ class Restore:
         _require(request, _COPY)
         vlsn = query.whole(request.query, "vlsn", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
-            answer = await self._node.peer_copy(request.query, vlsn)
-        return Response(200, {"Content-Type": "application/json"}, msgspec.json.encode(answer))
+            answer = await self._repairs.copy(request.query, vlsn)
+        return answered(answer)
 
     async def range(self, request: Request) -> Response:
         _require(request, _RANGE)
@@ -73,7 +62,7 @@ class Restore:
         if not 0 < end - start <= RESTORE_RANGE_BYTES_MAX:
             raise BadArgument(f"a range from {start} to {end}; at most {RESTORE_RANGE_BYTES_MAX} bytes at once")
         with self._ranges.hold():
-            data, generation = await self._node.restore_range(request.query["session"], number, start, end, have)
+            data, generation = await self._repairs.range(request.query["session"], number, start, end, have)
         headers = {
             "Content-Type": "application/octet-stream",
             CRC_FIELD: f"{crc(data):08x}",

@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from repl.api import NodeApi
 from repl.http import problem
-from repl.http.admin import Admin
-from repl.http.append import Appends
+from repl.http.admin import AdminRoutes
+from repl.http.append import AppendRoutes
 from repl.http.browsers import Browsers, check_json
-from repl.http.feed import Feeds
+from repl.http.feed import FeedRoutes
 from repl.http.limits import AppendLimits
-from repl.http.produce import Producers
-from repl.http.read import Reads
-from repl.http.restore import Restore
-from repl.http.segments import Segments
-from repl.http.status import Status
-from repl.http.tail import Tails
+from repl.http.peers import PeerRoutes
+from repl.http.produce import ProduceRoutes
+from repl.http.read import ReadRoutes
+from repl.http.restore import RepairRoutes
+from repl.http.segments import SegmentRoutes
+from repl.http.services import Services
+from repl.http.status import StatusRoutes
+from repl.http.tail import TailRoutes
 from repl.http.types import Handler, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, VlsnLogError
 
@@ -33,14 +34,16 @@ _APPENDS = "/v1/entries"
 class Gateway:
     """One node's HTTP surface; ``handle`` and ``quick`` are what a ``Network`` serves."""
 
-    def __init__(self, node: NodeApi, limits: AppendLimits | None = None) -> None:
+    def __init__(self, services: Services, limits: AppendLimits | None = None) -> None:
         limits = limits or AppendLimits()
         bodies = limits.budget()
-        appends, reads, tails = Appends(node, bodies, limits), Reads(node), Tails(node)
-        producers, feeds = Producers(node, bodies, limits), Feeds(node)
-        segments, status, admin = Segments(node), Status(node), Admin(node)
-        restore = Restore(node)
-        self._browsers = Browsers(node.addresses)
+        appends = AppendRoutes(services.appends, bodies, limits)
+        producers = ProduceRoutes(services.appends, bodies, limits)
+        reads, tails = ReadRoutes(services.reads), TailRoutes(services.reads)
+        segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
+        peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
+        admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
+        self._browsers = Browsers(services.monitoring.addresses)
         self._quick_append = appends.quick
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._paths: Mapping[str, Methods] = {
@@ -51,13 +54,13 @@ class Gateway:
             "/v1/segments": {"GET": segments.listing},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
-            "/v1/peer/hello": {"POST": admin.peer_hello},
-            "/v1/peer/restore": {"POST": restore.ask, "GET": restore.range},
-            "/v1/peer/block": {"GET": restore.block},
-            "/v1/peer/copy": {"GET": restore.copy},
-            "/v1/peer/vote": {"POST": admin.peer_vote},
-            "/v1/peer/read_index": {"POST": admin.peer_read_index},
-            "/v1/peer/stand": {"POST": admin.peer_stand},
+            "/v1/peer/hello": {"POST": peers.hello},
+            "/v1/peer/restore": {"POST": repairs.offer, "GET": repairs.range},
+            "/v1/peer/block": {"GET": repairs.block},
+            "/v1/peer/copy": {"GET": repairs.copy},
+            "/v1/peer/vote": {"POST": peers.vote},
+            "/v1/peer/read_index": {"POST": peers.read_index},
+            "/v1/peer/stand": {"POST": peers.stand},
             "/v1/group": {"GET": admin.group},
             "/v1/admin/group": {"POST": admin.change_group},
             "/v1/admin/transfer": {"POST": admin.transfer},

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from repl.api import NodeApi
 from repl.http import query
 from repl.http.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX, Budget
+from repl.http.services import Files
 from repl.http.types import Request, Response
 from vlsn.errors import BadArgument, Damaged, NotFound
 
@@ -22,15 +22,15 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")
 _NONE: frozenset[str] = frozenset()
 
 
-class Segments:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
+class SegmentRoutes:
+    def __init__(self, files: Files) -> None:
+        self._files = files
         self._streams = Budget("segment streams", SEGMENT_STREAMS_MAX)
 
     async def listing(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        segments = await self._node.segments()
-        body = msgspec.json.encode({"group": self._node.group, "node": self._node.name, "segments": segments})
+        segments = self._files.segments()
+        body = msgspec.json.encode({"group": self._files.group, "node": self._files.name, "segments": segments})
         return Response(200, {"Content-Type": "application/json"}, body)
 
     async def segment(self, request: Request, item: str) -> Response:
@@ -38,7 +38,7 @@ class Segments:
         if not item.isascii() or not item.isdigit() or int(item[:20]) > NUMBER_MAX:
             raise NotFound(f"there is no segment {item[:40]!r}")
         number = int(item)
-        size = self._node.segment_end(number)
+        size = self._files.segment_end(number)
         start, end = byte_range(request.headers.get("Range", ""), size)
         headers = {
             "Content-Type": "application/octet-stream",
@@ -60,7 +60,7 @@ class Segments:
         return Response(status, headers, stream=_File(self, number, start + len(piece), end, piece))
 
     async def _read(self, number: int, start: int, end: int) -> bytes:
-        piece = await self._node.read_segment(number, start, end)
+        piece = await self._files.read_segment(number, start, end)
         if len(piece) != end - start:
             raise Damaged(f"segment {number} has fewer bytes than are synced", offset=start + len(piece))
         return piece
@@ -75,7 +75,7 @@ class Segments:
 class _File:
     """The rest of a range, a piece at a time."""
 
-    def __init__(self, segments: Segments, number: int, at: int, end: int, first: bytes) -> None:
+    def __init__(self, segments: SegmentRoutes, number: int, at: int, end: int, first: bytes) -> None:
         self._segments = segments
         self._number = number
         self._at = at

@@ -6,9 +6,9 @@ from importlib.resources import files
 
 import msgspec
 
-from repl.api import NodeApi
 from repl.http import query
 from repl.http.limits import EVENTS_MAX, RETRY_AFTER_S
+from repl.http.services import Monitoring
 from repl.http.types import Request, Response
 
 _NONE: frozenset[str] = frozenset()
@@ -24,30 +24,32 @@ _PAGE_HEADERS = {
 _JSON = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 
 
-class Status:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
+class StatusRoutes:
+    def __init__(self, monitoring: Monitoring) -> None:
+        self._monitoring = monitoring
 
     async def status(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        return Response(200, _JSON, msgspec.json.encode(self._node.status()))
+        return Response(200, _JSON, msgspec.json.encode(self._monitoring.status()))
 
     async def events(self, request: Request) -> Response:
         """What happened to the node, from event ``from`` on; those that are kept no more are missing."""
         query.only(request.query, _EVENTS)
         number = query.whole(request.query, "from", 1, 1, query.VLSN_MAX)
         limit = query.whole(request.query, "limit", EVENTS_MAX, 1, EVENTS_MAX)
-        return Response(200, _JSON, msgspec.json.encode(self._node.events_since(number, limit)))
+        return Response(200, _JSON, msgspec.json.encode(self._monitoring.events_since(number, limit)))
 
     async def metrics(self, request: Request) -> Response:
-        return Response(200, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}, self._node.metrics_text())
+        return Response(
+            200, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}, self._monitoring.metrics_text()
+        )
 
     async def healthz(self, request: Request) -> Response:
         """The process lives and its loop turns; nothing else is looked at."""
         return Response(200, _JSON, b'{"alive":true}')
 
     async def readyz(self, request: Request) -> Response:
-        reasons = self._node.readiness()
+        reasons = self._monitoring.readiness()
         if not reasons:
             return Response(200, _JSON, b'{"ready":true,"reasons":[]}')
         fields = {

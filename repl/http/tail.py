@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 
-from repl.api import NodeApi
 from repl.http import problem, query
 from repl.http.limits import TAIL_COMMENT_S, TAILS_MAX, Budget
 from repl.http.pages import Events, Pages
 from repl.http.read import ALL_KINDS, CONFIRMED, Place, confirm
+from repl.http.services import Reads
 from repl.http.types import Request, Response
 from vlsn.errors import VlsnLogError
 
@@ -29,26 +29,26 @@ IDS: Mapping[str, bool] = {"vlsn": False, "vlsn@term": True}
 _PARAMETERS = frozenset({"from", "kinds", "after_term", "ids"}) | CONFIRMED
 
 
-class Tails:
-    def __init__(self, node: NodeApi) -> None:
-        self._node = node
+class TailRoutes:
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
         self._tails = Budget("tails", TAILS_MAX)
-        self._pages = Pages(node)
+        self._pages = Pages(reads)
 
     async def tail(self, request: Request) -> Response:
         query.only(request.query, _PARAMETERS)
         from_vlsn = query.whole(request.query, "from", None, 1, query.VLSN_MAX)
         all_kinds = query.choice(request.query, "kinds", False, ALL_KINDS)
         with_term = query.choice(request.query, "ids", False, IDS)
-        place = Place.asked(self._node, request.query, from_vlsn)
+        place = Place.asked(self._reads, request.query, from_vlsn)
         if last_seen := request.headers.get("Last-Event-ID", ""):
             vlsn, term = _seen(last_seen)
-            from_vlsn, place = vlsn + 1, Place(self._node, vlsn, term)
+            from_vlsn, place = vlsn + 1, Place(self._reads, vlsn, term)
         get = partial(self._pages.get, all_kinds=all_kinds, with_term=with_term)
         self._tails.take(1)
         try:
             place.check()
-            await confirm(self._node, request.query)
+            await confirm(self._reads, request.query)
             first = await get(from_vlsn, wait_s=0.0)
             place.check()
         except BaseException:

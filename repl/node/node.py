@@ -32,7 +32,7 @@ from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.lead.leading import TICK_S, Leading
 from repl.node.roles import Roles, cancelled
-from repl.node.service import NodeService
+from repl.node.services import services_of
 from repl.offload import Offload, settle, settle_error
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
@@ -92,7 +92,7 @@ class Node:
         self.may_found = config.first_member == config.name
         """No member is known to hold a log of this group."""
         self._rolling_back: asyncio.Future[None] | None = None
-        self.service = NodeService(self)
+        self.services = services_of(self)
         self.listener: Listener | None = None
         self.append_seconds = Seconds()
         self.duplicate_appends = 0
@@ -117,7 +117,7 @@ class Node:
         """Listens, then opens the log and takes its role in the background.  Raises ``BadArgument`` when the
         address cannot be had."""
         try:
-            gateway = Gateway(self.service, append_limits(self.config))
+            gateway = Gateway(self.services, append_limits(self.config))
             self.listener = await self.network.serve(
                 self.config.host, self.config.port, gateway.handle, quick=gateway.quick
             )

@@ -79,7 +79,7 @@ LIMITS = AppendLimits(
 
 
 async def test_the_gateways_limits_on_an_append_are_the_nodes_settings() -> None:
-    gateway = Gateway(MemoryNode(), LIMITS)
+    gateway = Gateway(MemoryNode().services, LIMITS)
     for headers, fits, over in (
         (OCTETS, bytes(100), bytes(101)),
         (NDJSON, b'{"value":"%b"}' % (b"x" * 100), b'{"value":"%b"}' % (b"x" * 101)),
@@ -95,7 +95,7 @@ async def test_the_gateways_limits_on_an_append_are_the_nodes_settings() -> None
 
 
 async def test_bodies_in_flight_and_the_time_of_an_append_are_the_nodes_settings() -> None:
-    gateway = Gateway(MemoryNode(hold=True), LIMITS)
+    gateway = Gateway(MemoryNode(hold=True).services, LIMITS)
     waiting = [asyncio.create_task(call(gateway, "POST", "/v1/entries", OCTETS, bytes(100))) for _ in range(5)]
     await asyncio.sleep(0)
     refused = await call(gateway, "POST", "/v1/entries", OCTETS, b"x")

@@ -156,7 +156,7 @@ def test_an_answer_does_not_count_what_a_feed_that_was_replaced_has_brought(late
             term=lead.term,
             process=1,
         )
-        feed = asyncio.create_task(node.service.serve_feed(hello, Mute()))
+        feed = asyncio.create_task(node.services.feeds.serve_feed(hello, Mute()))
         await group.until(lambda: lead.feeders[replica] is not old, "it is replaced")
         if late:
             lead.acknowledged(old, Ack(lead.term, old.acked, old.acked))

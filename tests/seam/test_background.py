@@ -17,7 +17,7 @@ FOREVER = 1 << 30
 
 
 def status(group: Group, name: str) -> dict[str, Any]:
-    return group.nodes[name].service.status()
+    return group.nodes[name].services.monitoring.status()
 
 
 def events(group: Group, name: str, *kinds: str) -> list[dict[str, Any]]:
@@ -55,10 +55,10 @@ def test_a_master_whose_background_work_fails_leads_on_and_says_so(seed: int) ->
         assert any("00000001.vidx.new" in each["why"] for each in said)
         space = [each for each in said if each["work"] == "space"]
         assert len(space) == 1 and space[0]["count"] > 3, "what is only repeated is counted"
-        metrics = group.nodes[leads].service.metrics_text().decode()
+        metrics = group.nodes[leads].services.monitoring.metrics_text().decode()
         assert 'vlsnlog_background_failing{work="space"} 1.0' in metrics
         assert 'vlsnlog_background_failures_total{work="sidecar"}' in metrics
-        assert group.nodes[leads].service.readiness() == []
+        assert group.nodes[leads].services.monitoring.readiness() == []
         group.machines[leads].disk.mend()
         await group.until(lambda: not status(group, leads)["log"]["failing"], "all of it is done")
         await group.until(
@@ -134,7 +134,7 @@ def test_a_group_in_which_nobody_can_make_a_segment_refuses_and_goes_on_by_itsel
         leads = group.master
         said = status(group, leads)["log"]
         assert said["refuses"] == "no-segment" and not said["no_space"]
-        assert any(reason.startswith("no-segment") for reason in group.nodes[leads].service.readiness())
+        assert any(reason.startswith("no-segment") for reason in group.nodes[leads].services.monitoring.readiness())
         found = await group.read(leads)
         assert all(found[vlsn] == b"%d" % number + BIG for vlsn, number in held.items()), "reads go on"
         await asyncio.sleep(30.0)

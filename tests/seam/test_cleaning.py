@@ -24,7 +24,7 @@ def first(group: Group, name: str) -> int:
 
 
 def status(group: Group, name: str) -> dict[str, Any]:
-    return group.nodes[name].service.status()
+    return group.nodes[name].services.monitoring.status()
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -55,7 +55,7 @@ def test_every_node_cleans_and_all_read_on_from_where_they_begin(seed: int) -> N
         assert {hold["owner"] for hold in status(group, "n1")["holds"]} == {"feeder", "checkpoint"}
         held = {hold["name"] for hold in status(group, "n2")["holds"] if hold["owner"] == "feeder"}
         assert held == {"n1", "n3"}  # as the master has told it
-        metrics = group.nodes["n1"].service.metrics_text().decode()
+        metrics = group.nodes["n1"].services.monitoring.metrics_text().decode()
         assert 'vlsnlog_hold_vlsn{name="n2",owner="feeder"}' in metrics
         assert "vlsnlog_cleaned_segments_total" in metrics
         group.kill("n1", "n2", "n3")
@@ -156,7 +156,7 @@ def test_nearly_full_disks_refuse_appends_serve_reads_and_go_on_by_themselves(se
         assert group.master == leads  # nobody has more
         code, answer = await group.append(b"x")
         assert (code, answer["type"]) == (503, "no-space")
-        assert any(reason.startswith("no-space") for reason in group.nodes[leads].service.readiness())
+        assert any(reason.startswith("no-space") for reason in group.nodes[leads].services.monitoring.readiness())
         one = await group.client.request("GET", f"{group.url('n1')}/v1/entries/{vlsns[0]}", timeout_s=5.0)
         assert one.status == 200
         for machine in group.machines.values():
@@ -165,7 +165,7 @@ def test_nearly_full_disks_refuse_appends_serve_reads_and_go_on_by_themselves(se
         assert group.master == leads
         code, answer = await group.append(b"y")
         assert code == 200, answer
-        assert group.nodes[leads].service.readiness() == []
+        assert group.nodes[leads].services.monitoring.readiness() == []
         await group.stop()
         assert not group.fatal
 

@@ -35,7 +35,7 @@ def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first
         assert log.queue_length == 20
         assert all(feeder.acked == log.allocated for feeder in node.role.feeders.values())  # type: ignore[union-attr]
         began = group.loop.time()
-        heir = group.nodes[str((await node.service.transfer(None))["to"])]
+        heir = group.nodes[str((await node.services.administration.transfer(None))["to"])]
         await group.until(heir.is_master, "the heir leads")
         assert heir.opened().node_file.record.term == term + 1, "it was not elected at once"
         assert group.loop.time() - began < node.config.election_timeout_s

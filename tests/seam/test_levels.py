@@ -64,7 +64,7 @@ def test_nodes_with_a_level_in_common_are_one_group_whoever_leads() -> None:
             led.add(old := group.master)
             to = next((name for name in group.names if name not in led), "")
             if to:
-                await group.nodes[old].service.transfer(to)
+                await group.nodes[old].services.administration.transfer(to)
                 await group.serving(to)
         assert not group.fatal
         await group.stop()
@@ -83,7 +83,7 @@ def test_a_later_block_that_is_met_while_a_node_runs_ends_it_and_is_not_mended()
         first = await group.appended(BIG)
         while group.nodes["n3"].opened().placement.number < 4:
             await group.appended(BIG)
-        await group.nodes["n3"].service.checkpoint()
+        await group.nodes["n3"].services.administration.checkpoint()
         log = group.nodes["n3"].opened()
         mapping = log.index.at_or_before(Vlsn(first))
         assert mapping is not None

@@ -55,7 +55,7 @@ def test_a_lost_group_is_fetched_and_a_restore_hands_none_on(seed: int) -> None:
         await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have all")
         for name in (crippled, restored):
             await group.until(lambda name=name: lists(group, name) == lists(group, group.master), f"{name} knows it")  # type: ignore[misc]
-            assert group.nodes[name].service.readiness() == []
+            assert group.nodes[name].services.monitoring.readiness() == []
         group.kill(group.master)
         await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
         await told(group, 3)
@@ -78,7 +78,7 @@ def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(seed: i
         for name in crippled:
             node = group.nodes[name]
             await group.until(lambda node=node: node.reason.startswith("no-master: no-group"), f"{name} says why")  # type: ignore[misc]
-            assert any(reason.startswith("no-group") for reason in node.service.readiness())
+            assert any(reason.startswith("no-group") for reason in node.services.monitoring.readiness())
         await group.start(whole)
         await group.serving()
         group.kill(whole)

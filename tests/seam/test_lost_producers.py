@@ -162,7 +162,7 @@ def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_has_to
         await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored")
         await waits_for_the_third(group, places)
         for name in crippled:
-            await group.nodes[name].service.checkpoint()
+            await group.nodes[name].services.administration.checkpoint()
         group.kill(*crippled)
         await group.start(*crippled)
         await group.serving()

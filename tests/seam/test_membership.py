@@ -269,7 +269,7 @@ def test_a_removed_node_that_starts_says_so_though_another_member_is_silent() ->
         await group.until(lambda: group.nodes[gone].reason.startswith("not-listed"), "it says why", limit_s=1.0)
         said = group.nodes[gone].events.counts["state"]
         await asyncio.sleep(20.0)
-        status = group.nodes[gone].service.status()
+        status = group.nodes[gone].services.monitoring.status()
         assert status["state"] == "UNKNOWN" and status["reason"].startswith("not-listed")
         assert group.nodes[gone].events.counts["state"] <= said + 1  # not at every try
         await group.stop()

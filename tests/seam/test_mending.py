@@ -73,7 +73,7 @@ async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 
 
     await group.until(whole, f"{name} has mended", limit_s=40)
     assert await group.read(name) == told
-    await group.nodes[name].service.checkpoint()
+    await group.nodes[name].services.administration.checkpoint()
     group.kill(name)
     machine = group.machines[name]
     report = verify(machine.disk, machine.stores, f"/{name}")
@@ -101,7 +101,7 @@ def test_a_flipped_bit_or_a_bad_sector_that_a_reader_meets_is_mended_from_a_peer
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
         assert response.status == 500 and b'"damaged"' in response.body, response
         assert not group.nodes["n3"].mending.may_stand  # type: ignore[union-attr]
-        (damage,) = group.nodes["n3"].service.status()["damage"]
+        (damage,) = group.nodes["n3"].services.monitoring.status()["damage"]
         assert path.endswith(damage["file"])
         assert group.state("n3") == "REPLICA"
         status, answer = await group.append(b"meanwhile")
@@ -164,7 +164,7 @@ def test_a_bad_sector_that_stays_bad_when_it_was_written_again_stays_damaged_and
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
         assert response.status == 500
         await asyncio.sleep(11.0)
-        (damage,) = group.nodes["n3"].service.status()["damage"]
+        (damage,) = group.nodes["n3"].services.monitoring.status()["damage"]
         assert "does not read back" in damage["why"], damage
         assert sum(call.name == "rename" and call.path.endswith(".mend") for call in disk.calls) <= 3
         disk.mend()
@@ -271,7 +271,7 @@ def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_ro
         group = await filled(58, told)
         log, disk = group.nodes["n3"].opened(), group.machines["n3"].disk
         disk.capacity_bytes = 1  # nothing is free
-        await group.nodes["n3"].service.rotate()  # into the standby; there is no room for another one
+        await group.nodes["n3"].services.administration.rotate()  # into the standby; there is no room for another one
         await append(group, 2, told)
         await group.until(lambda: log.range.last_sync >= max(told), "n3 has them")
         number = log.active_files()[0]
@@ -280,7 +280,7 @@ def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_ro
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/{max(told) - 1}", timeout_s=5.0)
         assert response.status == 500
         await asyncio.sleep(12.0)
-        (damage,) = group.nodes["n3"].service.status()["damage"]
+        (damage,) = group.nodes["n3"].services.monitoring.status()["damage"]
         assert log.active_files() == [number] and "still written to" in damage["why"]
         disk.capacity_bytes = None
         await mended(group, "n3", told)
@@ -333,7 +333,7 @@ def test_rot_at_the_end_of_a_log_whose_index_is_lost_is_not_another_end() -> Non
     async def main() -> None:
         told: dict[int, bytes] = {}
         group = await filled(58, told, checkpoint_period_s=1_000.0, checkpoint_bytes=100 << 20)
-        await group.nodes["n3"].service.checkpoint()
+        await group.nodes["n3"].services.administration.checkpoint()
         flip(group, "n3", max(told), FRAME_BYTES + 100)
         group.kill("n3")
         group.machines["n3"].stores.contents.pop("/n3/index")
@@ -359,9 +359,9 @@ def test_what_no_peer_can_give_stays_is_said_and_is_mended_when_one_is_back() ->
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
         assert response.status == 500
         await asyncio.sleep(15.0)
-        damage = group.nodes["n3"].service.status()["damage"]
+        damage = group.nodes["n3"].services.monitoring.status()["damage"]
         assert len(damage) == 1 and damage[0]["why"]
-        assert any(each.startswith("damaged:") for each in group.nodes["n3"].service.readiness())
+        assert any(each.startswith("damaged:") for each in group.nodes["n3"].services.monitoring.readiness())
         group.net.heal()
         await mended(group, "n3", told)
         await group.stop()
@@ -399,7 +399,7 @@ def test_a_segment_that_was_cut_short_on_a_stopped_node_is_made_whole(vlsn: int,
         settings = {"scrub_bytes_per_s": 1 << 20, "scrub_period_s": 1.0}
         group = await filled(64, told, checkpoint_period_s=600.0, checkpoint_bytes=1 << 30, **settings)
         if checkpoint:
-            await group.nodes["n3"].service.checkpoint()
+            await group.nodes["n3"].services.administration.checkpoint()
         await asyncio.sleep(3.0)  # the idle end is stated
         path, offset = place(group, "n3", vlsn or max(told))
         group.kill("n3")

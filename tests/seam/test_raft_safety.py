@@ -209,7 +209,9 @@ def test_state_machine_safety(seed: int) -> None:
                     node = group.nodes.get(name)
                     if node is None or node.reads is None:
                         continue
-                    page = await node.service.read(None, limit=1000, bytes_max=1 << 20, wait_s=0.0, all_kinds=True)
+                    page = await node.services.reads.read(
+                        None, limit=1000, bytes_max=1 << 20, wait_s=0.0, all_kinds=True
+                    )
                     for entry in page.entries:
                         assert shown.setdefault(entry.vlsn, bytes(entry.value)) == bytes(entry.value), entry.vlsn
                 await asyncio.sleep(0.05)
@@ -287,7 +289,7 @@ def test_handing_over(seed: int) -> None:
         for to in ("n2", "n3", "n1"):
             before = await group.appended(b"before " + to.encode())
             began = group.loop.time()
-            answer = await group.nodes[group.master].service.transfer(to)
+            answer = await group.nodes[group.master].services.administration.transfer(to)
             await group.serving(to)
             after = await group.appended(b"after " + to.encode())
             assert group.loop.time() - began < 0.5

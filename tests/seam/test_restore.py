@@ -67,7 +67,7 @@ def test_a_trimmed_replica_is_restored_and_follows() -> None:
         await group.start("n3")
         await group.until(lambda: group.state("n3") == "RESTORING", "n3 restores")
         await caught_up(group, "n3", told)
-        restored = group.nodes["n3"].service.status()["restore"]
+        restored = group.nodes["n3"].services.monitoring.status()["restore"]
         assert restored["running"] is None
         assert len(restored["history"]) == 1 and restored["history"][0]["bytes"] > 2 * SEGMENT
         await append(group, 5, told)
@@ -187,7 +187,7 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
         async def look() -> None:
             """Which stored terms a status shows in each state, also where no log is open between two."""
             while True:
-                said = group.nodes["n3"].service.status()
+                said = group.nodes["n3"].services.monitoring.status()
                 terms[said["state"]].add(said["term"])
                 await asyncio.sleep(0.001)
 
@@ -196,9 +196,9 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
         provider = await until_under_way(group)
         looking.cancel()
         assert provider == "n2"  # the master has a feeder to serve
-        ready = group.nodes["n3"].service.readiness()
+        ready = group.nodes["n3"].services.monitoring.readiness()
         assert any("RESTORING" in each or "not open" in each for each in ready), ready
-        running = group.nodes["n3"].service.status()["restore"]["running"]
+        running = group.nodes["n3"].services.monitoring.status()["restore"]["running"]
         assert running["from"] == "n2" and 0 < running["bytes_done"] < running["bytes_total"]
         assert terms["RESTORING"] and terms["RESTORING"] == {group.nodes["n1"].opened().node_file.record.term}
         group.kill("n2", power=True)

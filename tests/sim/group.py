@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from repl.config import NodeConfig
 from repl.node.node import Node
-from repl.node.service import NodeService
+from repl.node.services.peers import NodePeers
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
 from tests.sim.books import Books
@@ -22,15 +23,15 @@ TOLD = ("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.pr
 """Events that would fill a transcript and say little."""
 
 
-class SimService(NodeService):
+class SimPeers(NodePeers):
     """What is asked of a node that is looked at."""
 
     def __init__(self, node: SimNode) -> None:
         super().__init__(node)
         self._watched = node
 
-    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        reply = await super().peer_vote(body)
+    async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        reply = await super().vote(body)
         if reply["granted"] and not reply["pre"]:
             end = int(body["last_term"]), int(body["last_vlsn"])
             self._watched.group_of.watch.terms.voted(self._watched, int(body["term"]), str(body["sender"]), end)
@@ -44,7 +45,7 @@ class SimNode(Node):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.service = SimService(self)
+        self.services = replace(self.services, peers=SimPeers(self))
 
     def event(self, name: str, **fields: object) -> None:
         self.group_of.happened(self, name, fields)

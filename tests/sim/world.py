@@ -265,7 +265,7 @@ class Simulation:
             aside = _set_aside(machine, name)
             watch.hold(name in watch.rotten or not aside, f"{name}: set aside, on a sound disk: {aside}")
             if name in watch.rotten:  # what rots of ``state`` under a node that is up goes with its next checkpoint
-                await group.nodes[name].service.checkpoint()
+                await group.nodes[name].services.administration.checkpoint()
             found = verify(machine.disk, machine.stores, f"/{name}", live=True)
             watch.hold(found.ok, f"{name}: {found.findings}")
         values = set(watch.values.values())

@@ -73,7 +73,7 @@ async def served(handler: Handler, *, port: int = 0) -> AsyncIterator[Listener]:
 @asynccontextmanager
 async def serving(node: GroupNode, *, port: int = 0) -> AsyncIterator[str]:
     """The node's URL; it is its own master unless it says otherwise."""
-    async with served(Gateway(node).handle, port=port) as listener:
+    async with served(Gateway(node.services).handle, port=port) as listener:
         if node.leads:
             node.master = listener.url
         yield listener.url

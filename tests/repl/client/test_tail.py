@@ -178,7 +178,7 @@ async def test_tail_goes_on_through_the_loss_of_its_node_without_doubles_or_hole
         await filled(url_two, 3)
         one.entries, one.blocks, one.durable = list(two.entries), list(two.blocks), two.durable
         seen: list[int] = []
-        async with served(Gateway(one).handle) as listener, connect(f"{listener.url},{url_two}") as log:
+        async with served(Gateway(one.services).handle) as listener, connect(f"{listener.url},{url_two}") as log:
 
             async def follow() -> None:
                 async for page in log.tail_pages():

@@ -75,7 +75,7 @@ async def call(
     headers: dict[str, str] | None = None,
     body: AnyBody = b"",
 ) -> Response:
-    gateway = node if isinstance(node, Gateway) else Gateway(node)
+    gateway = node if isinstance(node, Gateway) else Gateway(node.services)
     response = await gateway.handle(request(method, target, headers, body))
     assert isinstance(response, Response)
     return response

@@ -1,4 +1,4 @@
-"""A node in memory: a list of entries and the promises of ``NodeApi``, for tests of what lies before it.
+"""A node in memory: a list of entries and the promises of ``repl.http.services``, for tests of what lies before it.
 
 It gives VLSNs in order from a TERM entry at 1, makes appends durable one loop turn later (or when a test says
 so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``refuse``.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello, ProducerAt
+from repl.http.services import Services
 from vlsn.errors import (
     BadBody,
     ChannelClosed,
@@ -91,6 +92,19 @@ class MemoryNode:
 
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
+
+    @property
+    def services(self) -> Services:
+        return Services(
+            appends=self,
+            reads=self,
+            files=self,
+            feeds=self,
+            peers=self,
+            repairs=self,
+            administration=self,
+            monitoring=self,
+        )
 
     # what a node is asked
 
@@ -244,7 +258,7 @@ class MemoryNode:
             raise self.unconfirmed
         return self.durable
 
-    async def peer_read_index(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"asked": body["to"], "vlsn": self.durable}
 
     async def check_feed(self, hello: FeedHello) -> None:
@@ -265,7 +279,7 @@ class MemoryNode:
         except ChannelClosed:
             self.calls.append("feed ended")
 
-    async def segments(self) -> list[dict[str, Any]]:
+    def segments(self) -> list[dict[str, Any]]:
         return [{"number": number, "end": len(data)} for number, data in self.files.items()]
 
     def segment_end(self, number: int) -> int:
@@ -292,7 +306,7 @@ class MemoryNode:
         self.calls.append("dry run" if dry_run else "clean")
         return {"segments": []}
 
-    async def peer_hello(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
         if "group" not in body:
             raise BadBody("no group")
         return {"heard": body["group"]}
@@ -301,22 +315,22 @@ class MemoryNode:
         self.calls.append("restore")
         return {"state": "RESTORING"}
 
-    async def restore_ask(self, body: dict[str, Any]) -> bytes:
+    async def offer(self, body: dict[str, Any]) -> bytes:
         if "group" not in body:
             raise BadBody("no group")
         return b'{"asked":"%s"}' % body["group"].encode()
 
-    async def peer_block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
+    async def block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
         if asked["group"] != self.group:
             raise WrongGroup("another group")
         return b"block %d of term %d" % (first, term)
 
-    async def peer_copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+    async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
         if asked["group"] != self.group:
             raise WrongGroup("another group")
         return {"last": vlsn}
 
-    async def restore_range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
+    async def range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
         if session != "good":
             raise NotFound("the restore is over")
         return bytes(range(256))[start:end], 3
@@ -332,10 +346,10 @@ class MemoryNode:
         self.calls.append(f"group {body}")
         return {"vlsn": 9}
 
-    async def peer_stand(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"stands": body["to"]}
 
-    async def peer_vote(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"asked": body["term"]}
 
     def metrics_text(self) -> bytes:

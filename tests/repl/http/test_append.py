@@ -125,7 +125,7 @@ async def test_append_says_what_a_producer_is_refused_for(error: VlsnLogError, s
 
 
 def test_a_head_that_never_comes_again_is_not_remembered() -> None:
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     assert gateway.quick(request("POST", "/v1/entries", OCTETS)) is not None
     assert gateway.quick(request("POST", f"/v1/entries?{NAMED}", OCTETS)) is None
 
@@ -231,7 +231,7 @@ async def test_append_announced_over_the_limit_is_refused_unread(headers: dict[s
 
 async def test_append_chunked_body_is_cut_at_the_limit_and_its_budget_given_back() -> None:
     node = MemoryNode()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     for _ in range(3):
         body = ChunkedBody(bytes(64 * 1024) for _ in range(1000))
         refused(await call(gateway, "POST", "/v1/entries", OCTETS, body), 413, "too-large")
@@ -252,7 +252,7 @@ def test_append_a_body_that_stalls_is_refused_in_time_and_its_budget_given_back(
     announced = [*[BODY_BYTES_MAX] * (BODIES_IN_FLIGHT_BYTES_MAX // BODY_BYTES_MAX - 1), BODY_BYTES_MAX - 1]
 
     async def stall() -> None:
-        gateway, loop = Gateway(MemoryNode()), asyncio.get_running_loop()
+        gateway, loop = Gateway(MemoryNode().services), asyncio.get_running_loop()
         began = loop.time()
         bodies = [StalledBody(length) for length in (*announced, None)]
         calls = [asyncio.create_task(call(gateway, "POST", "/v1/entries", NDJSON, body)) for body in bodies]
@@ -269,7 +269,7 @@ def test_append_a_body_that_stalls_is_refused_in_time_and_its_budget_given_back(
 
 async def test_append_bodies_in_flight_over_the_budget_are_refused_unread_until_some_are_answered() -> None:
     node = MemoryNode(hold=True)
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     body = b'{"value":"' + b"x" * ENTRY_BYTES_MAX + b'"}\n'
     count = BODIES_IN_FLIGHT_BYTES_MAX // len(body)
     calls = [asyncio.create_task(call(gateway, "POST", "/v1/entries", NDJSON, body)) for _ in range(count)]
@@ -337,7 +337,7 @@ async def test_append_without_a_known_master_is_refused() -> None:
 )
 async def test_append_refused_by_the_node_answers_its_type(error: VlsnLogError, status: int) -> None:
     node = MemoryNode(refuse=error)
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     refused(await call(gateway, "POST", "/v1/entries", OCTETS, bytes(1000)), status, error.slug)
     node.refuse = None
     assert (await call(gateway, "POST", "/v1/entries", OCTETS, b"v")).status == 200
@@ -351,7 +351,7 @@ async def test_append_not_acknowledged_in_time_is_an_unknown_outcome() -> None:
 
 async def test_append_of_a_client_that_leaves_stays_submitted_and_gives_its_budget_back() -> None:
     node = MemoryNode(hold=True)
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     for _ in range(BODIES_IN_FLIGHT_BYTES_MAX // ENTRY_BYTES_MAX + 1):
         task = asyncio.create_task(call(gateway, "POST", "/v1/entries", OCTETS, bytes(ENTRY_BYTES_MAX)))
         await asyncio.sleep(0)
@@ -384,7 +384,7 @@ async def test_append_of_a_long_ndjson_body_leaves_turns_to_others() -> None:
 
 async def test_append_of_a_long_ndjson_body_that_fails_or_is_given_up_gives_its_budget_back() -> None:
     node = MemoryNode()
-    gateway = Gateway(node, AppendLimits(bodies_in_flight_bytes_max=2 * len(LONG)))
+    gateway = Gateway(node.services, AppendLimits(bodies_in_flight_bytes_max=2 * len(LONG)))
     for _ in range(3):
         document = refused(await call(gateway, "POST", "/v1/entries", NDJSON, LONG + b"{"), 400, "bad-body")
         assert document["detail"].startswith("line 40001:")
@@ -399,7 +399,7 @@ async def test_append_of_a_long_ndjson_body_that_fails_or_is_given_up_gives_its_
 
 
 async def test_quick_serves_no_long_ndjson_body() -> None:
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     for length, good in ((ndjson.SLICE_BYTES, True), (ndjson.SLICE_BYTES + 1, False)):
         head = request("POST", "/v1/entries", {**NDJSON, "Content-Length": str(length)})
         assert (gateway.quick(head) is not None) == good
@@ -424,7 +424,7 @@ async def test_append_fault_of_the_node_is_internal() -> None:
 
 
 async def test_quick_serves_only_heads_that_append_would_take() -> None:
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     assert gateway.quick(request("POST", "/v1/entries?acks=all", OCTETS)) is not None
     assert gateway.quick(request("POST", "/v1/entries?acks=most", OCTETS)) is None
     assert gateway.quick(request("POST", "/v1/entries", {})) is None
@@ -434,7 +434,7 @@ async def test_quick_serves_only_heads_that_append_would_take() -> None:
 
 async def test_quick_gives_the_answers_that_append_gives() -> None:
     node = MemoryNode()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     start = gateway.quick(request("POST", "/v1/entries?acks=all&key=k", OCTETS))
     assert start is not None
     answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -456,7 +456,7 @@ async def test_quick_gives_the_answers_that_append_gives() -> None:
 
 async def test_quick_left_before_its_answer_ends_the_wait() -> None:
     node = MemoryNode(hold=True)
-    start = Gateway(node).quick(request("POST", "/v1/entries", OCTETS))
+    start = Gateway(node.services).quick(request("POST", "/v1/entries", OCTETS))
     assert start is not None
     leave = start(b"v", lambda response: pytest.fail("answered a client that had left"))
     leave()

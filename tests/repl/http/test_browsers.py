@@ -85,7 +85,7 @@ async def test_who_calls_this_node_by_one_of_its_names_is_served(sent: dict[str,
     node = MemoryNode()
     assert (await call(node, "GET", "/v1/status", sent)).status == 200
     assert (await call(node, "POST", "/v1/entries", {**OCTETS, **sent}, b"v")).status == 200
-    assert isinstance(await Gateway(node).handle(request("GET", "/v1/produce", {**SOCKETS, **sent})), Upgrade)
+    assert isinstance(await Gateway(node.services).handle(request("GET", "/v1/produce", {**SOCKETS, **sent})), Upgrade)
 
 
 async def test_a_link_to_the_page_may_be_followed_and_to_nothing_else() -> None:
@@ -116,7 +116,7 @@ async def test_json_may_name_its_charset_and_nothing_has_no_type() -> None:
 
 
 async def test_the_short_way_is_for_no_foreign_head() -> None:
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     own: dict[str, Any] = {"Host": OWN, **OCTETS, "Content-Length": "1"}
     assert gateway.quick(request("POST", "/v1/entries", own)) is not None
     for foreign in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
@@ -126,7 +126,7 @@ async def test_the_short_way_is_for_no_foreign_head() -> None:
 async def test_over_sockets_the_second_foreign_append_is_refused_as_the_first() -> None:
     """Heads that came before are served without the gateway: not this one."""
     node = MemoryNode()
-    gateway, network = Gateway(node), AiohttpNetwork()
+    gateway, network = Gateway(node.services), AiohttpNetwork()
     listener = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
     try:
         for _ in range(3):

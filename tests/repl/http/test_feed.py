@@ -76,7 +76,7 @@ def test_levels_the_wrong_way_round_are_refused() -> None:
 
 async def test_feed_is_handed_to_the_node_with_its_hello() -> None:
     node = MemoryNode()
-    upgrade = await Gateway(node).handle(request("GET", "/v1/feed", HEADERS))
+    upgrade = await Gateway(node.services).handle(request("GET", "/v1/feed", HEADERS))
     assert isinstance(upgrade, Upgrade)
     ours, theirs = pair()
     serving = asyncio.ensure_future(upgrade.run(theirs))
@@ -140,7 +140,7 @@ async def test_feed_refused_by_the_node_answers_its_type(error: VlsnLogError, st
 
 
 async def test_feed_places_are_limited_and_given_back() -> None:
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     ends, runs = [], []
     for _ in range(limits.FEEDS_MAX):
         upgrade = await gateway.handle(request("GET", "/v1/feed", HEADERS))

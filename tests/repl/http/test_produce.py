@@ -27,7 +27,7 @@ UPGRADE = {"Upgrade": "websocket"}
 @asynccontextmanager
 async def producing(node: MemoryNode | Gateway) -> AsyncIterator[MemoryChannel]:
     """The producer's end of a connection; on leaving, the server's side has ended too."""
-    gateway = node if isinstance(node, Gateway) else Gateway(node)
+    gateway = node if isinstance(node, Gateway) else Gateway(node.services)
     upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
     assert isinstance(upgrade, Upgrade)
     ours, theirs = pair()
@@ -147,7 +147,7 @@ async def test_produce_bad_batch_is_refused_and_the_next_ones_too() -> None:
 )
 async def test_produce_garbage_ends_the_connection_and_harms_nothing(garbage: bytes) -> None:
     node = MemoryNode()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     async with producing(gateway) as channel:
         await channel.send(message(1, b"v"))
         await answers(channel, 1)
@@ -198,7 +198,7 @@ async def test_produce_stops_reading_when_too_many_bytes_have_no_answer(monkeypa
 
 async def test_produce_waits_in_line_for_a_full_queue_and_is_not_refused() -> None:
     node = MemoryNode()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     async with producing(gateway) as one, producing(gateway) as other:
         node.refuse = QueueFull("262144 entries already wait to be logged")
         for id in (1, 2):
@@ -215,7 +215,7 @@ async def test_produce_waits_in_line_for_a_full_queue_and_is_not_refused() -> No
 
 async def test_producers_wait_in_line_for_the_budget_of_bodies_and_each_has_its_turn() -> None:
     node = MemoryNode(hold=True)
-    gateway = Gateway(node, limits.AppendLimits(body_bytes_max=100_000, bodies_in_flight_bytes_max=200_000))
+    gateway = Gateway(node.services, limits.AppendLimits(body_bytes_max=100_000, bodies_in_flight_bytes_max=200_000))
     async with producing(gateway) as greedy, producing(gateway) as one, producing(gateway) as other:
         for id in range(1, 6):
             await greedy.send(message(id, bytes(60_000)))
@@ -263,7 +263,7 @@ async def test_produce_what_waits_in_line_is_refused_for_good_or_for_what_went_b
 
 async def test_produce_that_leaves_the_line_keeps_nobody_behind_it_waiting() -> None:
     node = MemoryNode(refuse=QueueFull("full"))
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     async with producing(gateway) as other:
         upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
         assert isinstance(upgrade, Upgrade)
@@ -281,7 +281,7 @@ async def test_produce_that_leaves_the_line_keeps_nobody_behind_it_waiting() -> 
 
 async def test_produce_that_leaves_gives_all_its_places_back() -> None:
     node = MemoryNode(hold=True)
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     for _ in range(40):  # more bytes than there may be in flight
         async with producing(gateway) as channel:
             for id in range(20):
@@ -305,7 +305,7 @@ async def test_produce_producer_that_stops_receiving_ends_with_its_connection() 
 
 async def test_produce_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("repl.http.produce.PRODUCERS_MAX", 16)
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     gateway_limits = 16
     channels = []
     runs = []

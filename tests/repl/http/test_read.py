@@ -142,7 +142,7 @@ async def test_read_blocks_gives_them_whole() -> None:
 
 async def test_read_large_page_is_whole_and_counted_until_it_is_taken() -> None:
     values = [bytes([65 + n]) * (MIB - 100) for n in range(4)]
-    gateway = Gateway(node_with(*values))
+    gateway = Gateway(node_with(*values).services)
     held: list[Response] = []
     while True:
         response = await call(gateway, "GET", "/v1/entries")
@@ -165,7 +165,7 @@ async def test_read_large_page_is_whole_and_counted_until_it_is_taken() -> None:
 
 async def test_read_waits_have_a_limit_and_take_no_place_of_those_that_do_not() -> None:
     node = node_with(b"a")
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     waiting = [asyncio.create_task(call(gateway, "GET", "/v1/entries?from=3&wait=60")) for _ in range(READS_MAX)]
     await node.until_waits(READS_MAX)
     refused(await call(gateway, "GET", "/v1/entries"), 429, "queue-full")

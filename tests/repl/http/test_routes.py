@@ -155,14 +155,14 @@ async def test_segments_absent_and_trimmed_ones() -> None:
 
 
 async def test_segments_head_reads_nothing_and_takes_no_place() -> None:
-    gateway = Gateway(MemoryNode(files={1: SEGMENT}))
+    gateway = Gateway(MemoryNode(files={1: SEGMENT}).services)
     for _ in range(SEGMENT_STREAMS_MAX + 1):
         response = await call(gateway, "HEAD", "/v1/segments/1")
         assert (response.status, response.headers["Content-Length"], response.stream) == (200, "10240", None)
 
 
 async def test_segments_streams_are_few_and_given_back() -> None:
-    gateway = Gateway(MemoryNode(files={1: SEGMENT}))
+    gateway = Gateway(MemoryNode(files={1: SEGMENT}).services)
     open_ones = [await call(gateway, "GET", "/v1/segments/1") for _ in range(SEGMENT_STREAMS_MAX)]
     refused(await call(gateway, "GET", "/v1/segments/1"), 429, "queue-full")
     for response in open_ones:

@@ -125,7 +125,7 @@ async def test_tail_that_fails_later_says_why_and_ends() -> None:
 
 
 async def test_tail_places_are_few_and_given_back() -> None:
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     streams = [stream_of(await call(gateway, "GET", "/v1/tail")) for _ in range(limits.TAILS_MAX)]
     refused(await call(gateway, "GET", "/v1/tail"), 429, "queue-full")
     await streams[0].aclose()
@@ -139,7 +139,7 @@ async def test_tail_places_are_few_and_given_back() -> None:
 async def test_tail_events_that_nobody_takes_are_counted_and_end_the_next_tail() -> None:
     node = MemoryNode()
     node.append(bytes(MIB), b"after")  # six bytes of JSON for each of the first entry's
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     held: list[Stream] = []
     while True:
         stream = stream_of(await call(gateway, "GET", "/v1/tail?from=2"))
@@ -164,7 +164,7 @@ async def test_tail_events_that_nobody_takes_are_counted_and_end_the_next_tail()
 async def test_one_large_entry_is_counted_until_it_is_taken() -> None:
     node = MemoryNode()
     node.append(b"x" * MIB)
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     held: list[Response] = []
     while (response := await call(gateway, "GET", "/v1/entries/2")).status == 200:
         held.append(response)
@@ -188,7 +188,7 @@ class CountingNode(MemoryNode):
 
 async def test_tails_that_stand_at_one_place_share_one_read_and_one_answer() -> None:
     node = CountingNode()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     streams = [stream_of(await call(gateway, "GET", "/v1/tail?from=2")) for _ in range(50)]
     for stream in streams:
         assert (await anext(stream)).startswith(b":")
@@ -205,7 +205,7 @@ async def test_tails_that_stand_at_one_place_share_one_read_and_one_answer() -> 
 
 async def test_a_tail_that_leaves_does_not_take_the_page_away_from_the_others() -> None:
     node = MemoryNode()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     streams = [stream_of(await call(gateway, "GET", "/v1/tail?from=2")) for _ in range(3)]
     for stream in streams:
         await anext(stream)

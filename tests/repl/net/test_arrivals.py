@@ -129,7 +129,7 @@ async def test_small_messages_take_no_place_and_fragments_take_the_largest() -> 
 @pytest.fixture
 async def listener() -> AsyncIterator[HttpListener]:
     network = AiohttpNetwork()
-    listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode()).handle)
+    listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
     listening._arrivals = Arrivals(8 * MIB)
     yield listening
     await listening.close()

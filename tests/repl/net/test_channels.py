@@ -37,7 +37,7 @@ async def network() -> AsyncIterator[AiohttpNetwork]:
 
 @pytest.fixture
 async def listener(network: AiohttpNetwork, node: MemoryNode) -> AsyncIterator[HttpListener]:
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
     yield listening
     await listening.close()
@@ -103,7 +103,7 @@ async def test_connect_refused_raises_the_class_of_the_problem(
 
 
 async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork) -> None:
-    listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode()).handle)
+    listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
     await listening.close()
     with pytest.raises(Unreachable):
         await network.connect(listening.url + "/v1/feed", headers={}, message_bytes_max=MIB, timeout_s=5)
@@ -198,7 +198,7 @@ async def test_produce_over_a_socket_with_the_largest_batch(
 
 async def test_produce_on_another_node_follows_to_the_master(network: AiohttpNetwork, listener: HttpListener) -> None:
     elsewhere = MemoryNode(leads=False, master=listener.url)
-    replica = await network.serve("127.0.0.1", 0, Gateway(elsewhere).handle)
+    replica = await network.serve("127.0.0.1", 0, Gateway(elsewhere.services).handle)
     channel = await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=5)
     await channel.send(produce_messages.request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"v"]))
     assert produce_messages.decode_answers(await channel.receive())[0].done

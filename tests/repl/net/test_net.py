@@ -74,7 +74,7 @@ def node() -> MemoryNode:
 @pytest.fixture(params=["short way", "long way"])
 async def listener(request: pytest.FixtureRequest, node: MemoryNode) -> AsyncIterator[HttpListener]:
     """A node's listener, with and without the short way for repeated heads."""
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     network = AiohttpNetwork()
     quick = gateway.quick if request.param == "short way" else None
     listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=quick)
@@ -379,13 +379,13 @@ async def test_net_a_request_that_ends_as_the_close_gives_it_up_is_no_fault(
 async def test_net_port_taken_is_an_os_error(listener: HttpListener) -> None:
     port = int(listener.url.rpartition(":")[2])
     with pytest.raises(OSError, match="in use"):
-        await AiohttpNetwork().serve("127.0.0.1", port, Gateway(MemoryNode()).handle)
+        await AiohttpNetwork().serve("127.0.0.1", port, Gateway(MemoryNode().services).handle)
 
 
 async def test_net_close_answers_what_is_under_way_and_ends_streams() -> None:
     for quick in (False, True):
         node = MemoryNode()
-        gateway = Gateway(node)
+        gateway = Gateway(node.services)
         listening = await AiohttpNetwork().serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick if quick else None)
         async with await Wire.open(listening.url) as wire, await Wire.open(listening.url) as tail:
             await wire.send(post(b"a"))
@@ -421,7 +421,7 @@ async def test_net_reset_in_the_middle_of_a_request_harms_nothing(listener: Http
 
 async def test_net_short_way_is_taken_for_heads_seen_before(node: MemoryNode) -> None:
     """The two ways give equal answers; this shows that there are two."""
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     handled = []
 
     async def handle(request: object) -> Response:

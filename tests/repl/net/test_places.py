@@ -43,7 +43,7 @@ def node() -> MemoryNode:
 @pytest.fixture
 async def listener(node: MemoryNode) -> AsyncIterator[HttpListener]:
     network = AiohttpNetwork()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
     listening._server.places.close()
     listening._server.places = Counted(head_s=30.0, connections_max=PLACES, kept=KEPT)
@@ -156,7 +156,7 @@ async def test_a_producer_with_nothing_under_way_gives_way_and_one_that_waits_fo
 
 async def test_half_a_head_is_not_waited_for_however_it_drips() -> None:
     network = AiohttpNetwork(head_s=0.4, idle_s=30.0)
-    gateway = Gateway(MemoryNode())
+    gateway = Gateway(MemoryNode().services)
     listener = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
     loop = asyncio.get_running_loop()
     silent, idle, quick = [await Wire.open(listener.url) for _ in range(3)]
@@ -182,7 +182,7 @@ async def test_half_a_head_is_not_waited_for_however_it_drips() -> None:
 
 async def test_a_slow_body_is_no_half_head() -> None:
     network = AiohttpNetwork(head_s=0.2, idle_s=30.0)
-    listener = await network.serve("127.0.0.1", 0, Gateway(MemoryNode()).handle)
+    listener = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
     async with await Wire.open(listener.url) as wire:
         whole = post(b"x" * 100)
         await wire.send(whole[:-50])

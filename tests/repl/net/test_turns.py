@@ -90,7 +90,7 @@ class Turned:
 @asynccontextmanager
 async def listening(node: MemoryNode | None = None) -> AsyncIterator[HttpListener]:
     network = AiohttpNetwork()
-    listener = await network.serve("127.0.0.1", 0, Gateway(node or MemoryNode()).handle)
+    listener = await network.serve("127.0.0.1", 0, Gateway((node or MemoryNode()).services).handle)
     try:
         yield listener
     finally:

@@ -36,7 +36,7 @@ WEIGHTS = [30, 5, 5, 5, 5, 1, 5, 5, 2, 5, 2, 2, 2, 2, 2]
 async def answers(pieces: list[bytes], count: int, *, short: bool, pause_s: float) -> tuple[list[object], list[object]]:
     """(status and body of each answer, entries) of one connection that sends ``pieces``."""
     node = MemoryNode()
-    gateway = Gateway(node)
+    gateway = Gateway(node.services)
     listener = await AiohttpNetwork().serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick if short else None)
     async with await Wire.open(listener.url) as wire:
 

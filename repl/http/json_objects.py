@@ -1,0 +1,31 @@
+"""JSON objects, as the calls of operators and other members carry them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from repl.http import query
+from repl.http.limits import PEER_BODY_BYTES_MAX
+from repl.http.types import Request, Response
+from vlsn.errors import BadBody
+from vlsn.format.records import JSON_FAULTS
+
+HEADERS = {"Content-Type": "application/json"}
+_NONE: frozenset[str] = frozenset()
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+async def asked_object(request: Request) -> dict[str, Any]:
+    """The object in the body of a call that takes no parameters.  Raises ``BadArgument``, ``BadBody``, ``TooLarge``."""
+    query.only(request.query, _NONE)
+    body = await request.body(PEER_BODY_BYTES_MAX)
+    try:
+        return _decoder.decode(body)
+    except JSON_FAULTS as error:
+        raise BadBody(f"the question is no JSON object: {error}") from None
+
+
+def answered(answer: dict[str, Any]) -> Response:
+    return Response(200, HEADERS, msgspec.json.encode(answer))

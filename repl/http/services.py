@@ -1,0 +1,235 @@
+"""What the gateway asks of its node: one protocol for each kind of call, and ``Services``, all of them.
+
+The routes check what came from outside and turn it into these calls.  The node answers in the types of ``repl.api``,
+or raises one of ``vlsn.errors``, whose slug becomes the answer's type.  Every call is made on the event loop's thread,
+and none blocks it.  A node listens before its log is open: until then, what needs the log raises ``NotMaster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello, Pending, ProducerAt
+from vlsn.format.block import Entry
+from vlsn.format.seal import Submission
+from vlsn.levels import Levels
+from vlsn.seams import Channel
+
+
+class Mastership(Protocol):
+    """Where the calls go that only the master answers."""
+
+    def is_master(self) -> bool: ...
+
+    def master_url(self) -> str | None:
+        """``None`` while no master is known."""
+        ...
+
+
+class Appends(Mastership, Protocol):
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Pending:
+        """Queues one atomic append; of a producer's, one that is in the queue or the log already is not queued again,
+        and answered when its original meets ``acks``.  ``born``: a VLSN that was durable before the producer's first.
+
+        ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
+        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``; of a producer
+        ``OutOfSequence``, ``UnknownProducer``, ``DuplicateForgotten``.
+        """
+        ...
+
+
+class Reads(Protocol):
+    """Durable entries, and what a reader asks beside them."""
+
+    async def read(
+        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+    ) -> EntryPage:
+        """Visible entries from ``from_vlsn`` (``None``: the first there is) on.
+
+        At most ``limit`` entries and about ``bytes_max`` bytes, never less than one entry when one is
+        there; waits up to ``wait_s`` for the first.  Entries above the durable end are never in it.
+        ``next_vlsn`` moves past what was skipped (TERM, GROUP …).  Raises ``Trimmed``, ``Damaged``,
+        ``Halted``.
+        """
+        ...
+
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        """Whole durable blocks from the one that holds ``from_vlsn`` on; raises as ``read`` does."""
+        ...
+
+    async def read_one(self, vlsn: int) -> Entry:
+        """Raises ``NotYet``, ``NotData``, ``Trimmed``, ``Damaged``."""
+        ...
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        """Raises ``NotInLog`` when the log cannot hold, at ``vlsn``, the entry of ``term`` that a reader has seen."""
+        ...
+
+    async def confirm(self, timeout_s: float) -> int:
+        """A VLSN at or past everything that was acknowledged as durable before the call; reads here show it on
+        return.  Raises ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not
+        that far."""
+        ...
+
+    async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
+        """How far that producer has come in what is durable; as ``confirm`` is, and raises as it does."""
+        ...
+
+
+class Files(Protocol):
+    """The log's files as they are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def group(self) -> str: ...
+
+    def segments(self) -> list[dict[str, Any]]:
+        """Each file: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
+        ...
+
+    def segment_end(self, number: int) -> int:
+        """Synced bytes of that segment.  Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
+        ...
+
+    async def read_segment(self, number: int, start: int, end: int) -> bytes:
+        """Bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of the file as it is."""
+        ...
+
+
+class Speaker(Protocol):
+    """A node, as far as who feeds from it must know."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def levels(self) -> Levels: ...
+
+
+class Feeds(Speaker, Protocol):
+    """What a master sends its replicas."""
+
+    async def check_feed(self, hello: FeedHello) -> None:
+        """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
+        ...
+
+    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        """The whole life of a feed; returns when it ended, for whatever reason.  Closes nothing itself."""
+        ...
+
+
+class Peers(Protocol):
+    """What the other members ask, as JSON."""
+
+    async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/hello``: founding and discovery.  Raises ``FeedRefused``, ``BadBody``."""
+        ...
+
+    async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/vote``: what the reply says is synced.  Raises ``FeedRefused``, ``BadBody``, ``NotMaster``
+        while the log is not open."""
+        ...
+
+    async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/stand``: the master asks this node to take over.  Raises as ``vote``, ``StaleTerm``."""
+        ...
+
+    async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/peer/read_index``.  Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
+        ...
+
+
+class Repairs(Protocol):
+    """What a member that restores or mends its log gets of this one."""
+
+    async def offer(self, body: dict[str, Any]) -> bytes:
+        """``POST /v1/peer/restore`` (``vlsn.repair.restore_messages``); the answer's JSON.
+        Raises as ``repl.repair.providing`` says."""
+        ...
+
+    async def range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
+        """Bytes of a segment for a restoring peer, and the log's generation.  Raises ``NotFound`` when the session
+        is over, ``NotYet``, ``Trimmed``."""
+        ...
+
+    async def block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
+        """``GET /v1/peer/block``: a block by its name, for a member that mends its own; ``asked`` holds the names of
+        group, sender and receiver.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
+        ...
+
+    async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+        """``GET /v1/peer/copy``: which block holds ``vlsn``, and its SHA-256, for a member whose own differs from
+        another's; ``asked`` as above.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
+        ...
+
+
+class Administration(Mastership, Protocol):
+    """What a person asks."""
+
+    async def checkpoint(self) -> dict[str, Any]: ...
+
+    async def rotate(self) -> dict[str, Any]: ...
+
+    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
+        """A pass of cleaning, or what one would do; ``vlsn.write.cleaning.CleaningReport`` and the node's name."""
+        ...
+
+    async def restore(self) -> dict[str, Any]:
+        """The log is given up and restored from a peer.  Raises ``NotAllowed`` while this node leads or restores."""
+        ...
+
+    async def transfer(self, to: str | None) -> dict[str, Any]:
+        """Moves mastership to the member ``to``, or to the one that is furthest.  Raises ``NotMaster``,
+        ``BadArgument``, ``Unreachable``."""
+        ...
+
+    def group_document(self) -> dict[str, Any]:
+        """``GET /v1/group``: the members as this node's log lists them.  Raises ``NotMaster`` while it is not open."""
+        ...
+
+    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /v1/admin/group`` (``repl.group.membership.Change``); durable on return.
+        Raises as ``Changes.change``."""
+        ...
+
+
+class Monitoring(Protocol):
+    """What the node says of itself."""
+
+    def addresses(self) -> Collection[str]:
+        """What this node may be called by: hosts, with a port or without, and URLs."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The object of ``GET /v1/status``."""
+        ...
+
+    def events_since(self, number: int, limit: int) -> dict[str, Any]:
+        """The object of ``GET /v1/events`` (``repl.events``)."""
+        ...
+
+    def readiness(self) -> list[str]:
+        """Reasons why this node is not ready to serve durable reads; none when it is."""
+        ...
+
+    def metrics_text(self) -> bytes:
+        """Prometheus' text format."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """All that one node answers."""
+
+    appends: Appends
+    reads: Reads
+    files: Files
+    feeds: Feeds
+    peers: Peers
+    repairs: Repairs
+    administration: Administration
+    monitoring: Monitoring

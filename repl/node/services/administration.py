@@ -1,0 +1,71 @@
+"""What a person asks of a node: checkpoints, rolls, cleaning, restores, another master, other members."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from repl.group.membership import read_change
+from repl.lead.group_changes import document
+from repl.node.services.mastership import NodeMastership
+from repl.offload import settle, settle_error
+from repl.repair.cleaning import told
+from vlsn.errors import NoSpace, NotAllowed
+from vlsn.format.segment import segment_name
+from vlsn.ids import NodeName
+from vlsn.state.state_store import Checkpoint
+
+
+class NodeAdministration(NodeMastership):
+    """``repl.http.services.Administration``."""
+
+    async def checkpoint(self) -> dict[str, Any]:
+        log = self._node.opened()
+        looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.space.look(partial(settle(looked), None))
+        await looked
+        if log.space.cramped:
+            raise NoSpace("the disk has no room for a checkpoint")
+        done: asyncio.Future[Checkpoint] = asyncio.get_running_loop().create_future()
+        log.checkpointer.run(done=settle(done), failed=settle_error(done))
+        checkpoint = await done
+        return {
+            "node": self._node.config.name,
+            "id": checkpoint.id,
+            "last": checkpoint.last_vlsn,
+            "dtvlsn": checkpoint.dtvlsn,
+        }
+
+    async def rotate(self) -> dict[str, Any]:
+        log = self._node.opened()
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        log.rotate("request", settle(done))
+        number = await done
+        return {"node": self._node.config.name, "number": number, "file": segment_name(number)}
+
+    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
+        self._node.opened()
+        cleaning = self._node.cleaning
+        assert cleaning is not None
+        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self._node.config.name)
+
+    async def restore(self) -> dict[str, Any]:
+        state = self._node.state
+        if state in ("MASTER", "RESTORING"):
+            raise NotAllowed(f"this node is {state}: it is not restored")
+        self._node.restoration.want("a person asked for it")
+        return {"node": self._node.config.name, "state": "RESTORING"}
+
+    async def transfer(self, to: str | None) -> dict[str, Any]:
+        lead, name = self._lead(), self._node.config.name
+        if to is not None and to == name:
+            return {"from": name, "to": to}
+        heir = await lead.handing_over.run(NodeName(to) if to is not None else None)
+        return {"from": name, "to": heir}
+
+    def group_document(self) -> dict[str, Any]:
+        return document(self._node)
+
+    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._lead().changes.change(read_change(body))

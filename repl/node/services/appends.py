@@ -1,0 +1,15 @@
+"""Appends: to the queue of the lead, while this node is the master."""
+
+from __future__ import annotations
+
+from repl.api import Acks, Done
+from repl.lead.append_book import Append
+from repl.node.services.mastership import NodeMastership
+from vlsn.format.seal import Submission
+
+
+class NodeAppends(NodeMastership):
+    """``repl.http.services.Appends``."""
+
+    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
+        return self._lead().admission.submit(submission, acks, done, born)

@@ -1,0 +1,53 @@
+"""Reads of an open log, and how far its producers are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repl.api import BlockPage, EntryPage, ProducerAt
+from repl.lead.exactly_once import missing
+from repl.read.reads import Reads
+from vlsn.format.block import Entry
+from vlsn.state.producers import ProducerPlace
+
+if TYPE_CHECKING:
+    from repl.node.node import Node
+
+
+class NodeReads:
+    """``repl.http.services.Reads``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def read(
+        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+    ) -> EntryPage:
+        return await self._reads().page(from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds)
+
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        return await self._reads().blocks(from_vlsn, bytes_max=bytes_max, wait_s=wait_s)
+
+    async def read_one(self, vlsn: int) -> Entry:
+        return await self._reads().one(vlsn)
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        self._reads().check_place(vlsn, term)
+
+    async def confirm(self, timeout_s: float) -> int:
+        self._node.opened()
+        return await self._node.read_index.confirm(timeout_s)
+
+    async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
+        await self.confirm(timeout_s)
+        table, durable = self._node.opened().history.producers, self._node.dtvlsn()
+        life = table.find(producer, at=durable + 1)
+        place = life.as_of(durable) if life is not None else ProducerPlace()
+        if table.lacks_to and not place.last:
+            raise missing(producer, table.lacks_to)
+        return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
+
+    def _reads(self) -> Reads:
+        self._node.opened()
+        assert self._node.reads is not None
+        return self._node.reads
