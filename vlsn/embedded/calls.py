@@ -21,7 +21,7 @@ from vlsn.seams import Worker
 from vlsn.write.local_log import LocalLog
 
 LOOK_S = 0.5
-"""How often who waits looks whether the log has ended, or is out of room."""
+"""The seconds after which who waits looks whether the log has ended, or is out of room."""
 T = TypeVar("T")
 
 
@@ -34,7 +34,7 @@ class LogCalls:
         """Why there are no threads any more that could do anything."""
 
     def begun(self, begin: Callable[[Answer[T]], None]) -> T:
-        """What ``begin``, called under the latch, has its answer given."""
+        """Calls ``begin`` under the latch and returns what its answer is given."""
         done: Answer[T] = Answer()
 
         def call() -> None:
@@ -48,15 +48,16 @@ class LogCalls:
         return self.wait(done)
 
     def in_turn(self, call: Callable[[], T]) -> T:
-        """What ``call`` gives, after those before it.  Raises ``LogClosed`` after ``close``."""
+        """Runs ``call`` after those before it and returns what it gives. Raises ``LogClosed`` after ``close``."""
         self.check_threads()
         done: Answer[T] = Answer()
         self._worker.submit(call, done.give, done.fail)
         return done.wait()
 
     def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
-        """What ``done`` is given, or ``LogFailed`` or ``LogClosed`` when the log ends first; unless ``for_room``,
-        ``NoSpace`` where what waits in the log's queue has no other segment, and is done when there is one again."""
+        """Returns what ``done`` is given, or raises ``LogFailed`` or ``LogClosed`` when the log ends first. Unless
+        ``for_room``, raises ``NoSpace`` where what waits in the log's queue has no other segment; it is done when there
+        is one again."""
         while True:
             try:
                 return done.wait(LOOK_S)
@@ -79,7 +80,7 @@ class LogCalls:
             raise self.gone
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
-        """``Log.sync``."""
+        """Syncs, as ``Log.sync`` says."""
         log = self._log
         if vlsn is not None and vlsn <= log.range.last_sync:
             return log.range.last_sync
@@ -94,5 +95,5 @@ class LogCalls:
         return log.range.last_sync
 
     def close(self) -> None:
-        """By the last of the calls."""
+        """Closes the worker, in the last of the calls."""
         self._worker.close()

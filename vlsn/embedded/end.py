@@ -1,4 +1,4 @@
-"""The end of an embedded log: when it is asked for, when nobody has the log any more, when the process ends.
+"""The end of an embedded log: asked for, or lost by its last user, or with the process.
 
     log.close()                     waits until it is over
     the log is garbage              a thread of its own ends it, with a ``ResourceWarning``: a signal's handler that
@@ -26,7 +26,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class LogEnd:
-    """Of one open log.  ``ticker`` ends with it, once there is one."""
+    """The end of one open log. ``ticker`` ends with it, once there is one."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class LogEnd:
         atexit.register(self._at_exit)
 
     def close(self) -> None:
-        """Appends and a rollback under way are finished first; harmless when done before.  Raises ``LogFailed`` when
-        the log fails meanwhile; everything is closed all the same."""
+        """Closes the log; finishes appends and a rollback under way first. Harmless when done before. Raises
+        ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
         failed = self._log.failure
         try:
             self._calls.in_turn(lambda: self._close(failed))
@@ -55,15 +55,16 @@ class LogEnd:
             return
 
     def lost(self) -> None:
-        """Nobody has the log any more.  From any thread, at any point of what it does."""
+        """Ends a log that nobody has any more; from any thread, at any point of what it does. From any thread, at any
+        point of what it does."""
         if self._log.closing or self._calls.gone is not None:
             return
         begin_apart(self._at_exit)
         warnings.warn(f"the log in {self._log.directory} was not closed", ResourceWarning, stacklevel=2)
 
     def forked(self) -> None:
-        """In a child process, before it does anything else.  Its parent goes on with the log, and has its lock alone:
-        else that would outlive the parent's close."""
+        """Lets go of the log in a child process, before that does anything else. Its parent goes on with the log, and
+        has its lock alone: else that would outlive the parent's close."""
         self._log.lock.release()
         self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
 
@@ -72,7 +73,7 @@ class LogEnd:
             self.close()
 
     def _close(self, failed: LogFailed | None) -> None:
-        """``failed``: why the log had failed before it was asked for."""
+        """Closes the log; ``failed`` says why it had failed before that was asked for."""
         done: Answer[None] = Answer()
         with self._latch:
             if self._log.closed:

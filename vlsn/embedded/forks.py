@@ -1,4 +1,4 @@
-"""Forks: a child has its parent's memory and none of its threads, so what rests on a thread is told there.
+"""Forks: a child has its parent's memory, but none of its threads, and objects that need them are told.
 
     gunicorn --preload, Celery, multiprocessing     opened in the parent, used in the child: ``LogClosed``, at once
 
@@ -14,17 +14,17 @@ from weakref import WeakSet
 
 class OfThreads(Protocol):
     def forked(self) -> None:
-        """In the child, on its only thread, before anything else; takes no lock, for one may be held for ever."""
+        """Hears of the fork in the child, on its only thread; takes no lock, for one may be held for ever."""
         ...
 
 
 def tell_of_forks(one: OfThreads) -> None:
-    """For as long as ``one`` lives."""
+    """Tells ``one`` of each fork, for as long as it lives."""
     _told.add(one)
 
 
 _told: WeakSet[OfThreads] = WeakSet()
-"""Of this process."""
+"""The objects of this process that are told."""
 
 
 def _forked() -> None:

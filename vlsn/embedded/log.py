@@ -151,8 +151,8 @@ class Log:
 
     @property
     def durable_vlsn(self) -> Vlsn:
-        """Up to here nothing is ever undone.  After a reopen: the highest that the log itself can tell, which may
-        be lower than what was told to it last."""
+        """The durable end: up to here nothing is ever undone. After a reopen: the highest that the log itself can tell,
+        which may be lower than what was told to it last."""
         return self._log.dtvlsn
 
     @property
@@ -167,7 +167,7 @@ class Log:
 
     @property
     def stats(self) -> LogStats:
-        """What the log counts, as it counts: groups, syncs and what shared them, rolls, the index's own."""
+        """The log's counters, live: groups, syncs and what shared them, rolls, the index's own."""
         return self._log.stats
 
     @property
@@ -176,8 +176,8 @@ class Log:
         return self._log.background.faults()
 
     def synced_length(self, segment: int) -> int:
-        """How many bytes of that segment are synced: as far as its file may be read from outside this process.  0 when
-        it is not, or no longer, a segment of the log."""
+        """Returns how many bytes of that segment are synced: another process may read its file so far. 0 when it is
+        not, or no longer, a segment of the log."""
         return self._log.synced_end(segment)
 
     def append(
@@ -187,7 +187,7 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """First and last VLSN of ``values``, which are logged together or not at all, as they are at the call.  A bare
+        """Appends ``values``, all or none, as they are at the call; returns their first and last VLSN. A bare
         ``bytes``, ``bytearray`` or ``memoryview`` is one value; an empty key is no key.
 
         On the medium on return; with ``WRITE_NO_SYNC`` written and synced within ``sync_interval_s``, with
@@ -207,29 +207,29 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """As ``append``, for a coroutine.  Cancelled, the entries are logged all the same."""
+        """Appends as ``append`` does, for a coroutine. Cancelled, the entries are logged all the same."""
         shot = LoopShot(asyncio.get_running_loop())
         pending = self._submit(values, keys, durability, shot)
         await shot.future
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
-        """Everything up to ``vlsn`` (default: all that was appended before the call) is on the medium on return; the
-        last VLSN that is.  At once where it is already.  Raises ``BadArgument`` for a VLSN not given yet, ``NoSpace``
-        while some of it waits for room (it is logged when there is some), and ``LogFailed``."""
+        """Waits until everything up to ``vlsn`` is on the medium, and returns the last VLSN that is. The default is all
+        that was appended before the call; returns at once where it is already. Raises ``BadArgument`` for a VLSN not
+        given yet, ``NoSpace`` while some of it waits for room (it is logged when there is some), and ``LogFailed``."""
         return self._calls.sync(None if vlsn is None else index(vlsn))
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
-        """Synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
-        Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there; what it gave before may be undone."""
+        """Yields synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
+        Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it there; what it gave before may be undone."""
         return self._reading.entries(index(from_vlsn), index(to_vlsn), None if all_kinds else DATA_ONLY, keeps=self)
 
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(VLSN, value) of the same entries, at less than half the cost.  Raises as ``read`` does."""
+        """Yields (VLSN, value) of the same entries, at less than half the cost. Raises as ``read`` does."""
         return self._reading.pairs(index(from_vlsn), index(to_vlsn), keeps=self)
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
-        """Whether ``vlsn`` came (synced) within ``timeout_s``.  Raises ``LogClosed`` or ``LogFailed`` when the log
+        """Says whether ``vlsn`` came (synced) within ``timeout_s``. Raises ``LogClosed`` or ``LogFailed`` when the log
         ends first."""
         reached: Answer[None] = Answer()
 
@@ -253,7 +253,7 @@ class Log:
         return True
 
     def checkpoint(self) -> Checkpoint:
-        """The next open reads from here on."""
+        """Runs a checkpoint: the next open reads from here on."""
 
         def begin(done: Answer[Checkpoint]) -> None:
             self._log.checkpointer.run(done=done.give, failed=done.fail)
@@ -286,9 +286,10 @@ class Log:
         owner: Owner = Owner.CONSUMER,
         on_dropped: Callable[[Vlsn], None] = lambda _: None,
     ) -> LogHold:
-        """Keeps the log from ``vlsn`` on (0: all there is) until it is released, advanced, or dropped for lying more
-        than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under the log's latch.  It
-        does not outlive the process.  An older hold of that owner and name ends.  Raises ``Trimmed``."""
+        """Keeps the log from ``vlsn`` on (0: all there is) until the hold is released, advanced or dropped. It is
+        dropped for lying more than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under
+        the log's latch. It does not outlive the process. An older hold of that owner and name ends. Raises
+        ``Trimmed``."""
         first = Vlsn(index(vlsn))
         self._calls.check()
         with self._log.latch:
@@ -298,8 +299,9 @@ class Log:
             return LogHold(holds, self._latch, hold, self._calls.check_threads)
 
     def raise_durable(self, vlsn: int) -> None:
-        """Everything up to ``vlsn`` is durable: never rolled back from now on.  Lower than before changes nothing.
-        The next block, the next checkpoint and a clean stop keep it.  Raises ``BadArgument`` past what is synced."""
+        """Declares everything up to ``vlsn`` durable: it is never rolled back from now on. Lower than before changes
+        nothing. The next block, the next checkpoint and a clean stop keep it. Raises ``BadArgument`` past what is
+        synced."""
         durable = Vlsn(index(vlsn))
         self._calls.check_threads()
         with self._log.latch:
@@ -335,8 +337,9 @@ class Log:
                 self._take_term()
 
     def close(self) -> None:
-        """A clean stop.  Appends and a rollback under way are finished first; harmless when done before.  Raises
-        ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
+        """Stops the log cleanly; finishes appends and a rollback under way first. Harmless when done before. Appends
+        and a rollback under way are finished first; harmless when done before. Raises ``LogFailed`` when the log fails
+        meanwhile; everything is closed all the same."""
         self._end.close()
 
     # Inside.
@@ -364,7 +367,7 @@ class Log:
         return pending
 
     def _take_term(self) -> None:
-        """Its TERM entry is synced on return, or, without room for another segment, the next to be logged."""
+        """Takes the next term; its TERM entry is synced, or, without room for a segment, the next to be logged."""
         log = self._log
         record = log.node_file.record
         term = Term(max(record.term, log.history.last_term) + 1)
@@ -381,7 +384,7 @@ class Log:
 
 
 def _tell(fault: Fault) -> None:
-    """The first of a row of failures, and its second, fourth, eighth … are warned of."""
+    """Warns of the first of a row of failures, and of its second, fourth, eighth …"""
     if not fault.failures & (fault.failures - 1):
         level = logging.WARNING if fault.failures else logging.INFO
         count = f"failed {fault.failures} times" if fault.failures else "works again"

@@ -23,7 +23,7 @@ _NO_KEYS = frozenset({type(None)})
 
 
 def owned(piece: object) -> bytes:
-    """One value, or key.  Raises ``TypeError``."""
+    """Makes ``bytes`` of one value, or key. Raises ``TypeError``."""
     if type(piece) is bytes:
         return piece
     _check(type(piece))
@@ -31,12 +31,12 @@ def owned(piece: object) -> bytes:
 
 
 def owned_values(values: Buffer | Iterable[Buffer]) -> list[bytes]:
-    """One value, or each of many, as ``owned_list``."""
+    """Makes ``bytes`` of one value, or of each of many, as ``owned_list``."""
     return [owned(values)] if isinstance(values, _BUFFERS) else owned_list(values)
 
 
 def owned_list(values: Iterable[Buffer]) -> list[bytes]:
-    """Each of many values, of which at most one more than may be is looked at.  Raises ``TypeError``."""
+    """Makes ``bytes`` of many values, of which at most one more than may be is looked at. Raises ``TypeError``."""
     if not _is_many(values):
         _check(type(values))
     pieces = _listed(values)
@@ -49,7 +49,7 @@ def owned_list(values: Iterable[Buffer]) -> list[bytes]:
 
 
 def owned_keys(keys: Iterable[Buffer | None] | None) -> Sequence[bytes | None] | None:
-    """As many as there are, None for none.  Raises ``TypeError``."""
+    """Makes ``bytes`` of the keys; None for none. Raises ``TypeError``."""
     if keys is None:
         return None
     if isinstance(keys, _BUFFERS) or not _is_many(keys):
@@ -66,7 +66,7 @@ def _is_many(values: object) -> bool:
 
 
 def _listed(pieces: Iterable[Any]) -> list[Any]:
-    """A list of their own: the caller's may change."""
+    """Copies the pieces into a list of their own: the caller's may change."""
     if type(pieces) is list or type(pieces) is tuple:
         return list(pieces)
     return list(islice(pieces, BATCH_ENTRIES_MAX + 1))  # an iterator may have no end

@@ -1,4 +1,4 @@
-"""Reads of an embedded log, from any thread: each borrows a reader, which is kept for the next with its open segments.
+"""Reads of an embedded log, from any thread: each borrows a reader, which keeps its segments open.
 
 A reader of one VLSN after another at random keeps up to ``SEGMENTS_OPEN`` segments open; one that goes on from segment
 to segment leaves behind none.  ``READERS_KEPT`` wait for the next reads, so that so many times ``SEGMENTS_OPEN`` files
@@ -38,8 +38,9 @@ class LogReading:
     def entries(
         self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY, *, keeps: object = None
     ) -> Iterator[Entry]:
-        """Synced entries of these ``kinds`` (None: all) from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0:
-        what is synced now).  Raises ``Trimmed`` or ``Damaged``.  A rollback meanwhile ends it there."""
+        """Yields synced entries of these ``kinds`` (None: all) from ``from_vlsn`` to ``to_vlsn``. 0 stands for the
+        first there is, and for what is synced now. Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it
+        there."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
             limit = min(wanted - at + 1, READ_ENTRIES)
@@ -52,7 +53,7 @@ class LogReading:
                 yield entry
 
     def pairs(self, from_vlsn: int, to_vlsn: int, *, keeps: object = None) -> Iterator[tuple[int, bytes]]:
-        """(VLSN, value) of the DATA entries, otherwise the same."""
+        """Yields (VLSN, value) of the DATA entries, as ``entries`` does."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
             return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
@@ -70,7 +71,7 @@ class LogReading:
         some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run],
         keeps: object = None,
     ) -> Iterator[_Run]:
-        """``some`` of the log after some, until all up to ``to_vlsn`` was looked at."""
+        """Yields one run of the log after the other, until all up to ``to_vlsn`` was looked at."""
         log = self._log
         epoch = log.index.epoch
         upto = log.range.last_sync
@@ -125,7 +126,7 @@ class LogReading:
 
     @contextmanager
     def _reader(self) -> Iterator[tuple[LogReader, ForwardScanner]]:
-        """A reader of its own, kept for the next read with the segments that it has open and a bucket of the index."""
+        """Lends a reader, which is kept for the next read with its segments and a bucket of the index."""
         try:
             reader = self._readers.pop()
         except IndexError:

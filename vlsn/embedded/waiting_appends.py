@@ -39,7 +39,7 @@ class WaitingAppend(Pending):
             self.shot.give(error)
 
     def tell_by_relay(self) -> OneShot | None:
-        """As ``tell``, but whose thread waits for it is left to the caller to give."""
+        """Tells as ``tell`` does, but leaves a thread that waits to the caller."""
         if self._told or not isinstance(self.shot, OneShot):
             self.tell()
             return None

@@ -1,1 +1,1 @@
-"""What an operator does with a stopped node's directory."""
+"""The operator's work on a stopped node's directory."""

@@ -25,7 +25,7 @@ _RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
 
 
 def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *, now_us: int) -> CleaningReport:
-    """What ``retention`` wants gone of the log in ``directory``.  Raises ``LogInUse`` for a running node's,
+    """Reports what ``retention`` wants gone of the log in ``directory``. Raises ``LogInUse`` for a running node's,
     ``BadArgument`` where there is no state to go by, ``Damaged``."""
     if disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; ask it: vlsnlog clean --dry-run --url URL")
@@ -37,7 +37,7 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
     reader = LogReader(disk, directory, lambda _: 0)
 
     def sealed(segment: Segment) -> int:
-        """Read through, for no index is at hand."""
+        """Returns when ``segment`` was sealed; reads it through, for no index is at hand."""
         if segment.last <= trimmed_to:
             return 1
         start = next(each.number for each in segments if each.last >= segment.last)
@@ -62,7 +62,7 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
 
 
 def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
-    """What keeps the log, the segment that it begins in, and the VLSN before its first."""
+    """Returns what keeps the log, the segment that it begins in, and the VLSN before its first."""
     try:
         state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
     except FileNotFoundError:

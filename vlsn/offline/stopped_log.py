@@ -36,7 +36,7 @@ from vlsn.verify.dump import inspected
 from vlsn.verify.segment_chain import Link, log_chain, read_stated
 
 TAIL_BYTES = 8 * MIB
-"""How much of the log before its end is looked through for the durable end."""
+"""Bytes of log before its end that are looked through for the durable end."""
 BLOCKS_AT_ONCE = 256
 ROWS_AT_ONCE = 10_000
 
@@ -77,8 +77,8 @@ class StoppedLog:
     def entries(
         self, from_vlsn: int = 0, to_vlsn: int = 0, *, all_kinds: bool = False, undurable: bool = False
     ) -> Iterator[list[Entry]]:
-        """From ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the durable end, or the log's).  Raises
-        ``Trimmed``, and ``Damaged`` behind all that comes before it."""
+        """Yields entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the durable end, or the log's).
+        Raises ``Trimmed``, and ``Damaged`` behind all that comes before it."""
         end = max(self.last, self.durable) if undurable else self.durable
         end = Vlsn(min(end, to_vlsn)) if to_vlsn else end
         if not end and not self._ends_in_damage:
@@ -110,8 +110,8 @@ class StoppedLog:
             raise self._lost(at, self._links[-1], 0)
 
     def at_time(self, time_us: int) -> Vlsn:
-        """The first VLSN of a block sealed at ``time_us`` or later, or one past the end.  Clocks of masters may differ:
-        then it is near the place, not at it."""
+        """Returns the first VLSN of a block sealed at ``time_us`` or later, or one past the end. Clocks of masters may
+        differ: then it is near the place, not at it."""
         link = max(0, bisect_left(range(len(self._links)), time_us, key=self._first_time) - 1)
         for each in self._links[link:]:
             blocks = self._visible(each)
@@ -139,12 +139,13 @@ class StoppedLog:
         return Damaged(text, file=link.name, vlsn=vlsn)
 
     def _may_hold(self, position: int, vlsn: int) -> bool:
-        """Nothing visible in a segment lies above the log's last VLSN when the next one was taken."""
+        """Says whether the segment may hold ``vlsn``. Nothing visible in it lies above the log's last VLSN when the
+        next one was taken."""
         following = self._links[position + 1].prev_last_vlsn if position + 1 < len(self._links) else 0
         return not 0 < following < vlsn
 
     def _visible(self, link: Link) -> _Visible:
-        """The segment's bytes are in the buffer afterwards."""
+        """Returns the visible blocks; the segment's bytes are in the buffer afterwards."""
         found, _ = inspected(self._disk, link, self._stated, self._buf)
         wrong = np.array(sorted({fault.offset for fault in found.faults}), dtype=np.int64)
         keep = ~found.marked & ~np.isin(found.block_offsets, wrong)
@@ -156,7 +157,7 @@ class StoppedLog:
         return _Visible(places, found.firsts[keep], found.lasts[keep], heads)
 
     def _look_at_end(self) -> None:
-        """The rollbacks that an open would read, the last VLSN, and the durable end."""
+        """Finds the rollbacks that an open would read, the last VLSN, and the durable end."""
         scan_file, seen = lsn_file(self._stated.scan_from), 0
         looked: list[Link] = []
         last_block = last_fault = 0
@@ -199,7 +200,7 @@ class StoppedLog:
                 return
 
     def _first_time(self, position: int) -> int:
-        """When the first visible block of the segment, or of the next that has one, was sealed."""
+        """Returns when the first visible block of the segment, or of the next that has one, was sealed."""
         for link in self._links[position:]:
             blocks = self._visible(link)
             if len(blocks):

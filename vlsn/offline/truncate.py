@@ -45,8 +45,8 @@ _KINDS = frozenset(kind.name for kind in FrameKind if "ROLLBACK" not in kind.nam
 
 @dataclass(slots=True)
 class Loss:
-    """What a truncation after VLSN ``after`` takes from a log whose visible blocks end at ``last``: ``entries`` in
-    ``blocks`` of ``bytes``, from ``first`` on (0: nothing)."""
+    """The loss of a truncation after VLSN ``after``, from a log whose visible blocks end at ``last``. It is ``entries``
+    in ``blocks`` of ``bytes``, from ``first`` on (0: nothing)."""
 
     after: int
     first: int = 0
@@ -65,8 +65,8 @@ class Loss:
 
 
 def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
-    """Reads only, from the segment that holds ``after`` on.  Raises ``LogInUse``, ``Damaged``, and ``BadArgument``
-    for a VLSN that is not in the log or not a block's last."""
+    """Computes the loss; reads only, from the segment that holds ``after`` on. Raises ``LogInUse``, ``Damaged``, and
+    ``BadArgument`` for a VLSN that is not in the log or not a block's last."""
     check_stopped(disk, directory)
     first, last = span_of(disk, stores, directory)
     if not first <= after <= last or not last:
@@ -93,7 +93,7 @@ def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
 
 
 def span_of(disk: Disk, stores: Stores, directory: str) -> tuple[int, int]:
-    """First and last visible VLSN, 0 and 0 where there is none."""
+    """Returns first and last visible VLSN, 0 and 0 where there is none."""
     blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
     first = next(dump_rows(disk, stores, directory, blocks), None)
     last = next(dump_rows(disk, stores, directory, blocks, reverse=True), None)
@@ -206,7 +206,8 @@ class Truncation:
             log.close(lambda: self._closed(log, error))
 
     def _closed(self, log: LocalLog, error: BaseException | None) -> None:
-        """The one end; what fails after the cut, in the clean stop, is told too, though the log is cut by then."""
+        """Ends the truncation, once. What fails after the cut, in the clean stop, is told too, though the log is cut by
+        then."""
         if self._told:
             return
         self._told = True
@@ -247,12 +248,12 @@ class Floor:
 
     @property
     def holds(self) -> bool:
-        """Whether the log is still short of it."""
+        """Whether the log still ends below the floor."""
         return (self.term, self.vlsn) > (self.last_term, self.last) and self.last < self.vlsn
 
 
 def floor_of(disk: Disk, stores: Stores, directory: str) -> Floor:
-    """Reads only.  Raises ``LogInUse``, ``Damaged``, ``FileNotFoundError``."""
+    """Reads the floor, and nothing else. Raises ``LogInUse``, ``Damaged``, ``FileNotFoundError``."""
     check_stopped(disk, directory)
     record = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}")
     blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
