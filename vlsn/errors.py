@@ -77,7 +77,7 @@ class NotFound(VlsnLogError):
 
 
 class NotAllowed(VlsnLogError):
-    """Not with this method, or not in the state that the node is in; nothing was changed."""
+    """The method, or the state that the node is in, does not allow it; nothing was changed."""
 
     slug = "not-allowed"
     retry_safe = True
@@ -106,8 +106,8 @@ class NotData(VlsnLogError):
 
 
 class NotInLog(VlsnLogError):
-    """What a reader has read before is not in the log: at ``vlsn``, where it read an entry of ``term``, the log now
-    holds one of ``found``.  Durable entries were lost, which only a person can order; read again from below."""
+    """The log does not hold at ``vlsn`` the entry of ``term`` that a reader has read there, but one of ``found``.
+    Durable entries were lost, which only a person can order; read again from below."""
 
     slug = "not-in-log"
     retry_safe = True
@@ -175,8 +175,8 @@ class InsufficientReplicas(VlsnLogError):
 
 
 class OutOfSequence(VlsnLogError):
-    """A producer's submission that does not follow on its last one, or is another one than its sequence stands for;
-    nothing of it was logged.  Begin again as another producer."""
+    """A producer's submission does not follow on its last one, or is another than its sequence stands for. Nothing of
+    it was logged. Begin again as another producer."""
 
     slug = "out-of-sequence"
     retry_safe = True
@@ -229,8 +229,8 @@ class Damaged(VlsnLogError):
 
 
 class NoRegularFile(VlsnLogError, OSError):
-    """A FIFO, directory, socket, device or a link that leads nowhere stands where a file belongs; nothing was read or
-    written."""
+    """Something else stands where a file belongs: a FIFO, directory, socket, device or dangling link. Nothing was
+    touched."""
 
     retry_safe = True
 
@@ -252,8 +252,8 @@ class RollbackProhibited(Halted):
 
 
 class Restoring(VlsnLogError):
-    """A network restore of the directory has begun and is not over: it is no log until then, and the node that owns
-    it goes on with it when it is started."""
+    """A network restore of the directory has begun and is not over. It is no log until then; the node that owns it goes
+    on with it when it is started."""
 
     slug = "not-ready"
     retry_safe = True
@@ -261,8 +261,8 @@ class Restoring(VlsnLogError):
 
 
 class ProducersMissing(VlsnLogError):
-    """What the node knew of producers was lost with its `state`, and no member has told it yet: whether this submission
-    was here before it cannot say.  Nothing was logged; send it again."""
+    """The node lost what it knew of producers with its `state`, and no member has told it yet. It cannot say whether
+    this submission was here before. Nothing was logged; send it again."""
 
     slug = "not-ready"
     retry_safe = True
@@ -372,8 +372,8 @@ class IntegrityFault(VlsnLogError):
 
 
 def said_of(error: BaseException) -> str:
-    """What a person is told of it: of an ``OSError`` the file, where it names one, and the system's own words for it
-    (a library's may name what the system does not know)."""
+    """Describes an error for a person. Of an ``OSError`` that is the file, where it names one, and the system's own
+    words; a library's may name what the system does not know."""
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
@@ -382,13 +382,13 @@ def said_of(error: BaseException) -> str:
 
 
 def classes() -> dict[str, type[VlsnLogError]]:
-    """The errors of this module by their names: what ``vlsn`` and ``repl`` give out as their own."""
+    """Returns the errors of this module by their names: what ``vlsn`` and ``repl`` give out as their own."""
     found = {name: each for name, each in globals().items() if isinstance(each, type)}
     return {name: each for name, each in found.items() if issubclass(each, VlsnLogError)}
 
 
 def by_slug() -> dict[str, type[VlsnLogError]]:
-    """Each slug's class (the first defined wins), for a client that reads a problem document."""
+    """Returns each slug's class (the first defined wins), for a client that reads a problem document."""
     found: dict[str, type[VlsnLogError]] = {}
 
     def walk(kind: type[VlsnLogError]) -> None:

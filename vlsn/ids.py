@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 
 
 def lsn(file: int, offset: int) -> Lsn:
-    """The LSN of the frame at ``offset`` (bytes) of segment ``file`` (from 1)."""
+    """Returns the LSN of the frame at ``offset`` (bytes) of segment ``file`` (from 1)."""
     return Lsn(file << 32 | offset)
 
 
@@ -46,10 +46,10 @@ def lsn_offset(at: Lsn) -> int:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` may name a group or a node: 1–32 of ``[A-Za-z0-9._-]``."""
+    """Says whether ``text`` may name a group or a node: 1–32 of ``[A-Za-z0-9._-]``."""
     return _NAME.match(text) is not None
 
 
 def padded(size: int) -> int:
-    """``size`` rounded up to the next multiple of 8 bytes."""
+    """Returns ``size`` rounded up to the next multiple of 8 bytes."""
     return (size + 7) & ~7

@@ -23,7 +23,7 @@ from msgspec import Meta
 from vlsn.errors import BadBody, WrongVersion
 
 LEVEL_MAX = 65_535
-"""What no level is above, whatever a peer tells."""
+"""The highest level that is believed of a peer."""
 Level = Annotated[int, Meta(ge=1, le=LEVEL_MAX)]
 _TEXT = re.compile(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?\Z")
 
@@ -35,25 +35,25 @@ class Levels(NamedTuple):
     max: Level
 
     def __str__(self) -> str:
-        """``1``, or ``1-2``: the text of a header."""
+        """Formats as ``1``, or ``1-2``: the text of a header."""
         return str(self.min) if self.min == self.max else f"{self.min}-{self.max}"
 
     def hold(self, level: int) -> bool:
         return self.min <= level <= self.max
 
     def read(self, level: int) -> bool:
-        """Whether a file of ``level`` can be read: those of earlier levels always can."""
+        """Says whether a file of ``level`` can be read: those of earlier levels always can."""
         return 1 <= level <= self.max
 
     def check_log(self, level: int, whose: str) -> None:
-        """That a log of ``level``, by the newest entry that set it, can be read here and written to.  Raises
+        """Checks that a log of ``level``, by its newest entry, can be read here and written to. Raises
         ``WrongVersion``."""
         if not self.hold(level):
             advice = "run a later one" if level > self.max else "raise the level with the release before this one first"
             raise WrongVersion(f"{whose} is of level {level}; this vlsnlog speaks level {self}: {advice}")
 
     def check_peer(self, theirs: Levels, *, own: str, peer: str) -> None:
-        """That ``peer`` and ``own``, which speaks these levels, have one in common.  Raises ``BadBody``,
+        """Checks that ``peer`` and ``own``, which speaks these levels, have one in common. Raises ``BadBody``,
         ``WrongVersion``."""
         if theirs.min > theirs.max:
             raise BadBody(f"{peer} tells of levels from {theirs.min} to {theirs.max}")
@@ -64,23 +64,24 @@ class Levels(NamedTuple):
 
 LEVEL_1 = Levels(1, 1)
 LEVELS = LEVEL_1
-"""Of this binary."""
+"""The levels of this binary."""
 
 
 def unread(what: str, version: int, last: int, *, number: str = "version") -> WrongVersion:
-    """The error for ``what``, whose checksum is right and whose ``version`` this binary does not read: those up to
-    ``last`` it does."""
+    """Makes the error for ``what``, whose checksum is right and whose ``version`` this binary does not read. It reads
+    those up to ``last``."""
     reads = f"{number}s 1 to {last}" if last > 1 else f"{number} 1"
     return WrongVersion(f"{what} of {number} {version}; this vlsnlog reads {reads}: run a later one")
 
 
 def named(error: WrongVersion, path: str) -> WrongVersion:
-    """``error`` of the file at ``path``."""
+    """Makes ``error`` name the file at ``path``."""
     return WrongVersion(f"{path}: {error}")
 
 
 def read_levels(text: str) -> Levels:
-    """The levels in the text of a header.  Raises ``WrongVersion``: there is no level that is known to be common."""
+    """Parses the levels in the text of a header. Raises ``WrongVersion``: there is no level that is known to be
+    common."""
     match = _TEXT.match(text)
     if match is None or max(int(match[1]), int(match[2] or 1)) > LEVEL_MAX:
         raise WrongVersion(f"{text[:20]!r} is no range of levels, as 1 or 1-2 are")

@@ -29,11 +29,11 @@ FLUSH_BYTES = 1 * MIB
 """Appends that wait for no write are written once so much of them waits, or after the flush interval."""
 FLUSH_INTERVAL_S = 0.1
 SYNC_INTERVAL_S = 1.0
-"""How long what was written without a sync may stay so."""
+"""The longest that what was written without a sync may stay so."""
 SLOW_SYNC_S = 0.1
 SLOW_SYNCS_MAX = 100
 SLOW_SYNCS_WINDOW_S = 60.0
-"""So many slow syncs within so long roll the segment …"""
+"""The window in which so many slow syncs roll the segment."""
 STALLED_SYNC_S = 10.0
 """… and so does one sync that took this long."""
 CHECKPOINT_BYTES = 64 * MIB
@@ -48,38 +48,38 @@ INDEX_MAX_MAPPINGS = 1_000
 INDEX_MAP_BYTES = 4 << 30
 STATE_MAP_BYTES = 1 << 30
 STATE_FREE_BYTES_MIN = 2 * MIB
-"""With less free, checkpoints and the idle end wait: a transaction that finds no room would end the process."""
+"""The free bytes below which checkpoints and the idle end wait: a transaction without room would end the process."""
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 10.0
-"""Background work that fails twice in a row is tried again after the first of these, then twice as long each time, up
-to the second."""
+"""The longest pause of background work that fails. It is tried again after the first of these, then twice as long each
+time, up to the second."""
 WAITING_MAX = 32
-"""Of background work that fails in more places than this the oldest is given up."""
+"""Places in which background work may fail; past that the oldest is given up."""
 FREE_BYTES_MIN = 16 * MIB
-"""With less free, appends are refused (``NoSpace``); the next segment is made only where so much is left."""
+"""The free bytes below which appends are refused (``NoSpace``), and no segment is made."""
 HOLD_BYTES_MAX = 16 << 30
 """A hold that keeps back what retention wants gone, and lies further behind than this, is dropped."""
 PRODUCERS_MAX = 4_096
 """Producers that a log knows; of more, whoever was heard of longest ago is forgotten.  These three are the same on
 every node, or nodes would not agree: another number is another format."""
 PRODUCER_REMEMBERED_MAX = 256
-"""Of each producer so many last submissions are remembered: what it may send again."""
+"""Submissions of each producer that are remembered: what it may send again."""
 PRODUCER_SILENT_VLSNS = 100_000_000
-"""Whoever was silent for more VLSNs is forgotten."""
+"""VLSNs of silence after which a producer is forgotten."""
 CLEANING_PERIOD_S = 5.0
 CLOCK_DIFFERENCE_MAX_S = 60.0
-"""While members' clocks differ by more, nothing goes for its age."""
+"""The difference of members' clocks past which nothing goes for its age."""
 RESTORES_MAX = 2
-"""So many peers fetch a log from one node at once."""
+"""Peers that fetch a log from one node at once."""
 RESTORE_RANGE_BYTES = 4 * MIB
-"""What a restoring node asks for at once, unless one frame is larger."""
+"""Bytes that a restoring node asks for at once, unless one frame is larger."""
 RESTORE_RANGE_BYTES_MAX = BODY_BYTES_MAX + 2 * MIB
 RESTORE_IDLE_S = 30.0
 """A restore that asks for nothing for so long is given up by its provider, and its hold with it."""
 RESTORE_LAG_VLSNS_MAX = 50_000
 """A peer is fresh enough to restore from while its durable end is no further behind the best one's."""
 MENDED_KEPT_MAX = 16
-"""So many files of damaged bytes are kept aside when blocks are mended; those of the oldest segments go first."""
+"""Files of damaged bytes kept aside when blocks are mended; those of the oldest segments go first."""
 SCRUB_BYTES_PER_S = 8 * MIB
 SCRUB_PERIOD_S = 86_400.0
-"""From the end of one look at every sealed segment to the beginning of the next."""
+"""Seconds from the end of one look at every sealed segment to the beginning of the next."""

@@ -25,49 +25,49 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """``size`` bytes at ``offset``; shorter only where the file ends."""
+        """Reads ``size`` bytes at ``offset``; fewer only where the file ends."""
         ...
 
     def read_into(self, offset: int, into: memoryview) -> int:
-        """As ``read``, to where ``into`` says and as far as it goes: how many bytes."""
+        """Reads as ``read``, into ``into``, and returns how many bytes."""
         ...
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """All of ``buffers``, one after the other from ``offset`` on; not durable until ``sync``."""
+        """Writes ``buffers``, one after the other from ``offset`` on; not durable until ``sync``."""
         ...
 
     def sync(self) -> None:
-        """Bytes and size are on stable media on return (fdatasync)."""
+        """Syncs: bytes and size are on stable media on return (fdatasync)."""
         ...
 
     def allocate(self, size: int) -> None:
-        """Blocks up to ``size`` are reserved and the file has that size (fallocate)."""
+        """Reserves blocks up to ``size``, which the file has afterwards (fallocate)."""
         ...
 
     def allocated(self) -> int:
-        """Bytes of disk that the file takes (st_blocks)."""
+        """Returns the bytes of disk that the file takes (st_blocks)."""
         ...
 
     def punch(self, offset: int, size: int) -> None:
-        """Gives these bytes back to the file system, as far as they are whole blocks of it: they read as zeros, and the
-        file's size stays (FALLOC_FL_PUNCH_HOLE).  ``EOPNOTSUPP`` where the file system cannot.  Durable at its own
-        time: until then any part of it may be undone by a power cut."""
+        """Gives these bytes back to the file system, as far as they are whole blocks (FALLOC_FL_PUNCH_HOLE). They read
+        as zeros, and the file's size stays. ``EOPNOTSUPP`` where the file system cannot. Durable at its own time: until
+        then any part of it may be undone by a power cut."""
         ...
 
     def drop_cache(self) -> None:
-        """Later reads come from the medium (posix_fadvise DONTNEED); unsynced bytes may stay cached."""
+        """Makes later reads come from the medium (posix_fadvise DONTNEED); unsynced bytes may stay cached."""
         ...
 
     def close(self) -> None: ...
 
 
 Reading = Callable[[File, Sequence[tuple[int, int]]], Generator[Buffer, None, None]]
-"""Gives the bytes of each (offset, size) of a file in order, as ``File.read`` does, each good until the next one is
+"""Gives the bytes of each (offset, size) of a file in order, as ``File.read`` does. Each is good until the next one is
 asked for; closed before its end, it reads no more."""
 
 
 def in_turn(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[Buffer, None, None]:
-    """Each when it is asked for."""
+    """Reads each range when it is asked for."""
     for offset, size in ranges:
         yield file.read(offset, size)
 
@@ -80,20 +80,20 @@ class Disk(Protocol):
     """A file system.  Names become durable with ``sync_directory`` only."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """``create``: the file must not exist yet (and ``write`` is implied).  Raises ``NoRegularFile`` at once for
-        whatever else stands there."""
+        """Opens a file; with ``create`` it must not exist yet (and ``write`` is implied). Raises ``NoRegularFile`` at
+        once for whatever else stands there."""
         ...
 
     def list(self, directory: str) -> list[str]:
-        """Names (not paths) in ``directory``, sorted."""
+        """Lists the names (not paths) in ``directory``, sorted."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether the name is there, whatever it stands for."""
+        """Says whether the name is there, whatever it stands for."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """With its parents; no error when it is there."""
+        """Makes the directory with its parents; no error when it is there."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -105,11 +105,11 @@ class Disk(Protocol):
     def free_bytes(self, directory: str) -> int: ...
 
     def lock(self, path: str) -> DirectoryLock:
-        """An exclusive lock that ends with the process.  Raises ``LogInUse``."""
+        """Takes an exclusive lock that ends with the process. Raises ``LogInUse``."""
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Whether some process holds ``lock(path)``; never takes or changes it."""
+        """Says whether some process holds ``lock(path)``; never takes or changes it."""
         ...
 
 
@@ -150,7 +150,7 @@ class Threads(Protocol):
     def worker(self, name: str) -> Worker: ...
 
     def latch(self) -> AbstractContextManager[object]:
-        """A re-entrant mutual exclusion lock."""
+        """Makes a re-entrant mutual exclusion lock."""
         ...
 
 
@@ -165,11 +165,11 @@ class KeyValue(Protocol):
     def at_or_after(self, key: bytes) -> tuple[bytes, bytes] | None: ...
 
     def items(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-        """All with start <= key < end, ascending."""
+        """Returns all items with start <= key < end, ascending."""
         ...
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        """The keys that ``items`` would give, whatever has become of their values."""
+        """Returns the keys that ``items`` would give, whatever has become of their values."""
         ...
 
     def write(
@@ -178,12 +178,12 @@ class KeyValue(Protocol):
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """One transaction: ranges (end exclusive) and deletes first, then puts in their order.  Durable
-        on return.  Always called on one and the same thread, never the event loop's."""
+        """Commits one transaction: ranges (end exclusive) and deletes first, then puts in their order. Durable on
+        return. Always called on one and the same thread, never the event loop's."""
         ...
 
     def close(self) -> None:
-        """Idempotent.  Reads that follow raise ``LogClosed``."""
+        """Closes the store; harmless when done before. Reads that follow raise ``LogClosed``."""
         ...
 
 
@@ -196,8 +196,8 @@ class Stores(Protocol):
         ...
 
     def open_copy(self, path: str, *, map_bytes: int) -> KeyValue:
-        """A copy, for reading only, of what was committed at one moment of the call, whoever writes meanwhile.
-        Raises as ``open`` with ``read_only`` does, and ``LogInUse`` when the writes never paused."""
+        """Opens a read-only copy of what was committed at one moment of the call, whoever writes meanwhile. Raises as
+        ``open`` with ``read_only`` does, and ``LogInUse`` when the writes never paused."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -220,17 +220,17 @@ class Channel(Protocol):
         ...
 
     def received_bytes(self) -> int:
-        """How much has come so far, of a message that is not whole yet, too: it rises for as long as anything comes."""
+        """Counts the bytes that have come, of a message that is not whole yet, too."""
         ...
 
     async def receive(self) -> bytes:
-        """The next message.  Raises ``ChannelClosed``."""
+        """Returns the next message. Raises ``ChannelClosed``."""
         ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        """Hands every message to ``take``, in order and as soon as it has come: where the carrier can, without a task
-        between the two.  Returns when ``take`` wants no more for now.  Raises ``ChannelClosed``, and what ``take``
-        raises.  Nothing is taken before the call, nor after it has ended."""
+        """Hands every message to ``take``, in order and as soon as it has come. Where the carrier can, no task stands
+        between the two. Returns when ``take`` wants no more for now. Raises ``ChannelClosed``, and what ``take``
+        raises. Nothing is taken before the call, nor after it has ended."""
         while take(await self.receive()):
             pass
 
@@ -247,4 +247,4 @@ class Seams:
     threads: Threads
     stores: Stores
     levels: Levels = LEVELS
-    """What this binary reads and speaks; a test's binary of another day has others."""
+    """The levels that this binary reads and speaks; a test's binary of another day has others."""

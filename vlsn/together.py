@@ -14,9 +14,9 @@ from typing import Any
 
 
 async def together(**parts: Coroutine[Any, Any, None]) -> None:
-    """Runs ``parts`` as tasks of these names until all have returned, or one has failed: the others are cancelled then,
-    and waited for.  Raises ``ExceptionGroup`` of all that failed; ``CancelledError`` instead, once the parts have
-    ended, if this task was cancelled meanwhile."""
+    """Runs ``parts`` as tasks of these names until all have returned, or one has failed. The others are cancelled then,
+    and waited for. Raises ``ExceptionGroup`` of all that failed; ``CancelledError`` instead, once the parts have ended,
+    if this task was cancelled meanwhile."""
     tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -28,7 +28,7 @@ async def together(**parts: Coroutine[Any, Any, None]) -> None:
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    """Each cancel from outside is passed on, and raised when all have ended."""
+    """Passes on each cancel from outside, and raises it when all have ended."""
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
@@ -44,6 +44,6 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """Why a task that has ended did, if not by returning or by a cancel.  Who asks has seen it: asyncio tells of it on
-    stderr else."""
+    """Returns why a task that has ended did, None if by returning or by a cancel. Who asks has seen it: asyncio tells
+    of it on stderr else."""
     return None if task.cancelled() else task.exception()
