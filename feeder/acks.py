@@ -1,4 +1,4 @@
-"""What acknowledgements add up to: the DTVLSN, and which appends may be answered.
+"""The sum of the acknowledgements: the DTVLSN, and which appends may be answered.
 
 Pure.  Every number is a block's last VLSN that a node has *synced*.
 
@@ -19,12 +19,12 @@ from vlsn.ids import NULL_VLSN, Incarnation, Vlsn
 
 
 def majority(electable: int) -> int:
-    """How many of ``electable`` nodes are more than half."""
+    """Returns how many of ``electable`` nodes are more than half."""
     return electable // 2 + 1
 
 
 def durable_vlsn(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], *, term_start: Vlsn) -> Vlsn:
-    """The DTVLSN that these acknowledgements prove; ``NULL_VLSN`` when they prove none in this term."""
+    """Returns the DTVLSN that these acknowledgements prove; ``NULL_VLSN`` when they prove none in this term."""
     if not electable or not term_start:
         return NULL_VLSN
     ends = [synced.get(member, NULL_VLSN) for member in electable]
@@ -34,10 +34,10 @@ def durable_vlsn(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incar
 
 
 def synced_by_all(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation]) -> Vlsn:
-    """The highest VLSN that every electable member has synced."""
+    """Returns the highest VLSN that every electable member has synced."""
     return min((synced.get(member, NULL_VLSN) for member in electable), default=NULL_VLSN)
 
 
 def synced_count(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], vlsn: int) -> int:
-    """How many electable members have synced ``vlsn``."""
+    """Counts the electable members that have synced ``vlsn``."""
     return sum(synced.get(member, NULL_VLSN) >= vlsn for member in electable)

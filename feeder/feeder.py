@@ -60,8 +60,8 @@ class Messages:
         """What the last message said of it."""
 
     def blocks(self, position: Position, blocks: Sequence[Buffer], first: Vlsn, last: Vlsn) -> bytes:
-        """Blocks ``first`` to ``last`` of one log in one term; what a message made earlier says of the
-        DTVLSN is older by a moment, and told by the next one."""
+        """Joins blocks ``first`` to ``last`` of one log in one term. What a message made earlier says of the DTVLSN is
+        older by a moment, and told by the next one."""
         if self._span != (first, last):
             self._message = blocks_message(position, blocks)
             self._span = (first, last)
@@ -70,7 +70,7 @@ class Messages:
 
 
 def overtaken(errors: BaseExceptionGroup[Trimmed]) -> Trimmed:
-    """The cleaning that overtook a feed."""
+    """Returns the cleaning that overtook a feed."""
     found: BaseException = errors
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
@@ -86,15 +86,15 @@ class FeederOwner(Protocol):
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None: ...
 
     def switched(self, feeder: Feeder, mode: Mode) -> None:
-        """It reads from the ring now, or from the segments."""
+        """Hears that ``feeder`` reads from the ring now, or from the segments."""
         ...
 
     def answered(self, feeder: Feeder, number: int) -> None:
-        """The replica has answered read round ``number``."""
+        """Hears that the replica has answered read round ``number``."""
         ...
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
-        """The replica has everything up to ``at``.  Raises ``Trimmed`` when what follows is about to go."""
+        """Hears that the replica has everything up to ``at``. Raises ``Trimmed`` when what follows is about to go."""
         ...
 
     def past_syncup(self, feeder: Feeder) -> None: ...
@@ -116,7 +116,7 @@ class Feeder:
         heartbeat_s: float,
         listed: bool = True,
     ) -> None:
-        """``listed``: the group lists that incarnation; one that it does not list yet is fed too."""
+        """Takes also an incarnation that the group does not list yet: then it is not ``listed``."""
         self.replica = replica
         self.incarnation = incarnation
         self.term = term
@@ -174,8 +174,9 @@ class Feeder:
             self._channel.send_now(encode(refusal(error)))
 
     def handed_over(self) -> None:
-        """Another group is with this log's writer.  When nothing is being sent it goes out right here, while the disk
-        works: a task between the two would cost a turn of the loop."""
+        """Sends another group right here when nothing is being sent, as it goes to this log's writer. When nothing is
+        being sent it goes out right here, while the disk works: a task between the two would cost a turn of the
+        loop."""
         source = self.source
         if source is None or not self._idle:
             return
@@ -190,12 +191,12 @@ class Feeder:
                 self._wake()
 
     def synced(self) -> None:
-        """The log has synced another group: what reads the segments has more."""
+        """Wakes a feed that reads the segments: the log has synced another group."""
         if self._idle and self.source is not None and self.source.mode is Mode.ARCHIVE:
             self._wake()
 
     def tell_dtvlsn(self) -> None:
-        """A heartbeat, if the replica has not heard of the DTVLSN and nothing is being sent."""
+        """Sends a heartbeat, if the replica has not heard of the DTVLSN and nothing is being sent."""
         if self._idle and self._log.dtvlsn > self._told_dtvlsn:
             self._channel.send_now(heartbeat_message(self._position()))
 
@@ -291,7 +292,7 @@ class Feeder:
                 await channel.send(message)
 
     def _message(self, blocks: Sequence[Buffer], first: Vlsn) -> bytes:
-        """The next message.  ``sent`` is said before it goes: an ACK may come back before a send returns."""
+        """Makes the next message. ``sent`` is said before it goes: an ACK may come back before a send returns."""
         assert self.source is not None
         self.sent = Vlsn(self.source.next_vlsn - 1)
         messages = self._owner.messages

@@ -61,7 +61,7 @@ class Restores:
         return list(self._sessions.values())
 
     def look(self, *, feeders: int) -> Offer:
-        """How this node would serve a restore."""
+        """Offers a restore as this node would serve it."""
         durable = self._durable
         return Offer(
             group=self._group,
@@ -80,9 +80,9 @@ class Restores:
         )
 
     def open(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
-        """A session for ``ask.sender``; its offer is put together by the call of what is returned, on any thread, for
-        the state record may take long.  Raises ``QueueFull`` when there are too many, or a rollback is under way;
-        ``Trimmed`` when what is wanted is gone; ``NotYet`` when this log is not that far."""
+        """Opens a session for ``ask.sender``. The returned call puts its offer together, on any thread, for the state
+        record may take long. Raises ``QueueFull`` when there are too many, or a rollback is under way; ``Trimmed`` when
+        what is wanted is gone; ``NotYet`` when this log is not that far."""
         log, durable = self._log, self._durable
         for session in [each for each in self._sessions.values() if each.peer == ask.sender]:
             self._end(session, "its peer opened another one")
@@ -109,9 +109,9 @@ class Restores:
         return lambda: replace(offer, record=record())
 
     def record(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
-        """The state record as of a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``, without a session; put together
-        as an offer is by ``open``.  Raises ``QueueFull`` while a rollback is under way, ``NotYet`` where it is exact as
-        of no such VLSN: at a checkpoint what came before becomes less than that."""
+        """Offers the state record as of a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``, without a session. The
+        returned call puts it together, as with ``open``. Raises ``QueueFull`` while a rollback is under way, ``NotYet``
+        where it is exact as of no such VLSN: at a checkpoint what came before becomes less than that."""
         log = self._log
         if log.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
@@ -124,8 +124,8 @@ class Restores:
         return lambda: replace(offer, record=record())
 
     async def read(self, session_id: str, number: int, start: int, end: int, *, have: int) -> tuple[bytes, int]:
-        """Bytes ``start`` to ``end`` (exclusive) of a segment, and the generation; everything up to VLSN ``have`` is
-        synced at the peer.  Raises ``NotFound`` when the session is over, ``Trimmed``, ``NotYet`` past what is synced
+        """Reads bytes ``start`` to ``end`` (exclusive) of a segment, and the generation. Everything up to VLSN ``have``
+        is synced at the peer. Raises ``NotFound`` when the session is over, ``Trimmed``, ``NotYet`` past what is synced
         here."""
         session = self._session(session_id)
         session.hold.advance(Vlsn(min(have + 1, self._log.range.last_sync)))

@@ -39,12 +39,12 @@ class Rounds:
         return self.number
 
     def answered(self, incarnation: Incarnation, number: int) -> None:
-        """``incarnation`` has answered round ``number`` in this master's term.  One not begun yet is no answer to
-        anything."""
+        """Notes that ``incarnation`` has answered round ``number`` in this master's term. One not begun yet is no
+        answer to anything."""
         if number <= self.number:
             self._answered[incarnation] = max(number, self._answered.get(incarnation, 0))
 
     def confirmed(self, electable: Collection[Incarnation]) -> bool:
-        """Whether a majority of ``electable`` has answered the newest round."""
+        """Says whether a majority of ``electable`` has answered the newest round."""
         heard = sum(each == self._own or self._answered.get(each, 0) >= self.number for each in electable)
         return bool(electable) and self.number > 0 and heard >= majority(len(electable))

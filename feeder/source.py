@@ -41,7 +41,7 @@ class Source:
     def __init__(
         self, log: LocalLog, next_vlsn: Vlsn, offload: Offload, on_switch: Callable[[Mode], None] = lambda _: None
     ) -> None:
-        """``on_switch`` is told of each change."""
+        """Begins in ARCHIVE; ``on_switch`` is told of each change."""
         self._on_switch = on_switch
         self._log = log
         self._offload = offload
@@ -55,7 +55,7 @@ class Source:
         self.archive_reads = 0
 
     def from_ring(self, bytes_max: int = FEED_BYTES) -> Sequence[Buffer]:
-        """What the ring has next, without waiting; empty when there is nothing more, or in ARCHIVE."""
+        """Takes what the ring has next, without waiting; empty when there is nothing more, or in ARCHIVE."""
         ring = self._log.ring
         if self.mode is Mode.BUFFER and self._position < ring.head:
             self._change(Mode.ARCHIVE)
@@ -80,8 +80,8 @@ class Source:
         return self.mode is Mode.BUFFER and self._position < self._log.ring.end
 
     async def from_archive(self) -> Sequence[Buffer]:
-        """The next blocks of the segments; the read after them is begun at once, so that disk and network
-        overlap.  Empty when nothing more is synced.  Raises ``Damaged`` or ``Trimmed``."""
+        """Reads the next blocks of the segments and begins the read after them, so that disk and network overlap. Empty
+        when nothing more is synced. Raises ``Damaged`` or ``Trimmed``."""
         reading = self._ahead or self._read()
         self._ahead = None
         run = await reading
@@ -94,7 +94,7 @@ class Source:
         return run.data
 
     def close(self) -> None:
-        """The reader is closed once a read under way has ended."""
+        """Closes the reader, once a read under way has ended."""
         if self._ahead is not None and not self._ahead.done():
             self._ahead.add_done_callback(self._close_reader)
         else:

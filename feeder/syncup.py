@@ -18,7 +18,7 @@ from vlsn.ids import NULL_VLSN, Vlsn
 
 
 def matchpoint(first: int, last: int, term_runs: Sequence[TermRun], replica: Syncup) -> Vlsn | None:
-    """The matchpoint of this log (``first`` … ``last``) and the replica's; ``NULL_VLSN`` for an empty replica
+    """Returns the matchpoint of this log (``first`` … ``last``) and the replica's; ``NULL_VLSN`` for an empty replica
     of a log that begins at 1; None when there is none and the replica must be restored."""
     if not replica.last:
         return NULL_VLSN if first <= 1 else None

@@ -55,8 +55,8 @@ from vlsn.write.local_log import LocalLog
 
 SILENCE_S = 5.0
 LOOKS = 4
-"""Silence is judged at this many looks in a row, not by a clock: after a stall of this process what the master
-said lies unread in the socket."""
+"""Looks in a row after which a master counts as silent. No clock judges it: after a stall of this process what the
+master said lies unread in the socket."""
 SYNCUP_TIMEOUT_S = 30.0
 Offload = Callable[[Callable[[], ReadRun]], Awaitable[ReadRun]]
 
@@ -131,7 +131,7 @@ class ReplicaFeed:
             self.streaming = False
 
     def synced(self) -> None:
-        """This log has synced another group: an ACK is due, and goes out at once where it can."""
+        """Sends an ACK for the group that this log has synced, at once where it can."""
         good = self.streaming and self._failed is None and self._log.node_file.record.term == self.term
         if good and self._channel.send_now(self._ack()):
             return
@@ -139,8 +139,8 @@ class ReplicaFeed:
             _set(self._ack_due)
 
     def tick(self) -> None:
-        """Called a few times a second.  Of a message that takes longer than an election timeout, on a slow link or for
-        its size, what has come of it since says that the master lives, and an ACK that this replica does."""
+        """Counts what has come of a message, a few times a second. A large one, or one on a slow link, may take longer
+        than an election timeout: its bytes say that the master lives, and an ACK that this replica does."""
         came, before = self._channel.received_bytes(), self._came
         self._came = came
         if not self._whole and came > before and self.streaming:
@@ -224,7 +224,7 @@ class ReplicaFeed:
             await self._wait_for_room()
 
     def _take(self, message: bytes) -> bool:
-        """Whether there is room for another one."""
+        """Takes one message, and says whether there is room for another."""
         log = self._log
         self._heard()
         self._whole = True
@@ -268,7 +268,7 @@ class ReplicaFeed:
         self._silent_looks = 0
 
     def _answer(self, message: bytes) -> None:
-        """That the feed's term is the stored one at this moment, after the round began."""
+        """Answers a round, if the feed's term is the stored one at this moment, after the round began."""
         term, number = decode_round(message)
         if term != self.term:
             raise StaleTerm(f"a round of term {term} on a feed of term {self.term}")
@@ -294,7 +294,7 @@ class ReplicaFeed:
             await self._room
 
     async def _acknowledge(self) -> None:
-        """The ACK that could not go out at once; and the end of a feed whose master is silent."""
+        """Sends the ACK that could not go out at once, and ends a feed whose master is silent."""
         loop = asyncio.get_running_loop()
         while True:
             due = self._ack_due = loop.create_future()

@@ -8,7 +8,8 @@ from vlsn.write.local_log import LocalLog
 
 
 async def store_level(log: LocalLog, level: int) -> None:
-    """Synced on return; at once where it is promised already.  Raises ``WrongVersion``, ``LogFailed``."""
+    """Stores the level in the node file, synced on return; returns at once where it is promised already. Raises
+    ``WrongVersion``, ``LogFailed``."""
     if level <= log.node_file.record.level:
         return
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()

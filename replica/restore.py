@@ -38,7 +38,7 @@ NULL_END: End = (0, 0)
 
 
 class Disagrees(IntegrityFault):
-    """What was restored so far is not in the provider's log: it cannot be gone on with."""
+    """The provider's log lacks what was restored so far: that cannot be gone on with."""
 
 
 class Provider(Protocol):
@@ -55,10 +55,10 @@ class Provider(Protocol):
 
 
 def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collection[str] = frozenset()) -> list[Offer]:
-    """Those to restore from, best first: none that knows less durable than ``durable``, which this node knew, in VLSNs
-    or in terms (a master of a later term has all that was durable before), none that is far behind the best.
+    """Chooses those to restore from, best first. None knows less durable than ``durable``, which this node knew, in
+    VLSNs or in terms (a master of a later term has all that was durable before), and none is far behind the best.
     ``have``: what is restored already; who begins at or before what follows comes first, so that it need not be thrown
-    away.  Behind all others come the ``rotten``, who gave wrong bytes before: it may be that nobody can mend them."""
+    away. Behind all others come the ``rotten``, who gave wrong bytes before: it may be that nobody can mend them."""
     term, vlsn = durable
     useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= max(have, vlsn)]
     useful = [offer for offer in useful if not offer.dtvlsn_term or offer.dtvlsn_term >= term]
@@ -80,7 +80,8 @@ def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collect
 
 
 def agree(mine: Sequence[TermRun], theirs: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether two logs have the same terms wherever both have something: ``theirs`` reaches at least as far."""
+    """Says whether two logs have the same terms wherever both have something: ``theirs`` reaches at least as far.
+    ``theirs`` reaches at least as far."""
     if not mine or not theirs:
         return True
     low = max(mine[0].first, theirs[0][1])
@@ -95,14 +96,14 @@ def _clipped(runs: Sequence[tuple[int, int, int]], low: int, high: int) -> list[
 
 @dataclass(slots=True)
 class Progress:
-    """How far a restore is; for status."""
+    """The progress of a restore, for status."""
 
     provider: str = ""
     began_s: float = 0.0
     bytes_done: int = 0
-    """Of segments, as they were fetched in this process's life."""
+    """Bytes of segments, as they were fetched in this process's life."""
     bytes_total: int = 0
-    """What the provider's segments hold from where the fetch began, and what was fetched before."""
+    """Bytes of the provider's segments from where the fetch began, and what was fetched before."""
     vlsn: int = 0
     target: int = 0
     attempts: int = 0
@@ -111,7 +112,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Place:
-    """Where the transfer is in the provider's segments."""
+    """The place of the transfer in the provider's segments."""
 
     segments: list[tuple[int, int]]
     index: int = 0
@@ -153,8 +154,8 @@ class Transfer:
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> StateRecord:
-        """The provider's state record; everything up to its VLSN is synced here on return.  Raises ``Disagrees``, or
-        what ended the transfer."""
+        """Restores, and returns the provider's state record; everything up to its VLSN is synced here. Raises
+        ``Disagrees``, or what ended the transfer."""
         log = self.log
         await self._drained()  # of what a transfer before this one has handed over
         self._have, self._term = log.allocated, log.history.last_term
@@ -191,7 +192,7 @@ class Transfer:
             pass  # it ends by itself
 
     async def _fetch(self, offer: Offer) -> None:
-        """Everything up to the offer's durable end is handed to the log on return."""
+        """Fetches everything up to the offer's durable end and hands it to the log."""
         place = _Place([(segment.number, segment.end) for segment in offer.segments])
         if place.over:
             return
@@ -266,7 +267,7 @@ class Transfer:
         await self._room(0)
 
     async def _drained(self) -> None:
-        """What waits in the log's queue has its place, or was refused."""
+        """Waits until what is in the log's queue has its place, or was refused."""
         drained = asyncio.Event()
         self.log.drain(drained.set)
         await drained.wait()

@@ -18,7 +18,7 @@ from vlsn.seams import Buffer
 
 
 def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:
-    """What a replica says of itself; only synced blocks are spoken of (its write path is drained)."""
+    """Describes a replica for syncup; only synced blocks are spoken of (its write path is drained)."""
     assert span.last == span.last_sync
     return Syncup(
         first=span.first, last=span.last, last_sync=span.last_sync, stored_term=stored_term, term_runs=list(term_runs)
@@ -26,7 +26,7 @@ def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syn
 
 
 def matchpoint_of(block: Buffer, *, feed_term: int) -> Matchpoint:
-    """The block's end with its name and checksums."""
+    """Names the block's end, with its checksums."""
     header = decode_header(block)
     return Matchpoint(
         vlsn=header.last_vlsn,

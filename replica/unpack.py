@@ -35,9 +35,9 @@ class Unpacked:
 
 
 def unpack(data: bytes, *, base: int, salt: int, expected: int, upto: int, term_min: int) -> Unpacked:
-    """The visible blocks in ``data``, which lies at offset ``base`` (a frame's) of a segment, from VLSN ``expected`` to
-    ``upto``, a block's last; earlier ones are passed over.  Raises ``BadBody`` for anything that is not as a good
-    segment has it."""
+    """Unpacks the visible blocks in ``data`` from VLSN ``expected`` to ``upto``, a block's last; passes over earlier
+    ones. ``data`` lies at offset ``base`` (a frame's) of a segment. Raises ``BadBody`` for anything that is not as a
+    good segment has it."""
     found = scan.walk(data, base=base, start=base, end=base + len(data), salt=salt)
     if not len(found):
         return Unpacked(None, base, bytes_wanted=_size_of_first(data, base, salt))

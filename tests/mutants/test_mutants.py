@@ -40,8 +40,8 @@ def test_a_mutant_that_changes_nothing_survives(tmp_path: Path) -> None:
     patch = tmp_path / "nothing.patch"
     patch.write_text(
         "defence: none\ntest: tests/feeder/test_acks.py\n\n--- a/feeder/acks.py\n+++ b/feeder/acks.py\n"
-        '@@ -1,1 +1,1 @@\n-"""What acknowledgements add up to: the DTVLSN, and which appends may be answered.\n'
-        '+"""What acknowledgements come to: the DTVLSN, and which appends may be answered.\n'
+        '@@ -1,1 +1,1 @@\n-"""The sum of the acknowledgements: the DTVLSN, and which appends may be answered.\n'
+        '+"""The amount of the acknowledgements: the DTVLSN, and which appends may be answered.\n'
     )
     outcome = judge(Mutant("nothing", "none", "tests/feeder/test_acks.py", patch))
     assert (outcome.killed, outcome.what) == (False, "SURVIVED")
