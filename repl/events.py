@@ -34,7 +34,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "syncup": ("syncup", "rolled_back", "integrity"),
     "restore": (
         *("restore.begin", "restore.from", "restore.again", "restore.failed", "restore.note", "restore.done"),
-        "restore.provides",
+        *("restore.provides", "restore.refused"),
     ),
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable"),
     "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
@@ -45,6 +45,7 @@ WARNINGS: Final = frozenset(
     {
         *("old_image", "unpunched", "no_space", "steps_down", "hand_over.failed", "peer.silent", "group.waits"),
         *("feed.stopped", "rolled_back", "integrity", "restore.begin", "restore.again", "restore.failed"),
+        *("restore.refused",),
         *("scrub.unreadable", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
     }

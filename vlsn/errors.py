@@ -260,6 +260,15 @@ class Restoring(VlsnLogError):
     transient = True
 
 
+class CopyNeeded(VlsnLogError):
+    """Too few other members are known to hold all that they acknowledged: this node's copy of the log is not given up,
+    nor counted on by one that would."""
+
+    slug = "not-ready"
+    retry_safe = True
+    transient = True
+
+
 class ProducersMissing(VlsnLogError):
     """The node lost what it knew of producers with its `state`, and no member has told it yet. It cannot say whether
     this submission was here before. Nothing was logged; send it again."""

@@ -11,7 +11,7 @@ import click
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json
 from repl.cli.signals import run
-from vlsn.errors import BadBody, VlsnLogError
+from vlsn.errors import BadBody, CopyNeeded, VlsnLogError
 
 if TYPE_CHECKING:
     from repl.http.types import Network
@@ -44,7 +44,8 @@ def rotate(url: list[str], as_json: bool) -> int:
 def restore(url: list[str], as_json: bool) -> int:
     """Make the node given give up its log and fetch another member's; a master refuses.
 
-    Of several the next one begins when the one before has its log again: one copy at a time is given up.
+    It refuses, too, while fewer than a majority of the other members are known to be whole. Of several the next one
+    begins when the one before has its log again.
     """
     if len(url) == 1:
         return _order("restore", url, as_json)
@@ -53,7 +54,7 @@ def restore(url: list[str], as_json: bool) -> int:
         raise click.UsageError("a restore gives up a whole copy of the log: name each node with --url")
     for each in url:
         before = run(_restores(each))
-        if status := _order("restore", [each], as_json):
+        if status := _order("restore", [each], as_json, again_s=0.0 if each == url[0] else SILENT_S):
             return status
         if each != url[-1]:
             run(_restored(each, before))
@@ -100,8 +101,9 @@ async def _status(network: Network, url: str) -> dict[str, Any]:
     return json_object(bytes(response.body), "state", "restore")
 
 
-def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
-    answers = run(post_all(what, urls))
+def _order(what: str, urls: Sequence[str], as_json: bool, *, again_s: float = 0.0) -> int:
+    """For so long those that are not ready are asked again: whoever has its log again may have to catch up yet."""
+    answers = run(_answers(what, urls, again_s))
     refused = [answer for answer in answers.values() if isinstance(answer, VlsnLogError)]
     if as_json:
         print_json(document(answers))
@@ -111,6 +113,17 @@ def _order(what: str, urls: Sequence[str], as_json: bool) -> int:
         elif not as_json:
             click.echo(f"{url} " + " ".join(f"{name}={value}" for name, value in answer.items()))
     return 2 if refused else 0
+
+
+async def _answers(what: str, urls: Sequence[str], again_s: float) -> dict[str, dict[str, Any] | VlsnLogError]:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + again_s
+    while True:
+        answers = await post_all(what, urls)
+        waits = any(isinstance(answer, VlsnLogError) and answer.slug == CopyNeeded.slug for answer in answers.values())
+        if not waits or loop.time() >= until:
+            return answers
+        await asyncio.sleep(LOOK_S)
 
 
 def document(answers: Mapping[str, dict[str, Any] | VlsnLogError]) -> dict[str, Any]:

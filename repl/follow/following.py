@@ -43,6 +43,7 @@ from vlsn.errors import (
 )
 from vlsn.format.feed_messages import MESSAGE_BYTES_MAX, Position
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.recover.vote_floor import is_below_floor
 from vlsn.seams import Channel
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ class Following(Role):
         term, had by then, or counts for nothing.  Else a floor of that term, set high, would stand until the next."""
         log = self.log
         record, last = log.node_file.record, log.range.last_sync
-        below = (log.history.term_of(last), last) < (record.floor_term, record.floor_vlsn)
+        below = is_below_floor(record, (log.history.term_of(last), last))
         if below and last >= position.last_vlsn and record.term == position.term:
             log.meet_floor(Term(position.term))
 

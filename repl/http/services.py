@@ -179,7 +179,8 @@ class Administration(Mastership, Protocol):
         ...
 
     async def restore(self) -> dict[str, Any]:
-        """The log is given up and restored from a peer.  Raises ``NotAllowed`` while this node leads or restores."""
+        """The log is given up and restored from a peer.  Raises ``NotAllowed`` while this node leads or restores,
+        ``CopyNeeded`` while too few of the other members are known to be whole."""
         ...
 
     async def transfer(self, to: str | None) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from feeder.restore import Restores
+from repl.repair.spared_copies import check_whole
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, Trimmed, WrongGroup, WrongName
 from vlsn.format.block import BlockHeader, decode
 from vlsn.ids import NodeName, Vlsn
 from vlsn.repair.closed_block import block_of_closed
-from vlsn.repair.restore_messages import CLOSE, OPEN, RECORD, Offer, read_ask
+from vlsn.repair.restore_messages import CLOSE, GIVE_UP, OPEN, RECORD, Offer, read_ask
 
 if TYPE_CHECKING:
     from repl.node.node import Node
@@ -32,8 +33,12 @@ async def answer_ask(node: Node, body: object) -> bytes:
     ``Restores`` does."""
     ask = read_ask(body)
     check_names(node, ask.group, ask.sender, ask.to)
-    restores = _restores(node)
     feeders = len(node.leading.feeders) if node.leading is not None else 0
+    if ask.purpose == GIVE_UP:
+        check_whole(node)
+        assert node.restores is not None
+        return msgspec.json.encode(node.restores.look(feeders=feeders))
+    restores = _restores(node)
     if ask.purpose in (OPEN, RECORD):
         made = (restores.open if ask.purpose == OPEN else restores.record)(ask, feeders=feeders)
 

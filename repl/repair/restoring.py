@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -84,23 +85,42 @@ class Restoration:
         self._avoid: frozenset[NodeName] = frozenset()
         self._silent: frozenset[NodeName] = frozenset()
         self._keep = False
-        self._notes: list[str] = []
+        self._going = False
+        self._asked = 0
+        """Requests of a person that are being looked into."""
 
     # When.
 
     def want(
         self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
-    ) -> None:
+    ) -> bool:
         """The log is to be restored; not from those in ``avoid``, nor from those in ``silent``, whose copies it could
         not be held against: where nobody else can be restored from it is opened again.  ``keep``: its newest segments
-        stay aside.  Whoever waits in ``wanted`` hears of it."""
-        if self._wanted is not None and not self._wanted.done():
-            self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
-            self._wanted.set_result(why)
+        stay aside.  Whoever waits in ``wanted`` hears of it; False when nobody does, or has already."""
+        if self._wanted is None or self._wanted.done():
+            return False
+        self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
+        self._going = True
+        self._wanted.set_result(why)
+        return True
+
+    @property
+    def gives_up(self) -> bool:
+        """This node's copy of the log is to go, or may be: nobody else counts on it (``spared_copies``)."""
+        return self._going or self._asked > 0
+
+    @contextmanager
+    def giving_up(self) -> Iterator[None]:
+        """A request to give it up is looked into."""
+        self._asked += 1
+        try:
+            yield
+        finally:
+            self._asked -= 1
 
     async def asked(self) -> str:
         """Waits until somebody wants a restore; why."""
-        self._wanted = asyncio.get_running_loop().create_future()
+        self._wanted, self._going = asyncio.get_running_loop().create_future(), False
         try:
             return await self._wanted
         finally:

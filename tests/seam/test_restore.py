@@ -535,8 +535,9 @@ def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.3, 2.0])
-def test_both_replicas_are_restored_when_a_person_asks_for_both(apart_s: float) -> None:
-    """At once, or the second while the first is at it: the master has no majority meanwhile, and provides to both."""
+def test_both_replicas_are_restored_at_once(apart_s: float) -> None:
+    """By themselves, at once, or the second while the first is at it: the master has no majority meanwhile, and
+    provides to both.  A person is refused the second one: ``test_spared_copies``."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}
@@ -548,8 +549,7 @@ def test_both_replicas_are_restored_when_a_person_asks_for_both(apart_s: float) 
         master = group.master
         others = [name for name in group.names if name != master]
         for name in others:
-            response = await group.client.request("POST", f"{group.url(name)}/v1/admin/restore", timeout_s=5.0)
-            assert response.status == 200, response
+            assert group.nodes[name].restoration.want("a test")
             await asyncio.sleep(apart_s)
 
         def restored() -> bool:
@@ -567,7 +567,7 @@ def test_both_replicas_are_restored_when_a_person_asks_for_both(apart_s: float) 
 
 
 def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_again() -> None:
-    """n3 is gone for good.  A person has n2 restored, just as the master ends: n1 knows less durable than n2 when it is
+    """n3 is gone for good.  n2 is to be restored, just as the master ends: n1 knows less durable than n2 when it is
     back, and waits for somebody who has heard of it; n2 waits for somebody who knows as much durable as itself."""
 
     async def main() -> None:
@@ -579,8 +579,7 @@ def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_ag
         group.kill("n3")
         await append(group, 5, told)
         await group.until(lambda: group.nodes["n2"].dtvlsn() >= max(told), "n2 knows it durable")
-        url = f"{group.url('n2')}/v1/admin/restore"
-        assert (await group.client.request("POST", url, headers=JSON, timeout_s=5.0)).status == 200
+        assert group.nodes["n2"].restoration.want("a test")
         group.kill("n1")
         await group.start("n1")
         await group.until(lambda: group.state("n2") == "RESTORING", "n2 looks for a provider")

@@ -38,7 +38,7 @@ COMES_AGAIN = {
         "Restoring",
         "Unreachable",
     ),
-    "ProducersMissing",
+    *("CopyNeeded", "ProducersMissing"),
 }
 """What passes by itself."""
 

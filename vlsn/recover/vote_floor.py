@@ -71,8 +71,13 @@ def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int)
     return replace(record, floor_term=term, floor_vlsn=vlsn)
 
 
+def is_below_floor(record: NodeRecord, end: tuple[int, int]) -> bool:
+    """A log that ends at ``end`` may lack what was acknowledged with ``record``."""
+    return end < (record.floor_term, record.floor_vlsn)
+
+
 def with_floor_met(record: NodeRecord, end: tuple[int, int]) -> NodeRecord:
     """``record`` of a log that ends at ``end``, and has all that the master of the stored term has."""
-    if end >= (record.floor_term, record.floor_vlsn):
+    if not is_below_floor(record, end):
         return record
     return replace(record, floor_term=end[0], floor_vlsn=end[1])

@@ -4,6 +4,7 @@
     open     restoring → provider      I want the log from this VLSN on: hold it for me
     close    restoring → provider      I need nothing more
     record   any member → any member   I have lost my state: what do entries up to a VLSN in this span add up to?
+    give-up  asked → every voter       a person asks me to give my copy of the log up: is yours whole?
 
 Every question names the group, who asks with which incarnation, and whom.  An ``Offer`` answers each of them; that
 to an ``open`` carries the session, the state record as of the durable end, and the segments from ``at`` on.  The
@@ -28,7 +29,8 @@ LOOK: Final = "look"
 OPEN: Final = "open"
 CLOSE: Final = "close"
 RECORD: Final = "record"
-Purpose = Literal["look", "open", "close", "record"]
+GIVE_UP: Final = "give-up"
+Purpose = Literal["look", "open", "close", "record", "give-up"]
 
 
 class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):

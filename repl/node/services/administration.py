@@ -11,7 +11,8 @@ from repl.lead.group_changes import document
 from repl.node.services.mastership import NodeMastership
 from repl.offload import settle, settle_error
 from repl.repair.cleaning import told
-from vlsn.errors import NoSpace, NotAllowed
+from repl.repair.spared_copies import restore_as_asked
+from vlsn.errors import NoSpace
 from vlsn.format.segment import segment_name
 from vlsn.ids import NodeName
 from vlsn.state.state_store import Checkpoint
@@ -51,10 +52,7 @@ class NodeAdministration(NodeMastership):
         return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self._node.config.name)
 
     async def restore(self) -> dict[str, Any]:
-        state = self._node.state
-        if state in ("MASTER", "RESTORING"):
-            raise NotAllowed(f"this node is {state}: it is not restored")
-        self._node.restoration.want("a person asked for it")
+        await restore_as_asked(self._node)
         return {"node": self._node.config.name, "state": "RESTORING"}
 
     async def transfer(self, to: str | None) -> dict[str, Any]:
