@@ -1,6 +1,7 @@
 """Faults that are aimed at one promise each, at the moment when least stands behind it.
 
 what is on the fewest disks      rots there, or is given up for a restore, and the others who have it end
+all copies but one               a person asks for restores of two at once
 what clients know durable        the next master does not know yet, and learns late
 a change of the group            is asked for while another one waits for the master's disk, or is rolled back
 an append that is held back      outlives its time while an heir stands still
@@ -23,6 +24,8 @@ AWAY_S = (2.0, 5.0)
 AS_MUCH_RATE, LESS_RATE = 0.5, 0.02
 """Of the moments in which a restore may be asked for while somebody has less and knows as much durable, or less of
 that too."""
+RESTARTED_RATE, TOGETHER_S = 0.7, (0.05, 0.6)
+"""How often two that are asked at once to be restored have just been started again, and how long before."""
 LAST_WORD_RATE, LAST_WORD_S = 0.006, (0.002, 0.015)
 """How often a master ends behind what it has just called durable: clients know it, the replicas do not yet."""
 LONE_LIST_RATE, ALONE_S = 0.2, (2.0, 4.0)
@@ -35,8 +38,6 @@ class Aimed:
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
-        self._given_up = ""
-        """Whose log is being restored as a person has asked for it."""
         self._next_is_slow = False
         """The replicas of the next master, so that nothing of its term is durable for a while."""
 
@@ -44,15 +45,14 @@ class Aimed:
         return {
             "two changes at once": (0.6, self._two_changes),
             "restored by a person": (0.6, self._restored),
+            "two restored by people at once": (0.6, self._two_restored),
         }
 
     def of_victims(self) -> Table:
         return {"last block rots": (1.5, self._last_block_rots)}
 
     def heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
-        if event == "opened" and name == self._given_up:
-            self._given_up = ""
-        elif event in ("durable", "first durable"):
+        if event in ("durable", "first durable"):
             self._looks_for_less(name)
             if self.rng.random() < LAST_WORD_RATE:
                 self.nemesis.later(self.rng.uniform(*LAST_WORD_S), lambda: self._last_word(name))
@@ -117,33 +117,45 @@ class Aimed:
 
     def _less(self, master: str, name: str) -> None:
         if self.nemesis.active and self._may_be_restored(name) and self.group.nodes[name].state == "REPLICA":
-            self.nemesis.strike("restored from one with less", name, self._restored)
-            self.nemesis.die(master, power=False, back_s=AWAY_S)
+            self.nemesis.strike("restored from one with less", name, lambda each: self._restored(each, ends=master))
 
-    def _restored(self, name: str) -> object:
+    def _restored(self, name: str, ends: str = "") -> object:
+        """``ends``: a node that ends once ``name`` is to give its log up."""
         node = self.group.nodes.get(name)
         if node is None or node.state != "REPLICA" or not self._may_be_restored(name):
             return False
-        node.restoration.want("a person asked for it")  # a request may be on its way for long, and meet another
-        self._given_up = name
+
+        def taken() -> None:
+            if ends and self.nemesis.active:
+                self.nemesis.die(ends, power=False, back_s=AWAY_S)
+
+        self.nemesis.people.restores(name, taken)
         return True
 
-    def _may_be_restored(self, name: str) -> bool:
-        """One at a time, and of those only whose disks may rot, where any may: what two of them had may be nowhere
-        else, and then nobody's vote floor speaks for it."""
-        nemesis = self.nemesis
-        if self._given_up or (nemesis.rot != "none" and name not in nemesis.victims):
+    def _two_restored(self, name: str) -> object:
+        """Often of members that have just been started again, and do not know any more how much is durable."""
+        rng, nemesis = self.rng, self.nemesis
+        others = [each for each in self.group.names if each != name and self._may_be_restored(each)]
+        if not others or not self._may_be_restored(name):
             return False
-        return self.group.listed(name) and all(self._has_all(each) for each in self.group.names if each != name)
+        both = (name, rng.choice(others))
+        if rng.random() < RESTARTED_RATE:
+            for each in both:
+                nemesis.die(each, power=rng.random() < 0.5, back_s=(0.01, 0.1))
+        at_s = rng.uniform(*TOGETHER_S)
+        for each in both:
+            nemesis.later(at_s + rng.uniform(0.0, 0.05), lambda each=each: self._asks_to_restore(each))  # type: ignore[misc]
+        return True
 
-    def _has_all(self, name: str) -> bool:
-        """That it has ever acknowledged."""
-        node = self.group.nodes.get(name)
-        if node is None or node.log is None or self.group.watch.copies[name].replaced:
-            return False
-        log, record = node.log, node.log.node_file.record
-        last = log.range.last_sync
-        return (log.history.term_of(last), last) >= (record.floor_term, record.floor_vlsn)
+    def _asks_to_restore(self, name: str) -> None:
+        if self.nemesis.active and self._may_be_restored(name):
+            self.nemesis.people.restores(name)
+
+    def _may_be_restored(self, name: str) -> bool:
+        """Of those only whose disks may rot, where any may: with another copy that is lost besides it would be a
+        majority.  How many may go at once is for the nodes to say."""
+        nemesis = self.nemesis
+        return (nemesis.rot == "none" or name in nemesis.victims) and self.group.listed(name)
 
     def _last_word(self, master: str) -> None:
         if self.nemesis.active and master in self.group.nodes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -178,6 +179,20 @@ class People:
             if change["change"] == "remove":
                 self._leaving.discard(name)  # it was refused each time
         self.nemesis.later(self.rng.uniform(0.5, 10.0), self.tidy)
+
+    def restores(self, name: str, then: Callable[[], object] = lambda: None) -> None:
+        """A person asks that node to give its log up; ``then`` comes once it does.  It may refuse."""
+        self._start(self._restored(name, then))
+
+    async def _restored(self, name: str, then: Callable[[], object]) -> None:
+        answer = await self._post(name, "/v1/admin/restore")
+        if answer is not None:
+            self.nemesis.say(f"--- {name}, asked to restore: {answer.get('detail') or answer.get('state')}")
+            met = self.nemesis.report.met
+            met["a restore on request"] += "state" in answer
+            met["a restore on request refused"] += answer.get("type") == "not-ready"
+            if "state" in answer:
+                then()
 
     def hand_over(self, to: str) -> None:
         self._start(self._post(self.group.master, f"/v1/admin/transfer?to={to}"))

@@ -78,12 +78,13 @@ class Whole:
         ways = between([name], others)
         for way in ways:
             self._group.net.block(*way)
-        answers: list[Any] = []
+        # A person's request would be refused: it has to hear a majority of the others.
+        wanted = self._group.nodes[name].restoration.want("it is to be restored from one alone")
+        self._watch.hold(wanted, f"{name} does not want to be restored")
         await self._within(
             RESTORES_S,
             lambda: self._watch.restored > before,
             lambda: f"{provider} is whole and {name} is not restored from it; {self._nodes()}",
-            lambda: self._ask(name, "/v1/admin/restore", answers, once=True),
         )
         self._group.net.unblock(ways)
         await self._follows(name, provider)
@@ -125,9 +126,8 @@ class Whole:
                 await again()
             await asyncio.sleep(LOOK_S)
 
-    async def _ask(self, name: str, path: str, answers: list[Any], *, once: bool = False) -> None:
-        if not (once and any(answer is not None and "state" in answer for answer in answers)):
-            answers.append(await self._nemesis.people.post(name, path))
+    async def _ask(self, name: str, path: str, answers: list[Any]) -> None:
+        answers.append(await self._nemesis.people.post(name, path))
 
     def _nodes(self) -> str:
         return str({name: (node.state, node.reason) for name, node in self._group.nodes.items()})
