@@ -49,7 +49,7 @@ class Blocks:
 
 
 def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
-    """``buf`` begins at file offset ``base``, as for ``read_frames``."""
+    """Reads the blocks in ``buf``, which begins at file offset ``base``, as for ``read_frames``."""
     mine = frames.good & (frames.headers["kind"] == FrameKind.BLOCK)
     offsets, envelopes = frames.offsets[mine], frames.headers[mine]
     headers = scan.block_headers(buf, base, offsets)

@@ -78,7 +78,7 @@ class SegmentAudit:
 
 
 def check_segment(buf: Buffer, part: Part, source: str, bounds: Bounds, sidecar: bytes | None) -> SegmentAudit:
-    """``buf`` is the segment's file from its first byte; ``sidecar`` the bytes of its sidecar, if it has one."""
+    """Audits one segment; ``buf`` is its file from the first byte, ``sidecar`` the bytes of its sidecar."""
     frames = read_frames(buf, part)
     blocks = read_blocks(buf, frames)
     visible = blocks.only(blocks.visible)
@@ -130,7 +130,7 @@ class _Namer:
         return Finding(rule=rule, source=self._source, file=file, offset=offset, vlsn=vlsn, detail=detail)
 
     def vlsn_at(self, offset: int) -> int:
-        """Of the block at ``offset``, if its header is right by its own crc; else the one due there."""
+        """Returns the first VLSN of the block at ``offset``, if its header is right; else the one due there."""
         try:
             return int(decode_header(memoryview(self._buf), offset + FRAME_BYTES).first_vlsn)
         except BadBody:
@@ -154,7 +154,7 @@ def _damage(offset: int, frames: Frames, blocks: Blocks, place: _Namer) -> Findi
 
 
 def _order(visible: Blocks, bad: list[int], place: _Namer) -> Iterator[Finding]:
-    """Visible blocks follow on exactly, and terms never fall."""
+    """Checks that visible blocks follow on exactly, and terms never fall."""
     due = visible.last[:-1] + np.uint64(1)
     for row in np.flatnonzero(visible.first[1:] != due).tolist()[:FINDINGS_MAX]:
         before, at, vlsn = int(due[row]), int(visible.offsets[row + 1]), int(visible.first[row + 1])
@@ -190,7 +190,7 @@ def _records(buf: Buffer, frames: Frames, place: _Namer) -> Iterator[tuple[int, 
 
 
 def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, place: _Namer) -> Iterator[Finding]:
-    """Whether the sidecar says what the segment does; not asked of a damaged one, which has been named already."""
+    """Checks the sidecar against the segment; a damaged segment has been named already."""
     if data is None or frames.damage or not len(frames.offsets):
         return
     number = place.part.number
@@ -226,7 +226,7 @@ def _edges(visible: Blocks, bad: list[int]) -> tuple[Edge | None, Edge | None]:
 
 
 def _places(number: int, visible: Blocks) -> Iterator[Place]:
-    """A block that goes on into the next range is in the places of both."""
+    """Places the blocks in ranges; one that goes on into the next range is in the places of both."""
     firsts, lasts = visible.first >> np.uint64(RANGE_BITS), visible.last >> np.uint64(RANGE_BITS)
     for key in np.union1d(firsts, lasts).tolist():
         rows = np.flatnonzero((firsts == key) | (lasts == key))

@@ -55,13 +55,13 @@ SCHEMA: Final = pa.schema(
     ]
 )
 BATCH_BYTES: Final = 4 << 20
-"""Of the segment; a batch holds at least one block."""
+"""Bytes of the segment in a batch, which holds at least one block."""
 _KINDS: Final = pa.array([kind.name for kind in EntryKind])
 
 
 def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str = "", durable: int = 0) -> Iterator[Any]:
-    """Some parts of a source, or all; ``node`` is its name, ``durable`` its DTVLSN.  A segment is in memory at a time,
-    in one buffer: memory that is new costs more than all else that is done to it.  Raises ``Unreadable``."""
+    """Yields some parts of a source, or all; ``node`` is its name, ``durable`` its DTVLSN. A segment is in memory at a
+    time, in one buffer: memory that is new costs more than all else that is done to it. Raises ``Unreadable``."""
     if parts is None:
         survey = source.survey(0)
         parts, node, durable = survey.parts, survey.node, survey.dtvlsn
@@ -74,7 +74,8 @@ def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str =
 def segment_batches(
     buf: Buffer, part: Part, node: str, *, durable: int, sidecar: bytes | None = None, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[Any]:
-    """``buf`` is the segment's file from its first byte to ``part.end``.  The batches hold nothing of it."""
+    """Yields batches of a segment; ``buf`` is its file from the first byte to ``part.end``. The batches hold nothing of
+    it."""
     placed, bad = _placed(buf, part, sidecar)
     low = 0
     while low < len(placed.offsets):
@@ -101,7 +102,7 @@ class _Placed:
 
 
 def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, set[int]]:
-    """The blocks that are whole, and where something is not."""
+    """Returns the blocks that are whole, and where something is not."""
     frames = _proven(buf, part, sidecar) if sidecar is not None else _whole(buf, part)
     if frames is not None:
         frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
@@ -115,8 +116,8 @@ def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, se
 
 
 def _proven(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
-    """The frames of a segment of which its sidecar's one checksum says that every byte is as it was written; None
-    where it does not, or says something of another segment: that is for the audit to name."""
+    """Finds the frames of a segment that its sidecar's one checksum proves as they were written. None where it does
+    not, or speaks of another segment: that is for the audit to name."""
     try:
         sidecar = Sidecar.decode(data)
     except BadBody:
@@ -131,8 +132,8 @@ def _proven(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
 
 
 def _whole(buf: Buffer, part: Part) -> scan.Walk | None:
-    """The frames of a segment without a sidecar (its process was killed, or it is the last) when all are right up to
-    its end, which is known; at half the cost of finding out what is not."""
+    """Finds the frames of a segment without a sidecar when all are right up to its known end. Its process was killed,
+    or it is the last. This costs half of finding out what is not right."""
     if not part.closed or len(buf) < part.end or part.end <= FIRST_FRAME:
         return None
     found = scan.walk(buf, base=0, start=FIRST_FRAME, end=part.end, salt=part.salt)
@@ -148,7 +149,7 @@ def _whole(buf: Buffer, part: Part) -> scan.Walk | None:
 
 
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:
-    """The blocks of these that can be decoded; ``bad`` gets the others.  None where there is none."""
+    """Returns the blocks of these that can be decoded; ``bad`` gets the others. None where there is none."""
     headers = scan.block_headers(buf, 0, some.offsets)
     right = sound(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
     if right.all():
@@ -171,7 +172,7 @@ class _Window(Rows):
 
     @property
     def rising(self) -> Bools:
-        """For each block whether its offsets rise from 0 to the length of what they point into."""
+        """Marks of blocks whose offsets rise from 0 to the length of what they point into."""
         values = self._rise(self.layouts.value_offsets, self.headers["value_bytes"], np.ones(len(self.at), np.bool_))
         keyed = self.has(BlockFlag.KEYS)
         if keyed.any():
@@ -179,7 +180,7 @@ class _Window(Rows):
         return values
 
     def take(self, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
-        """The bytes from each start to its end as one Arrow array; starts and ends rise together."""
+        """Returns the bytes from each start to its end as one Arrow array; starts and ends rise together."""
         offsets = np.empty(2 * len(starts), np.int32)
         offsets[0::2], offsets[1::2] = starts, ends
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.buf)]

@@ -41,7 +41,7 @@ SCHEMA: Final = StructType(
     ]
 )
 CORES: Final = 4
-"""For how many at least a log is cut; a reader cannot ask Spark."""
+"""Cores that a log is cut for at least; a reader cannot ask Spark."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind, decode, entries
 from vlsn.format.frame import FRAME_BYTES
 
 RANGES_SHOWN = 16
-"""How many ranges are looked into; the rest are counted."""
+"""Ranges that are looked into; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Block:
 
 
 def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
-    """One finding for each source whose blocks are other than the ones most sources have."""
+    """Returns one finding for each source whose blocks are other than the ones most sources have."""
     copies: list[list[_Block]] = [[] for _ in sources]
     for part, place in task.places:
         copies[part.source] += _blocks(sources[part.source], part, place, task)
@@ -66,7 +66,7 @@ def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Findin
 
 
 def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterator[_Block]:
-    """The visible, whole blocks of the range that are compared."""
+    """Yields the visible, whole blocks of the range that are compared."""
     buf = source.read(part, place.start, place.end)
     frames = read_frames(buf, replace(part, end=place.end, stated=place.end), base=place.start)
     blocks = read_blocks(buf, frames, base=place.start)
@@ -83,7 +83,7 @@ def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterat
 
 
 def _covering(blocks: list[_Block], vlsn: int) -> _Block | None:
-    """The block that holds ``vlsn``; none where it is damaged or missing, which is a finding of its own."""
+    """Returns the block that holds ``vlsn``; none where it is damaged or missing, which is a finding of its own."""
     at = bisect_right(blocks, vlsn, key=_first) - 1
     return blocks[at] if at >= 0 and vlsn <= blocks[at].last else None
 

@@ -47,7 +47,7 @@ class RangeDigest:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a segment holds blocks with entries of a range: frames from ``start`` to ``end`` (exclusive)."""
+    """A segment's frames, ``start`` to ``end`` (exclusive), that hold blocks with entries of a range."""
 
     range: int
     number: int
@@ -56,7 +56,7 @@ class Place:
 
 
 def block_digests(crc32c: U64, crc32: U64, term: U64, first: U64, count: U64) -> U64:
-    """One digest for each block; every column a u64."""
+    """Returns one digest for each block; every column a u64."""
     mixed = _mix(crc32c | crc32 << np.uint64(32))
     mixed = _mix(mixed ^ term * _TERM)
     mixed = _mix(mixed ^ first * _FIRST)
@@ -70,12 +70,12 @@ def _mix(x: U64) -> U64:
 
 
 def entry_digest(value: bytes, key: bytes | None = None) -> str:
-    """One entry's, as 16 hex digits; an empty key is no key."""
+    """Computes one entry's digest, as 16 hex digits; an empty key is no key."""
     return f"{int(entry_digests([value], [key] if key else None)[0]):016x}"
 
 
 def entry_digests(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> U64:
-    """One digest for each entry; ``keys`` as many as values, or None where no entry has one.  By ``map`` over C
+    """Returns one digest for each entry; ``keys`` as many as values, or None where no entry has one. By ``map`` over C
     functions: about 0.4 µs an entry, and the checksums themselves."""
     heads = [b""] if keys is None else [key or b"" for key in keys]
     heads = [len(head).to_bytes(4, "little") + head for head in heads]
@@ -89,7 +89,7 @@ def _sums(sum_of: Callable[..., int], heads: Sequence[bytes], values: Sequence[b
 
 
 def range_digests(first: U64, count: U64, digests: U64) -> list[RangeDigest]:
-    """The blocks summed by range."""
+    """Returns the blocks summed by range."""
     if not len(first):
         return []
     keys, index = np.unique(first >> np.uint64(RANGE_BITS), return_inverse=True)
@@ -114,6 +114,6 @@ def merged(parts: list[RangeDigest]) -> dict[int, RangeDigest]:
 
 
 def differing(copies: list[dict[int, RangeDigest]]) -> list[int]:
-    """The ranges, ascending, that are not one and the same in every copy."""
+    """Returns the ranges, ascending, that are not one and the same in every copy."""
     ranges = sorted(set().union(*copies))
     return [at for at in ranges if len({copy.get(at) for copy in copies}) > 1]

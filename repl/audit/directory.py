@@ -35,10 +35,10 @@ from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import Link, Stated, log_chain, read_stated, rollback_starts
 
 HEAD_BYTES: Final = 1 << 20
-"""Where the first block nearly always is."""
+"""Bytes in which the first block nearly always is."""
 PIECE_BYTES: Final = 1 << 20
 TAIL_BYTES: Final = 8 << 20
-"""How much log before the end is looked through for the highest DTVLSN, which nearly always rises."""
+"""Bytes before the end that are looked through for the highest DTVLSN, which nearly always rises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,8 @@ class DirectorySource:
         return Finding(rule=rule, source=self.text, file=file, offset=0, vlsn=vlsn, detail=detail)
 
     def _without_zeros(self, part: Part) -> Part:
-        """A last segment that ends in zeros only, as nearly all do, need not be read to the end of its file."""
+        """Cuts zeros off the end of a last segment, which nearly all have. Its file need not be read to its end
+        then."""
         if part.closed:
             return part
         buf = self.read(part, 0, part.end)
@@ -125,7 +126,7 @@ class DirectorySource:
         return part if np.frombuffer(memoryview(buf)[found.end :], np.uint8).any() else replace(part, end=found.end)
 
     def _bounds(self, parts: Sequence[Part]) -> tuple[int, int, int]:
-        """First and last visible VLSN and the highest DTVLSN, from the two ends of the log."""
+        """Returns first and last visible VLSN and the highest DTVLSN, from the two ends of the log."""
         first = last = dtvlsn = seen = 0
         for part in parts:
             if first := self._first_vlsn(part):
@@ -164,8 +165,8 @@ def _part(index: int, link: Link, stated: Stated) -> Part:
 
 
 def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:
-    """First and last visible VLSN of a segment and the highest DTVLSN in it; zeros for none.  Looks at lengths and
-    at the headers that count, unless there is damage to be passed."""
+    """Returns first and last visible VLSN of a segment and the highest DTVLSN in it; zeros for none. Looks at lengths
+    and at the headers that count, unless there is damage to be passed."""
     end = min(part.end, len(buf) & ~7)
     found = scan.walk(buf, base=0, start=FIRST_FRAME, end=max(end, FIRST_FRAME), salt=part.salt)
     offsets, headers = found.offsets, found.headers

@@ -1,4 +1,4 @@
-"""What an audit says: its findings, its sources, its report.
+"""The audit's words: its findings, its sources, its report.
 
     {"equal": false, "compared_from": 1, "compared_to": 40000, "tasks": 9,
      "sources": [{"source": "DIR/n1", "node": "n1", "first": 1, "last": 40012, "dtvlsn": 40000, "bytes": …}, …],
@@ -62,18 +62,18 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryReport:
-    """What was made of a client's acknowledged ``appends`` (lines that say the same are one)."""
+    """The result for a client's acknowledged ``appends`` (lines that say the same are one)."""
 
     file: str
     appends: int
     everywhere: int
-    """There with their digests, at their VLSNs, in every copy."""
+    """Appends that are in every copy at their VLSNs, with their digests."""
     cleaned: int
     """Below the first VLSN of some copy."""
     once: int
     """Lines that say so: no other entry has the digest, and where there is no VLSN, none at all."""
     findings: int
-    """Where an append is missing or other than it was, in each copy, or there more than once; findings name some."""
+    """Appends that are missing or other than they were, in each copy, or there more than once. Findings name some."""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).__slots__}
@@ -89,11 +89,11 @@ class AuditReport:
     sources: list[SourceReport]
     findings: list[Finding]
     ranges_differing: int
-    """How many ranges of 65 536 VLSNs are not the same everywhere; findings name the first VLSN of some."""
+    """Ranges of 65 536 VLSNs that are not the same everywhere; findings name the first VLSN of some."""
     tasks: int
     """Spark tasks that ran, each counted once by its attempt's id."""
     seconds: float
-    """Of reading and comparing, Spark's own start left out."""
+    """Seconds of reading and comparing, Spark's own start left out."""
     history: HistoryReport | None = None
 
     @property
@@ -128,7 +128,7 @@ class AuditReport:
 
 
 def shown(name: str, data: bytes | None) -> dict[str, Any]:
-    """``data`` as JSON has it: text, or base64 under ``name_b64``; at most its first 200 bytes."""
+    """Returns ``data`` as JSON has it: text, or base64 under ``name_b64``; at most its first 200 bytes."""
     if data is None:
         return {name: None}
     cut = data[:VALUE_BYTES_SHOWN]

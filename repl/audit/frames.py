@@ -63,8 +63,8 @@ class Frames:
 
 
 def read_frames(buf: Buffer, part: Part, base: int = 0) -> Frames:
-    """``buf`` holds the segment's file from offset ``base`` (0, or where a frame begins) to ``part.end``, or less
-    where the file is cut short."""
+    """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``. ``base`` is 0,
+    or where a frame begins; there is less where the file is cut short."""
     pieces: list[tuple[scan.Walk, Bools, Sums]] = []
     gaps: list[int] = []
     end = min(part.end, base + len(buf) & ~7)
@@ -92,7 +92,7 @@ def read_frames(buf: Buffer, part: Part, base: int = 0) -> Frames:
 
 
 def _check_versions(buf: Buffer, base: int, found: scan.Walk, good: Bools, part: Part) -> None:
-    """That no block of a later version is among the good ones.  Raises ``WrongVersion``."""
+    """Checks that no block of a later version is among the good ones. Raises ``WrongVersion``."""
     at = found.offsets[good & (found.headers["kind"] == FrameKind.BLOCK)]
     if (np.frombuffer(buf, np.uint8)[at - base + FRAME_BYTES] != VERSION).any():
         scan.check_versions(scan.block_headers(buf, base, at), at, part.file)
@@ -132,7 +132,7 @@ def _nothing(start: int) -> scan.Walk:
 
 
 def _sums(buf: Buffer, base: int, found: scan.Walk) -> tuple[Sums, Bools]:
-    """The checksums of each frame, and whether its own crc and its padding are right."""
+    """Returns the checksums of each frame, and whether its own crc and its padding are right."""
     view = memoryview(buf)
     raw = np.ascontiguousarray(found.headers).view(np.uint8).reshape(-1, FRAME_BYTES)
     heads = np.concatenate((raw[:, 0:3], raw[:, 4:20]), axis=1).tobytes()
@@ -166,7 +166,7 @@ def _runs(offsets: scan.Offsets) -> Iterator[tuple[int, int]]:
 
 
 def _padding_zero(buf: Buffer, base: int, found: scan.Walk) -> Bools:
-    """Whether the bytes behind each payload, up to the next multiple of 8, are zero."""
+    """Says whether the bytes behind each payload, up to the next multiple of 8, are zero."""
     words = np.frombuffer(buf, "<u8", len(buf) // 8)
     last = words[(scan.frame_ends(found.offsets, found.headers) - base >> 3) - 1]
     used = (found.headers["length"] & 7).astype(np.uint64) << np.uint64(3)

@@ -46,7 +46,7 @@ class HistoryPart:
 
 
 def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
-    """The whole file.  Raises ``Unreadable``."""
+    """Cuts the whole file into parts. Raises ``Unreadable``."""
     path = os.path.abspath(path)
     try:
         size = os.stat(path).st_size
@@ -57,7 +57,7 @@ def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What a part says, as ``APPEND`` rows.  ``appends`` have a VLSN: sorted, none twice; ``once`` are those that say
+    """The lines of a part, as ``APPEND`` rows. ``appends`` have a VLSN: sorted, none twice; ``once`` are those that say
     so, with VLSN 0 for the refused ones."""
 
     appends: Appends
@@ -76,14 +76,14 @@ def by_range(appends: Appends) -> Iterator[tuple[int, bytes]]:
 
 
 def grouped(rows: Appends, keys: U64) -> Iterator[tuple[int, bytes]]:
-    """Each key, and the rows that have it; keys rise, as rows do."""
+    """Yields each key, and the rows that have it; keys rise, as rows do."""
     found, starts = np.unique(keys, return_index=True)
     for key, start, end in zip(found.tolist(), starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=False):
         yield key, rows[start:end].tobytes()
 
 
 def merged_appends(pieces: list[bytes]) -> Appends:
-    """What several parts have of one range, as one."""
+    """Merges what several parts have of one range."""
     return _distinct(np.concatenate([np.frombuffer(piece, APPEND) for piece in pieces]))
 
 
@@ -94,7 +94,7 @@ def _distinct(rows: Appends) -> Appends:
 
 
 def _lines(part: HistoryPart) -> bytes:
-    """The bytes of whole lines."""
+    """Returns the bytes of whole lines."""
     try:
         with open(part.path, "rb") as file:
             file.seek(max(part.start - 1, 0))
@@ -113,7 +113,7 @@ def _lines(part: HistoryPart) -> bytes:
 
 
 def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, NDArray[np.bool_]]:
-    """All lines, and which of them say ``once``."""
+    """Returns all lines, and which of them say ``once``."""
     if not data.strip():
         return np.empty(0, APPEND), np.empty(0, np.bool_)
     columns = _columns(data, part)
@@ -144,7 +144,7 @@ def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
 
 
 def _digests(columns: dict[str, Any], part: HistoryPart) -> U64:
-    """What lines say, or of what they hold."""
+    """Returns the digests that lines say, or those of what they hold."""
     given = columns["digest"]
     found = np.empty(len(given), np.uint64)
     stated = given.is_valid().to_numpy(zero_copy_only=False)
@@ -162,7 +162,7 @@ def _digests(columns: dict[str, Any], part: HistoryPart) -> U64:
 
 
 def _hex(texts: Any, part: HistoryPart) -> U64:
-    """16 digits each, by column."""
+    """Parses 16 digits each, by column."""
     digits = texts.cast("binary").to_pylist()
     joined = b"".join(digits)
     if set(map(len, digits)) != {_DIGITS} or joined.translate(None, b"0123456789abcdef"):
@@ -173,7 +173,7 @@ def _hex(texts: Any, part: HistoryPart) -> U64:
 
 
 def _bytes(columns: dict[str, Any], name: str, part: HistoryPart) -> list[Any]:
-    """``name``, or what ``name_b64`` encodes; None where there is neither."""
+    """Returns ``name``, or what ``name_b64`` encodes; None where there is neither."""
     import pyarrow as pa
 
     plain: list[Any] = columns[name].cast(pa.binary()).to_pylist()

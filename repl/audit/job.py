@@ -51,7 +51,7 @@ _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
 
 
 class Jobs(Protocol):
-    """Where tasks run."""
+    """The place where tasks run."""
 
     @property
     def cores(self) -> int: ...
@@ -62,7 +62,7 @@ class Jobs(Protocol):
         ...
 
     def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """``work`` of each item in a task of its own, in their order; both travel pickled."""
+        """Returns ``work`` of each item in a task of its own, in their order; both travel pickled."""
         ...
 
     def grouped(
@@ -73,7 +73,7 @@ class Jobs(Protocol):
         work: Callable[[tuple[int, list[Any]]], R],
         groups: int,
     ) -> list[R]:
-        """``read`` of each item in a task of its own, then ``work`` of each key and of all that was read under it, in
+        """Runs ``read`` of each item in a task of its own, then ``work`` of each key and what was read. That takes
         ``groups`` tasks; what is read goes from task to task."""
         ...
 
@@ -124,7 +124,7 @@ def _same(text: str) -> str:
 
 
 def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | None = None) -> AuditReport:
-    """The whole of it, wherever the jobs run.  Raises ``BadArgument`` and ``Unreadable``."""
+    """Audits the sources, wherever the jobs run. Raises ``BadArgument`` and ``Unreadable``."""
     begun = monotonic()
     surveys = _succeeded(jobs.run("survey", _surveyed, list(enumerate(sources))))
     if len({survey.group for survey in surveys}) > 1:
@@ -167,7 +167,7 @@ def _surveyed(item: tuple[int, Source]) -> Survey | Failure:
 
 
 def _read(sources: list[Source], bounds: Bounds, parts: tuple[Part, ...]) -> list[SegmentAudit] | Failure:
-    """A task: its segments one after the other, one of them in memory at a time."""
+    """Reads a task's segments one after the other, one of them in memory at a time."""
     return _tried(lambda: [_read_one(sources[part.source], part, bounds) for part in parts])
 
 
@@ -203,8 +203,8 @@ def _by_source(results: list[list[SegmentAudit]], count: int) -> list[list[Segme
 def _judged(
     source: Source, survey: Survey, segments: list[SegmentAudit], findings: list[Finding], jobs: Jobs
 ) -> list[Finding]:
-    """Without what a running node's rollback explains that began since the survey: it sets flags in what was being
-    read, above the DTVLSN, and its record lies behind it."""
+    """Drops findings that a running node's rollback after the survey explains. It sets flags in what was being read,
+    above the DTVLSN, and its record lies behind it."""
     if not survey.live or not segments or not any(finding.rule in _OF_ROLLBACKS for finding in findings):
         return findings
     known = {lsn(segment.number, at) for segment in segments for at, _ in segment.rollbacks}
@@ -235,7 +235,7 @@ def _differences(
 
 
 def _places(surveys: list[Survey], audited: list[list[SegmentAudit]]) -> dict[int, list[tuple[Part, Place]]]:
-    """Where each range of VLSNs lies in every source."""
+    """Finds where each range of VLSNs lies in every source."""
     places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
     for survey, segments in zip(surveys, audited, strict=True):
         parts = {part.number: part for part in survey.parts}

@@ -1,4 +1,4 @@
-"""What one segment cannot say alone: that a source's segments join, and that overmarks are a rollback's.  Pure.
+"""The seams of segments: a source's segments join, and overmarks are a rollback's. Pure. Pure.
 
     00000001 … 41 512 │ 41 513 …  00000002        last + 1 == first, terms do not fall, prev_number == 1
 
@@ -22,7 +22,7 @@ from vlsn.verify.inspection import Rule
 
 
 def check_joints(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
-    """``segments`` are all of one source's, by rising number."""
+    """Checks the seams of ``segments``, all of one source's, by rising number."""
     missing = {after.number: finding for after, finding in _missing(source, segments)}
     yield from missing.values()
     yield from _order(source, segments, missing.keys())
@@ -30,7 +30,7 @@ def check_joints(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Find
 
 
 def _missing(source: str, segments: Sequence[SegmentAudit]) -> Iterator[tuple[SegmentAudit, Finding]]:
-    """Segments that the next one's header names and that are not there.  What came before the first one was
+    """Finds segments that the next one's header names and that are not there. What came before the first one was
     trimmed away."""
     vlsn = 0
     for before, after in pairwise(segments):
@@ -45,7 +45,7 @@ def _missing(source: str, segments: Sequence[SegmentAudit]) -> Iterator[tuple[Se
 
 
 def _order(source: str, segments: Sequence[SegmentAudit], after_missing: Collection[int]) -> Iterator[Finding]:
-    """The visible blocks of one segment follow on those of the segments before it; terms never fall."""
+    """Checks that one segment's visible blocks follow on those before it; terms never fall."""
     before: Edge | None = None
     damaged = False
     for segment in segments:
@@ -100,7 +100,7 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
 
 
 def _covered(first: Lsn, last: Lsn, starts: Mapping[Lsn, RollbackStart]) -> bool:
-    """Whether the frames that begin from ``first`` to ``last`` lie in rollbacks, one after the other."""
+    """Says whether the frames that begin from ``first`` to ``last`` lie in rollbacks, one after the other."""
     at: int = first
     for begun, record in sorted(starts.items(), key=lambda one: one[1].first_lsn):
         if record.first_lsn <= at < (end := end_of(begun, record)):

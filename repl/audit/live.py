@@ -106,7 +106,7 @@ class LiveSource:
             )
 
     def _salt(self, number: int, end: int) -> int:
-        """As its frames tell it; 0, which fits none of them, where there are none."""
+        """Reads the salt from the segment's frames; 0, which fits none of them, where there are none."""
         return scan.salt_of(self._get(f"/v1/segments/{number}", 0, end), 0, FIRST_FRAME) or 0
 
     def _ends(self, listing: dict[str, Any]) -> dict[int, int]:
@@ -125,7 +125,7 @@ class LiveSource:
         return answer
 
     def _get(self, path: str, start: int = 0, end: int = 0) -> bytes:
-        """The body; of a range exactly ``end - start`` bytes.  Raises ``Unreadable``."""
+        """Fetches a body; of a range exactly ``end - start`` bytes. Raises ``Unreadable``."""
         try:
             return _fetch(self.text + path, start, end)
         except RetryError as error:

@@ -1,4 +1,4 @@
-"""What a client's history says is there once, or nowhere: held against every entry of one copy.
+"""A client's claims of what is there once, or nowhere, held against every entry of one copy.
 
     lines that say ``once`` ─┐
                              ├─► by the first bits of the digest ─► shuffle ─► a task's digests: where else are they?
@@ -38,12 +38,12 @@ class CopyPart:
 
 
 def items(history: Sequence[HistoryPart], source: Source, parts: Sequence[Part], extent: Extent) -> list[Any]:
-    """What the tasks read."""
+    """Lists what the tasks read."""
     return [*history, *(CopyPart(source, part, extent.durable) for part in parts)]
 
 
 def read_digests(item: HistoryPart | CopyPart) -> Iterator[tuple[int, Any]]:
-    """A task's first half: rows by bucket of their digests."""
+    """Runs a task's first half: yields rows by bucket of their digests."""
     try:
         rows = read_lines(item).once if isinstance(item, HistoryPart) else _entries(item)
     except Unreadable as error:

@@ -1,4 +1,4 @@
-"""What an audit is going to read: segments of sources, how they are packed into tasks, what is compared.  Pure.
+"""The plan of an audit: segments of sources, how they are packed into tasks, what is compared. Pure. Pure.
 
     n1  |64|64|64|64|12|  MB     tasks  [64 64 64] [64 12]
     n2  |128|140|                       [128] [140]
@@ -31,15 +31,15 @@ class Part:
     file: str
     salt: int
     end: int
-    """Where its log ends, or, for the last segment of a stopped node, where the file does."""
+    """The end of its log, or, for the last segment of a stopped node, of the file."""
     stated: int
-    """Up to where something outside this segment says that it had been synced: a frame that cannot be read
+    """The offset up to which something outside this segment says that it had been synced. A frame that cannot be read
     before that is damage, not a torn tail."""
     prev_number: int
     """The segment before, as the header says; 0 for none or when the header cannot be read."""
     prev_last_vlsn: int
     readable: bool = True
-    """Whether its header page is right; ``salt`` is found from its frames when it is not."""
+    """A right header page; ``salt`` is found from its frames when it is not."""
 
     @property
     def closed(self) -> bool:
@@ -77,7 +77,7 @@ class Bounds:
 
 
 def common_bounds(surveys: Sequence[Survey]) -> Bounds:
-    """What every source has, durable: from the highest first VLSN to the lowest of DTVLSNs and ends."""
+    """Computes what every source has, durable: from the highest first VLSN to the lowest of DTVLSNs and ends."""
     first = max((survey.first for survey in surveys), default=0)
     last = min((min(survey.dtvlsn, survey.last) for survey in surveys), default=0)
     empty = any(survey.first == 0 for survey in surveys) or len(surveys) < 2
@@ -92,7 +92,7 @@ def packed(surveys: Sequence[Survey], *, cores: int, partition_bytes: int = PART
 
 
 def _runs(parts: Sequence[Part], target: int) -> Iterator[tuple[Part, ...]]:
-    """Consecutive parts in as many runs as ``target`` goes into their bytes, as even as whole segments allow."""
+    """Cuts parts into as many runs as ``target`` goes into their bytes, as even as segments allow."""
     total = sum(part.end for part in parts)
     count = max(1, total // target)
     starts = accumulate((part.end for part in parts), initial=0)

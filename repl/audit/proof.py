@@ -31,9 +31,9 @@ from vlsn.format.rows import Rows
 from vlsn.format.segment import segment_name
 
 FAILED: Final = -1
-"""In place of a range: why a part of the history could not be read."""
+"""A key in place of a range: why a part of the history could not be read."""
 ONCE: Final = -2
-"""How many of its lines say so."""
+"""A key in place of a range: how many lines say ``once``."""
 MISSING: Final = "history-missing"
 DIFFERS: Final = "history-differs"
 THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), ("offset", "<u8")])
@@ -41,7 +41,7 @@ THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a copy answers for: from ``first`` to ``durable`` it must have everything, to ``last`` it may."""
+    """The extent of a copy: from ``first`` to ``durable`` it must have everything, to ``last`` it may."""
 
     first: int
     durable: int
@@ -61,7 +61,7 @@ class Proof:
 
 
 def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure]]:
-    """A task's first half."""
+    """Runs a task's first half: reads a part of the history."""
     try:
         lines = read_lines(part)
     except Unreadable as error:
@@ -94,7 +94,7 @@ class Prover:
         return _judged(appends, there, self.sources, self.extents)
 
     def _there(self, index: int, at: int, appends: Appends) -> NDArray[np.void]:
-        """What the copy has at the VLSNs of ``appends``, one place in memory at a time."""
+        """Finds what the copy has at the VLSNs of ``appends``, one place in memory at a time."""
         source = self.sources[index]
         found = [np.empty(0, THERE)]
         for part, place in self.places.get(at, ()):
@@ -104,8 +104,8 @@ class Prover:
 
 
 def data_entries(source: Source, part: Part, start: int, end: int, wanted: U64 | None = None) -> NDArray[np.void]:
-    """``THERE`` rows of the DATA entries at the ``wanted`` VLSNs, or of all: in blocks that are visible and whole, in
-    frames from ``start`` (0: the first) to ``end``."""
+    """Finds the ``THERE`` rows of the DATA entries at the ``wanted`` VLSNs, or of all. They lie in blocks that are
+    visible and whole, in frames from ``start`` (0: the first) to ``end``."""
     buf = source.read(part, start, end)
     if start:
         part = replace(part, end=end, stated=end)
@@ -161,7 +161,7 @@ def _judged(
 
 
 def _right(appends: Appends, found: NDArray[np.void]) -> Bools:
-    """Which of ``appends`` are in ``found`` as they were acknowledged; no VLSN is twice in ``found``."""
+    """Marks those of ``appends`` that are in ``found`` as they were acknowledged; no VLSN is twice in ``found``."""
     if not len(found):
         return np.zeros(len(appends), np.bool_)
     at = np.minimum(np.searchsorted(found["vlsn"], appends["vlsn"]), len(found) - 1)

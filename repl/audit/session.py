@@ -1,4 +1,4 @@
-"""The Spark that an audit runs on: one that is there already, or one made for it and stopped after it.
+"""The Spark that an audit runs on: one that is there, or one that is made and stopped.
 
 Plain RDD jobs: a task is a Python function over segments, and its result a few hundred bytes, so neither SQL
 nor a session is needed.  Tasks run this interpreter and import this package, on a cluster as here.
@@ -27,7 +27,7 @@ from repl.audit.source import Unreadable
 T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[str, int, int], None]
-"""Told what is under way, how many of its tasks are done, and how many there are."""
+"""A callback: what is under way, how many of its tasks are done, and how many there are."""
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _PERIOD_S: Final = 0.2
@@ -35,8 +35,8 @@ _PERIOD_S: Final = 0.2
 
 @contextmanager
 def spark_context(master: str) -> Iterator[SparkContext]:
-    """The active context if there is one (it keeps its own master), else one on ``master``.  Raises ``Unreadable``
-    when Spark cannot start."""
+    """Returns the active context if there is one (it keeps its own master), else one on ``master``. Raises
+    ``Unreadable`` when Spark cannot start."""
     active = SparkContext._active_spark_context
     if active is not None:
         yield active
@@ -64,7 +64,7 @@ def spark_context(master: str) -> Iterator[SparkContext]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[list[int]]:
-    """Ctrl-C is only noted meanwhile: a JVM that is left while it starts does not end by itself."""
+    """Notes Ctrl-C and nothing more: a JVM that is left while it starts does not end by itself."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -82,7 +82,7 @@ def _uninterrupted() -> Iterator[list[int]]:
 
 
 def _started(conf: SparkConf, notes: IO[bytes]) -> SparkContext:
-    """What the JVM and its workers print goes into ``notes``: the audit's own answer is on stdout and stderr."""
+    """Starts Spark; what the JVM and its workers print goes into ``notes``."""
     gateway = None
     if SparkContext._gateway is None:
         gateway = launch_gateway(conf, {"stdout": notes, "stderr": notes})
@@ -125,7 +125,7 @@ class SparkJobs:
         return len(self._attempts)
 
     def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """``work`` of each item, in their order.  An exception in a task ends the job."""
+        """Returns ``work`` of each item, in their order. An exception in a task ends the job."""
         if not items:
             return []
         group = f"vlsnlog-audit-{uuid4()}"
@@ -143,7 +143,7 @@ class SparkJobs:
         work: Callable[[tuple[int, list[Any]]], R],
         groups: int,
     ) -> list[R]:
-        """``read`` of each item, then, after a shuffle, ``work`` of each key and what was read under it."""
+        """Returns ``read`` of each item, then, after a shuffle, ``work`` of each key and what was read under it."""
         if not items:
             return []
         group = f"vlsnlog-audit-{uuid4()}"
@@ -191,7 +191,7 @@ class _Counted:
 
 
 class _CountedEach:
-    """What ``read`` yields of an item, each with the id of the task attempt that read it."""
+    """The results of ``read`` of an item, each with the id of the task attempt that read it."""
 
     def __init__(self, read: Callable[[Any], Iterator[tuple[int, Any]]]) -> None:
         self._read = read

@@ -19,7 +19,7 @@ from vlsn.seams import Buffer
 
 
 class Unreadable(VlsnLogError):
-    """A source, or a file of it, that cannot be read at all; the message names it and says what to do."""
+    """A source, or a file of it, cannot be read at all; the message says which, and what to do."""
 
     slug = "bad-argument"
     retry_safe = True
@@ -28,36 +28,36 @@ class Unreadable(VlsnLogError):
 class Source(Protocol):
     @property
     def text(self) -> str:
-        """As the user gave it."""
+        """The source as the user gave it."""
         ...
 
     def survey(self, index: int) -> Survey:
-        """Its segments and bounds; reads headers and the log's two ends.  Raises ``Unreadable``."""
+        """Surveys its segments and bounds; reads headers and the log's two ends. Raises ``Unreadable``."""
         ...
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
-        """Bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends.  They may lie
-        in ``into``, if it is large enough, until the next read into it."""
+        """Returns bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends. They may lie in
+        ``into``, if it is large enough, until the next read into it."""
         ...
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
-        """The ROLLBACK_STARTs that segments from ``from_number`` on hold by now, and where they lie."""
+        """Returns the ROLLBACK_STARTs that segments from ``from_number`` on hold by now, and where they lie."""
         ...
 
     def sidecar(self, part: Part) -> bytes | None:
-        """The bytes of the segment's sidecar; None where there is none to be had."""
+        """Returns the bytes of the segment's sidecar; None where there is none to be had."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a task returns in place of its result when its source cannot be read."""
+    """A task's result when its source cannot be read."""
 
     reason: str
 
 
 def source_of(text: str) -> Source:
-    """The source that ``text`` names.  Raises ``BadArgument``."""
+    """Returns the source that ``text`` names. Raises ``BadArgument``."""
     from repl.audit.directory import DirectorySource
     from repl.audit.live import LiveSource
 
