@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 SILENT_S = 60.0
-"""How long a node that restores may be silent, as while it is started again."""
+"""Seconds that a restoring node may be silent, as while it is started again."""
 LOOK_S = 0.2
 
 
@@ -62,7 +62,7 @@ def restore(url: list[str], as_json: bool) -> int:
 
 
 async def _restores(url: str) -> list[object]:
-    """The restores that the node at ``url`` has had."""
+    """Returns the restores that the node at ``url`` has had."""
     from repl.client.connect import real_network
 
     network = real_network()
@@ -127,7 +127,7 @@ async def _answers(what: str, urls: Sequence[str], again_s: float) -> dict[str, 
 
 
 def document(answers: Mapping[str, dict[str, Any] | VlsnLogError]) -> dict[str, Any]:
-    """What ``--json`` prints: of each node its answer, or its ``error``."""
+    """Makes what ``--json`` prints: of each node its answer, or its ``error``."""
     return {
         "nodes": [
             {"url": url, "error": {"type": answer.slug, "detail": str(answer)}}
@@ -139,7 +139,7 @@ def document(answers: Mapping[str, dict[str, Any] | VlsnLogError]) -> dict[str, 
 
 
 async def post_all(what: str, urls: Sequence[str], *needed: str) -> dict[str, dict[str, Any] | VlsnLogError]:
-    """The answer of each node to ``POST /v1/admin/…``, with all ``needed`` in it, or why there is none."""
+    """Sends ``POST /v1/admin/…`` to each node; returns its answer, with all ``needed`` in it, or why there is none."""
     from repl.client.connect import real_network
 
     network = real_network()
@@ -166,7 +166,7 @@ async def _post(network: Network, url: str, needed: Sequence[str]) -> dict[str, 
 
 
 def json_object(body: bytes, *needed: str) -> dict[str, Any]:
-    """The object in ``body``, which has all of these names in it.  Raises ``BadBody``."""
+    """Returns the object in ``body``, which has all of these names in it. Raises ``BadBody``."""
     import msgspec
 
     from vlsn.format.records import JSON_FAULTS

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BODIES_UNDER_WAY_MAX: Final = 64
 STDIN: Final = "-"
 STARTING_S: Final = 3.0
-"""From the start of a node's process until it answers, and some more on a busy machine."""
+"""Seconds from the start of a node's process until it answers, and some more on a busy machine."""
 STARTING_PERIOD_S: Final = 0.1
 
 
@@ -103,12 +103,13 @@ def append(
 
 
 def _flagged(option: str) -> bool:
-    """Given on the command line itself: a variable or a file also speaks to other commands."""
+    """Says whether the option was given on the command line itself. A variable or a file also speaks to other
+    commands."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _stdin() -> BinaryIO:
-    """Without a buffer, whose lock a thread that still reads would hold while the interpreter ends."""
+    """Returns stdin without a buffer, whose lock a reading thread would hold while the interpreter ends."""
     return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
@@ -122,7 +123,8 @@ def _run(
 async def _append(
     urls: list[str], acks: str, timeout_s: float, lines: Iterator[Body], skipped: int | None, producer: str | None
 ) -> Appended:
-    """All lines that were not in the log, as one; VLSNs of 0 for none.  ``skipped`` is None for a single value."""
+    """Returns all lines that were not in the log, as one; VLSNs of 0 for none. ``skipped`` is None for a single
+    value."""
     from repl.client.connect import acks_of, connect
 
     progress = Progress(acks_of(acks), skipped, producer)
@@ -169,8 +171,8 @@ async def _append(
 
 
 async def _next_body(bodies: AsyncIterator[Body], under_way: list[asyncio.Task[Appended]]) -> Body | None:
-    """The next body, None at the end; or, as soon as there is one, the failure of one under way: nothing behind it
-    may be logged while this waits for a slow input."""
+    """Returns the next body, None at the end; raises the failure of one under way at once. Nothing behind it may be
+    logged while this waits for a slow input."""
     reading = asyncio.ensure_future(anext(bodies, None))
     try:
         while not reading.done():
@@ -184,14 +186,14 @@ async def _next_body(bodies: AsyncIterator[Body], under_way: list[asyncio.Task[A
 
 
 def _unknown_lines(counts: list[int], outcomes: Iterable[Appended | BaseException]) -> int:
-    """Lines up to the last body that was, or may have been, logged."""
+    """Returns lines up to the last body that was, or may have been, logged."""
     sure = [isinstance(each, BaseException) and not isinstance(each, OutcomeUnknown) for each in outcomes]
     reached = [index for index, refused in enumerate(sure) if not refused]
     return sum(counts[: reached[-1] + 1]) if reached else 0
 
 
 class Progress:
-    """What is acknowledged so far: always the first lines after those skipped."""
+    """The lines acknowledged so far: always the first after those skipped."""
 
     def __init__(self, acks: Acks, skipped: int | None, producer: str | None = None) -> None:
         self._acks = acks
@@ -209,7 +211,7 @@ class Progress:
         return self._joined(self._taken)
 
     def _joined(self, taken: list[Appended]) -> Appended:
-        """Several bodies as one: no surer than the least sure of them."""
+        """Joins several answers to one: no surer than the least sure of them."""
         from repl.api import Appended
 
         if not taken:
@@ -259,8 +261,8 @@ async def require_a_node(log: Client, urls: list[str]) -> None:
 
 
 async def _read_ahead(lines: Iterator[Body]) -> AsyncIterator[Body]:
-    """Reads in threads: stdin may be a slow pipe, and appends under way must not wait for it.  Daemons: a Ctrl-C
-    does not wait for the next line either."""
+    """Reads in threads: stdin may be a slow pipe, and appends under way must not wait for it. Daemons: a Ctrl-C does
+    not wait for the next line either."""
     loop = asyncio.get_running_loop()
     while True:
         body: asyncio.Future[Body | None] = loop.create_future()

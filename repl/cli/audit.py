@@ -53,14 +53,14 @@ def check_spark() -> None:
 
 
 def keep_py4j_quiet() -> None:
-    """It tells of a Ctrl-C by a traceback through the root logger, on stderr where nobody has said otherwise."""
+    """Keeps py4j from telling of a Ctrl-C by a traceback on stderr, through the root logger."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(logging.NullHandler())
 
 
 def print_report(report: AuditReport) -> None:
-    """The verdict, then the copies, then what was found."""
+    """Prints the verdict, then the copies, then what was found."""
     if report.compared_to:
         verdict = "equal" if report.equal else "NOT EQUAL"
         click.echo(f"{verdict} from VLSN {report.compared_from} to {report.compared_to}")
@@ -90,7 +90,7 @@ def _print_history(history: HistoryReport) -> None:
 
 
 def _sentence(finding: dict[str, Any]) -> str:
-    """One line; of a divergence two more, one for each copy."""
+    """Formats a finding as one line; a divergence has two more, one for each copy."""
     rule, vlsn, detail, other = (finding.pop(name, None) for name in ("rule", "vlsn", "detail", "other"))
     if other is not None:
         return f"{rule}: {detail}\n  {_place(finding)}: {_words(finding)}\n  {_place(other)}: {_words(other)}"
@@ -103,13 +103,13 @@ def _place(finding: dict[str, Any]) -> str:
 
 
 def _words(finding: dict[str, Any]) -> str:
-    """All but its place."""
+    """Formats all of a finding but its place."""
     known = {name: value for name, value in finding.items() if name not in ("source", "file", "offset")}
     return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
 
 
 def progress_on_terminal() -> AbstractContextManager[Callable[[str, int, int], None] | None]:
-    """A bar on stderr for each stage of work; nothing when stderr is no terminal."""
+    """Shows a bar on stderr for each stage of work; nothing when stderr is no terminal."""
     return _bars() if sys.stderr.isatty() else nullcontext()
 
 

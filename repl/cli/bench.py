@@ -19,7 +19,7 @@ WORKS: Final = {
     "tail": "Writers, and a reader who follows them.",
     "scan": "A whole log, read from its first VLSN.",
 }
-"""On a cluster."""
+"""Works on a cluster."""
 
 
 @click.group(cls=Commands)

@@ -30,7 +30,7 @@ def cluster(nodes: int | None, directory: Path, base_port: int, group: str | Non
 
 
 def _settings(path: Path | None) -> dict[str, Any]:
-    """Of each node alike, as the file has them."""
+    """Reads the settings that all nodes share from the file."""
     document = read_file(path) if path is not None else {}
     return {
         name: value for name, value in document.items() if name in NODE_SETTINGS and name.upper() not in OF_ONE_NODE

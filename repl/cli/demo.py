@@ -77,7 +77,7 @@ def _run(directory: Path, records: list[bytes]) -> int:
 
 
 def _audit(urls: Sequence[str], teller: Teller) -> AuditReport:
-    """Outside the event loop, so that Ctrl-C ends Spark's work at once."""
+    """Audits outside the event loop, so that Ctrl-C ends Spark's work at once."""
     from repl.audit.job import run_audit
     from repl.cli.audit import keep_py4j_quiet, progress_on_terminal
 

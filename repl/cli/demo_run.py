@@ -1,5 +1,4 @@
-"""The demonstration: real records through a cluster that loses its master on the way, and the proof that
-nothing was lost.
+"""The demonstration: real records, a master that dies on the way, and the proof that nothing was lost.
 
     three nodes start ─► records appended in order ─► SIGKILL of the master, half way, under load ─► another one is
       elected, appends go on ─► the killed one starts again and catches up ─► every node reads everything back
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 LINES_AN_APPEND: Final = 50
 APPENDS: Final = 64
-"""At least so many, of fewer lines each where the input is short: the master is to die in the middle of them."""
+"""Appends at least, of fewer lines each where the input is short. The master is to die in the middle of them."""
 APPENDS_UNDER_WAY: Final = 8
 START_S: Final = 60.0
 CATCH_UP_S: Final = 60.0
@@ -42,12 +41,12 @@ RESTART_AT: Final = 0.75
 
 
 class Teller(Protocol):
-    """How the demonstration is told: on a terminal with bars, elsewhere in lines."""
+    """A teller of the demonstration: on a terminal with bars, elsewhere in lines."""
 
     def say(self, text: str) -> None: ...
 
     def wait(self, text: str) -> AbstractContextManager[object]:
-        """Around what takes a while and has no measure."""
+        """Shows what takes a while and has no measure."""
         ...
 
     def bar(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -57,7 +56,7 @@ class Teller(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What was seen, and whether each of it holds."""
+    """The sights of a run, and whether each of them holds."""
 
     records: int = 0
     bytes: int = 0
@@ -76,7 +75,7 @@ class Outcome:
     audit: AuditReport | None = None
 
     def checks(self) -> list[tuple[bool, str]]:
-        """Each promise with whether it was kept."""
+        """Lists each promise with whether it was kept."""
         complete = self.records > 0 and self.last - self.first + 1 == self.records + self.own
         return [
             (
@@ -109,7 +108,7 @@ class Outcome:
 
 
 def installed_records() -> list[bytes]:
-    """The RECORD and METADATA lines of every distribution of this environment, by name: irregular, real."""
+    """Returns the RECORD and METADATA lines of every distribution of this environment, by name: irregular, real."""
     lines: list[bytes] = []
     for each in sorted(distributions(), key=lambda each: str(each.metadata["Name"]).lower()):
         for name in ("METADATA", "RECORD"):
@@ -120,7 +119,7 @@ def installed_records() -> list[bytes]:
 
 
 def file_records(path: Path) -> list[bytes]:
-    """The lines of a file, as ``vlsnlog append`` takes them."""
+    """Returns the lines of a file, as ``vlsnlog append`` takes them."""
     from repl.cli.lines import bodies
 
     with path.open("rb") as source:
@@ -128,7 +127,7 @@ def file_records(path: Path) -> list[bytes]:
 
 
 def records_of(path: Path | None, entries: int | None) -> list[bytes]:
-    """At most ``entries`` of them.  Raises ``BadArgument`` when there is none."""
+    """Reads at most ``entries`` records. Raises ``BadArgument`` when there is none."""
     lines = installed_records() if path is None else file_records(path)
     if not lines:
         raise BadArgument(f"input: {path} is empty; the demonstration needs at least one line")
@@ -145,7 +144,7 @@ class Demo:
         self.outcome = Outcome(records=len(records), bytes=sum(map(len, records)), sha256=digest_of(records))
 
     async def run(self) -> None:
-        """All but the audit."""
+        """Runs all but the audit."""
         await self._start()
         victim = await self._master()
         await self._append(victim)
@@ -169,7 +168,7 @@ class Demo:
         return next(node for node in self._cluster.nodes if node.name == master)
 
     async def _append(self, victim: Node) -> None:
-        """All records, in order; the victim dies and returns meanwhile."""
+        """Appends all records, in order; the victim dies and returns meanwhile."""
         total = len(self._records)
         async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
             begun: list[asyncio.Task[Any]] = []
@@ -189,7 +188,7 @@ class Demo:
     async def _append_all(
         self, log: Client, victim: Node, begun: list[asyncio.Task[Any]], show: Callable[[int], None]
     ) -> None:
-        """A few appends under way; ``begun`` gets them, and the victim's return."""
+        """Keeps a few appends under way; ``begun`` gets them, and the victim's return."""
         outcome, total = self.outcome, len(self._records)
         loop = asyncio.get_running_loop()
         started = acknowledged = loop.time()
@@ -233,7 +232,7 @@ class Demo:
         victim.start()
 
     async def _catch_up(self, victim: Node) -> None:
-        """Every node serves durable reads up to the last record."""
+        """Waits until every node serves durable reads up to the last record."""
         loop = asyncio.get_running_loop()
         with self._teller.wait(f"{victim.name} catches up"):
             async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
@@ -273,7 +272,7 @@ async def _within(seconds: float, failure: str) -> AsyncIterator[None]:
 
 
 def digest_of(records: Sequence[bytes]) -> str:
-    """SHA-256 of the records as ``vlsnlog read`` prints them: each with a newline."""
+    """Computes the SHA-256 of the records as ``vlsnlog read`` prints them: each with a newline."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(record + b"\n")

@@ -20,7 +20,7 @@ KINDS: Final = (
     *("block", "checkpoint-start", "checkpoint-end", "rollback-start", "rollback-end", "unreadable", "torn-tail"),
     *("data", "term", "group", "commit", "abort"),
 )
-"""Of frames, then of the entries in a block."""
+"""Kinds of frames, then of the entries in a block."""
 _FRAME_KINDS: Final = 7
 _LSN: Final = re.compile(r"(?:(\d{1,8})(?:\.vlog)?:)?(\d{1,20}|0x[0-9a-fA-F]{1,16})\Z")
 
@@ -105,7 +105,7 @@ HEADING: Final = (
 
 
 def _line(row: DumpRow, *, colour: bool) -> str:
-    """One row under ``HEADING``; every column has its width, so that lines can be printed as they come."""
+    """Returns one row under ``HEADING``; every column has its width, so that lines can be printed as they come."""
     span = f"{row.term or '-':>6} {row.first or '-':>12} {row.last or '-':>12} {row.count or '-':>6}"
     marks = ("overmarked", "DAMAGED")
     said = [

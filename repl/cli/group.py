@@ -27,9 +27,9 @@ TIMEOUT_S = 20.0
 LOOK_S = 0.3
 HOPS_MAX = 3
 _DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
-"""What every answer about the group has."""
+"""Members of every answer about the group."""
 NO_MASTER_S = 5.0
-"""How long an order waits for a master: one may just be elected."""
+"""Seconds that an order waits for a master: one may just be elected."""
 
 
 @click.group(cls=Commands)
@@ -153,7 +153,7 @@ async def _carried_out(urls: Sequence[str], body: bytes, wait: str, timeout_s: f
 
 
 def _electable(document: dict[str, Any], name: str) -> bool:
-    """And known to stay so."""
+    """Says whether ``name`` is electable, and known to stay so."""
     listed = any(member["name"] == name and member["electable"] for member in document["members"])
     return listed and bool(document["durable"])
 
@@ -162,8 +162,8 @@ def _electable(document: dict[str, Any], name: str) -> bool:
 
 
 async def _ordered(urls: Sequence[str], path: str, body: bytes, *needed: str) -> dict[str, Any]:
-    """What the master answers, with all ``needed`` in it, whichever of ``urls`` is asked.  Raises what it refuses
-    with, ``NotMaster``, ``Unreachable``."""
+    """Asks the master, whichever of ``urls`` leads there, and returns its answer with all ``needed`` in it. Raises what
+    it refuses with, ``NotMaster``, ``Unreachable``."""
     from repl.client.connect import real_network
 
     network = real_network()
@@ -212,8 +212,7 @@ async def _posted(network: Network, url: str, body: bytes) -> Response:
 
 
 async def _shown(urls: Sequence[str]) -> dict[str, Any]:
-    """Of all that answer, and of the master that they know, whoever leads, or has the highest term.  Raises
-    ``Unreachable``."""
+    """Returns the answer of whoever leads, or has the highest term, of all that answer. Raises ``Unreachable``."""
     from repl.client.connect import real_network
 
     network = real_network()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vlsn.index.report import BucketRow, IndexReport
 
 ROWS_SHOWN: Final = 40
-"""Of the table; the JSON has every bucket."""
+"""Rows of the table; the JSON has every bucket."""
 COLUMNS: Final = ("first", "last", "segment", "mappings", "VLSNs a mapping", "farthest", "bytes")
 
 

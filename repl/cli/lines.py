@@ -39,9 +39,9 @@ class Body:
 
 
 def bodies(source: BinaryIO, skip_lines: int = 0, *, key: Key = None, json: bool = False) -> Iterator[Body]:
-    """The lines of ``source`` after the first ``skip_lines``; ``key`` is every one's, but of JSON lines, which have
-    their own.  What a slow pipe gave so far does not wait for more.  Raises ``TooLarge`` for a line that no entry
-    holds, ``BadBody`` for one that is not JSON, behind all that comes before it."""
+    """Yields the lines of ``source`` after the first ``skip_lines``, in bodies. What a slow pipe gave so far does not
+    wait for more. Raises ``TooLarge`` for a line that no entry holds, ``BadBody`` for one that is not JSON, behind all
+    that comes before it."""
     if json:
         from repl.http.ndjson import decode_printed
 
@@ -86,7 +86,7 @@ def _body(values: list[bytes], keys: list[Key]) -> Body:
 
 
 def _lines(source: BinaryIO, skip: int, line_bytes_max: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of each chunk, as far as they are whole, and the number of the first of them."""
+    """Yields the lines of each chunk, as far as they are whole, and the number of the first of them."""
     number, rest = 0, b""
     while chunk := source.read(READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")

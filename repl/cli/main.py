@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status_of(error: VlsnLogError) -> int:
-    """A finding, or a refusal."""
+    """Returns the exit status of a finding, or of a refusal."""
     return FINDING if isinstance(error, OutcomeUnknown | Damaged | IntegrityFault) else REFUSED
 
 
@@ -173,7 +173,7 @@ def _fail(command: str, message: str, status: int) -> int:
 
 
 def _open_standard_streams() -> None:
-    """A stream that was closed before we were started leads nowhere; what is opened next must not get its number."""
+    """Opens the null device for a stream that was closed before: what is opened next must not get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -193,5 +193,5 @@ def _close_quietly() -> int:
 
 
 def _write_no_more() -> None:
-    """The interpreter flushes stdout once more as it ends: into nothing."""
+    """Leads stdout into nothing: the interpreter flushes it as it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

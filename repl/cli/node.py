@@ -44,7 +44,7 @@ def _run(config_path: Path | None, **flags: Any) -> int:
 
 
 def _take_over_pid_file(directory: Path) -> None:
-    """A cluster's node that is started again by hand: its pid file is to name this process."""
+    """Names this process in the pid file of a cluster's node that is started again by hand."""
     from vlsn.real.disk import PosixDisk
     from vlsn.segments.directory import LOCK_NAME
 

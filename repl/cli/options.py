@@ -98,12 +98,12 @@ class Commands(TakesConfig, click.Group):
 
 
 def format_option(text: str) -> Callable[[F], F]:
-    """``--format``: raw values, or JSON; ``text`` says what they are."""
+    """Adds ``--format``: raw values, or JSON; ``text`` says what they are."""
     return click.option("--format", type=click.Choice(["raw", "json"]), default="raw", show_default=True, help=text)
 
 
 def url_option(function: F) -> F:
-    """``--url``; the value is a checked list."""
+    """Adds ``--url``; the value is a checked list."""
     return click.option(
         "--url",
         default=DEFAULT_URL,

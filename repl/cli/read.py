@@ -51,7 +51,7 @@ def read(
     key: str | None, key_prefix: str | None, follow: bool, format: str, as_json: bool, consistency: str,
     all_kinds: bool, undurable: bool,
 ) -> None:  # fmt: skip
-    """Print entries, from the first VLSN to what is durable at the start; of a group, or of a stopped node's DIR.
+    """Print entries of a group, or of a stopped node's DIR, up to what is durable at the start.
 
     TIME is ISO 8601, UTC without an offset, and stands for the first entry that was sealed then or later. What is
     durable in DIR is what the node knew to be on a majority: all of it after a clean stop, a little less after a kill.
@@ -161,7 +161,7 @@ class Chosen:
         self._prefix = prefix
 
     def take(self, entries: Iterable[Entry]) -> bool:
-        """Whether that was all."""
+        """Takes the entries that are asked for, and says whether that was all."""
         chosen = [entry for entry in entries if self._has_key(entry.key or b"")]
         if self._left is not None:
             chosen = chosen[: self._left]

@@ -20,7 +20,7 @@ def console(stream: TextIO | None = None) -> Console:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Sequence[str] = ()
 ) -> None:
-    """A table for eyes; numbers to the right, its head bold on a terminal.  Where that is too narrow, ``spare``
+    """Prints a table for eyes; numbers to the right, its head bold on a terminal. Where that is too narrow, ``spare``
     columns are left out, the first one first; a line that is too long all the same wraps, and loses nothing."""
     table = [[name, *map(_cell, values)] for name, *values in zip(columns, *rows, strict=True)]
     if sys.stdout.isatty():
@@ -42,14 +42,14 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """One object on one line."""
+    """Prints one object on one line."""
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def size(count: float) -> str:
-    """``1.5 MiB``."""
+    """Formats as ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -58,12 +58,12 @@ def size(count: float) -> str:
 
 
 def count(number: int) -> str:
-    """``12,345``."""
+    """Formats as ``12,345``."""
     return f"{number:,}"
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """``1 bucket``, ``12,345 buckets``."""
+    """Formats as ``1 bucket``, ``12,345 buckets``."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 

@@ -1,4 +1,4 @@
-"""Going on with a file under a producer's name: what of it is in the log already, by the log's own word.
+"""Going on with a file under a producer's name: the log says what it has already.
 
 A file's lines are cut into bodies in one way only, and body N goes out as submission N of the producer that
 ``--producer NAME`` stands for.  Run again, after whatever ended it, the command asks the log which submission is due,
@@ -33,7 +33,7 @@ class Named:
     sequence: int
     born: int
     lines: int
-    """Of the file, that are in the log already."""
+    """Lines of the file that are in the log already."""
     last: int
     """The VLSN of the last of these; 0 for none."""
 
@@ -61,7 +61,7 @@ async def resume(log: Client, name: str, bodies: Iterator[Body]) -> Named:
 
 
 def _skip(bodies: Iterator[Body], count: int) -> tuple[Body | None, int]:
-    """The last of the first ``count`` bodies, None where there are not so many; and how many lines they have."""
+    """Returns the last of the first ``count`` bodies, None where there are not so many, and their lines."""
     body: Body | None = None
     lines = 0
     for _ in range(count):
@@ -73,7 +73,7 @@ def _skip(bodies: Iterator[Body], count: int) -> tuple[Body | None, int]:
 
 
 async def _is_there(log: Client, first: int, last: int, body: Body | None) -> bool:
-    """Whether the log holds ``body`` at these VLSNs; by their number alone where they were cleaned away."""
+    """Says whether the log holds ``body`` at these VLSNs; by their number alone where they were cleaned away."""
     if body is None or len(body) != last - first + 1:
         return False
     try:

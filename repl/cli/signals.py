@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run``.  The first Ctrl-C cancels ``work`` and raises ``KeyboardInterrupt`` when that has ended; the
-    second one ends the process where it stands."""
+    """Runs ``work`` as ``asyncio.run`` does. The first Ctrl-C cancels ``work`` and raises ``KeyboardInterrupt`` when
+    that has ended; the second one ends the process where it stands."""
     try:
         return asyncio.run(_interruptible(work))
     except asyncio.CancelledError:
@@ -46,8 +46,8 @@ def _end_at_the_next(number: int, _: FrameType | None) -> None:
 
 
 def unwound_by_signals() -> None:
-    """From here on Ctrl-C, SIGTERM and SIGHUP unwind the command by ``KeyboardInterrupt``: what it started and its
-    temporary files go with it, and the exit status is that of Ctrl-C.  From the main thread.
+    """Lets Ctrl-C, SIGTERM and SIGHUP unwind the command by ``KeyboardInterrupt`` from here on. What it started and its
+    temporary files go with it, and the exit status is that of Ctrl-C. From the main thread.
 
     Where Ctrl-C is ignored, as in the background of a script, it stays without effect, and those two have it."""
     ctrl_c = signal.getsignal(signal.SIGINT)
@@ -68,7 +68,7 @@ def _end(_: int, frame: FrameType | None) -> None:
 
 
 def end_at_once() -> None:
-    """Nothing is left to put away."""
+    """Lets signals end the process at once: nothing is left to put away."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

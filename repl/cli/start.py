@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> int:
-    """Its exit status."""
+    """Runs the command and returns its exit status."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else it is ignored, and stays so
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from repl.cli.main import main as run

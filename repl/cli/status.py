@@ -37,8 +37,8 @@ def status(url: list[str], as_json: bool) -> int:
 
 
 async def ask(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """The status of every node given and of every member that they tell of, by name; a silent one has
-    the state UNREACHABLE."""
+    """Asks every node given, and every member that they tell of, for its status, by name. A silent one has the state
+    UNREACHABLE."""
     from repl.client.connect import real_network
     from repl.client.endpoints import Endpoints
 
@@ -72,7 +72,7 @@ def _document(url: str, answer: Status | VlsnLogError, name: str) -> dict[str, A
 
 
 def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Group, master and term as the node with the highest term tells them."""
+    """Sums up group, master and term as the node with the highest term tells them."""
     best: dict[str, Any] = max(
         nodes, key=lambda node: (node.get("term") or 0, node["state"] == "MASTER"), default={"state": ""}
     )
@@ -85,7 +85,7 @@ def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Why the group is not whole, one reason a member; none when it is."""
+    """Lists why the group is not whole, one reason a member; none when it is."""
     reasons = []
     for node in nodes:
         if node["state"] not in ("MASTER", "REPLICA"):
@@ -108,7 +108,7 @@ def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _restoring(running: dict[str, Any]) -> str:
-    """One line on a restore under way."""
+    """Returns one line on a restore under way."""
     if not running["from"]:
         return "looks for a member to restore from" + (f" ({running['last_error']})" if running["last_error"] else "")
     total = running["bytes_total"]
@@ -118,7 +118,7 @@ def _restoring(running: dict[str, Any]) -> str:
 
 
 def _behind(feed: dict[str, Any] | None) -> str:
-    """How long a replica is behind, and for how long yet: "12.3 s, 4 s left"."""
+    """Formats how long a replica is behind, and for how long yet: "12.3 s, 4 s left". "12.3 s, 4 s left"."""
     if feed is None:
         return ""
     if not feed.get("lag_vlsns"):
@@ -129,8 +129,8 @@ def _behind(feed: dict[str, Any] | None) -> str:
 
 
 def _mastership(summary: dict[str, Any]) -> str:
-    """Since when the master leads, and what ended the lead before it, as far as the nodes know: "n2 leads term 7 since
-    2026-01-02 03:04:05; n1 stepped down: …"."""
+    """Describes since when the master leads, and what ended the lead before it, as far as the nodes know. An example:
+    "n2 leads term 7 since 2026-01-02 03:04:05; n1 stepped down: …"."""
     history = [
         (event["time"], node["node"], event)
         for node in summary["nodes"]
