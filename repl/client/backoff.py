@@ -1,4 +1,4 @@
-"""How long a client waits before it asks again."""
+"""The pauses of a client that asks again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ PAUSE_MAX_S: Final = 1.0
 
 
 class Backoff(wait_base):
-    """Drawn from 0 to 0.1 s in the first second of trouble, then from 0 to twice as much with each try, up to 1 s.
+    """A pause drawn from 0 to 0.1 s in the first second of trouble. Then it is drawn from 0 to twice as much with each
+    try, up to 1 s.
 
     One for each time of trouble, by the loop's clock: tenacity's own is the machine's, which virtual time knows nothing
     of."""

@@ -35,7 +35,7 @@ from vlsn.seams import Buffer
 FORKED = "the client was opened before this process was forked; connect again behind the fork"
 _NOT_OPEN = "the client is not open; use it inside `async with connect(…)`"
 LAST_ANSWERS_S = 5.0
-"""How long a close waits for answers behind a refusal; a node that lives has them ready."""
+"""Seconds that a close waits for answers behind a refusal; a node that lives has them ready."""
 
 
 class Client:
@@ -139,8 +139,9 @@ class Client:
         keys: Iterable[Buffer | None] | None = None,
         acks: Acks | str | None = None,
     ) -> Appended:
-        """``append_many``, and all that the node's answer says: first and last VLSN, ``term``, ``durable`` (a
-        majority had synced it), ``synced`` (how many nodes had), and whether it was a ``duplicate``.
+        """Appends as ``append_many``, and returns all that the node's answer says. That is first and last VLSN,
+        ``term``, ``durable`` (a majority had synced it), ``synced`` (how many nodes had), and whether it was a
+        ``duplicate``.
 
         ``acks``: this append's policy where it is another than the client's.  With ``none`` the answer comes once the
         master alone has synced it, and it may still be rolled back while ``durable`` is false.  Raises as
@@ -158,9 +159,9 @@ class Client:
         born: int,
         keys: Iterable[Buffer | None] | None = None,
     ) -> Appended:
-        """``append_batch`` as submission ``sequence`` of ``producer``, for a program that keeps its own names: sent
-        again, by whichever process, it is one submission.  One for each sequence, in their order, from 0 on;
-        ``producer_at`` says which is due, and ``born``: its ``durable`` as it was before the first one.
+        """Appends submission ``sequence`` of ``producer``, for a program that keeps its own names. Sent again, by
+        whichever process, it is one submission. One for each sequence, in their order, from 0 on; ``producer_at`` says
+        which is due, and ``born``: its ``durable`` as it was before the first one.
 
         A client of ``exactly_once`` only.  Raises as ``append_many``, ``OutOfSequence`` where the sequence is not due,
         or was another submission, ``UnknownProducer``, ``DuplicateForgotten``."""
@@ -174,22 +175,24 @@ class Client:
         return await self._open_producer().queue.put_many(owned_list(values), owned_keys(keys), name=name)
 
     async def producer_at(self, producer: int) -> ProducerAt:
-        """How far ``producer`` has come in what is durable: all that was acknowledged to it before the call, at least.
+        """Tells how far ``producer`` has come in what is durable. That is all that was acknowledged to it before the
+        call, at least.
 
         Raises ``Unreachable``, and ``NotMaster`` or ``NotYet`` when no majority has confirmed it for ``timeout_s``."""
         self._open_producer()
         return await self._reader.producer(index(producer))
 
     async def durable_vlsn(self) -> int:
-        """The highest VLSN that a node calls durable, or that this client was told is.  Raises ``Unreachable``."""
+        """Returns the highest VLSN that a node calls durable, or that this client was told is. Raises
+        ``Unreachable``."""
         producer = self._open_producer()
         _, _, durable = await self._reader.look(None)
         return max(durable, producer.highest_durable)
 
     async def vlsn_at(self, time_us: int) -> int:
-        """The first VLSN that was sealed at ``time_us`` (since the epoch) or later; one past the durable end where none
-        was.  Entries bear their master's clock: where masters' clocks differ it is near the place, not at it.  Costs a
-        request for each halving of the log.  Raises ``Unreachable``, ``Damaged``."""
+        """Finds the first VLSN that was sealed at ``time_us`` (since the epoch) or later. It is one past the durable
+        end where none was. Entries bear their master's clock: where masters' clocks differ it is near the place, not at
+        it. Costs a request for each halving of the log. Raises ``Unreachable``, ``Damaged``."""
         self._open_producer()
         return await self._reader.vlsn_at(time_us)
 
@@ -201,9 +204,9 @@ class Client:
         all_kinds: bool = False,
         consistency: str = DURABLE,
     ) -> AsyncIterator[Entry]:
-        """DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included, or to
-        what is durable when it starts.  VLSNs rise, with gaps where the log keeps entries of its own.  What
-        this client was told is durable is waited for, also where a node lags.
+        """Yields DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included. The
+        default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own.
+        What this client was told is durable is waited for, also where a node lags.
 
         ``consistency="linearizable"``: also what anybody else was told before the call, at the cost of a round trip
         between the nodes before the first page.
@@ -223,15 +226,15 @@ class Client:
         all_kinds: bool = False,
         consistency: str = DURABLE,
     ) -> AsyncIterator[Page]:
-        """``read`` by the page, as it comes from a node: less work an entry."""
+        """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
         at_least = self._open_producer().highest_durable
         return self._reader.pages(from_vlsn, to_vlsn, at_least=at_least, all_kinds=all_kinds, consistency=consistency)
 
     async def tail(
         self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
     ) -> AsyncIterator[Entry]:
-        """DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
-        durable; goes on through the loss of nodes and changes of the master, with no gap and no repeat.
+        """Yields DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
+        durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat.
 
         ``after_term``: the term of the entry at ``from_vlsn - 1``, for whoever goes on from what was read before.
         Raises ``Trimmed``, and ``NotInLog`` when what was read is in the log no more, which takes a person who gave
@@ -243,12 +246,12 @@ class Client:
     def tail_pages(
         self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
     ) -> AsyncIterator[Page]:
-        """``tail`` by the page."""
+        """Yields pages, as ``tail`` does entries."""
         self._open_producer()
         return self._reader.follow(from_vlsn, after_term=after_term, all_kinds=all_kinds)
 
     def forked(self) -> None:
-        """In a child process: the connection, and the loop that serves it, are its parent's.  What is left of them here
+        """Lets go of the connection and its loop in a child process: they are its parent's. What is left of them here
         stays as it is: to close the loop's poll would close it to the parent, too."""
         _of_parents.append((self._producer, getattr(self, "_task", None), getattr(self, "_network", None)))
         self._producer = None
@@ -270,7 +273,7 @@ def _forked(value: bytes, key: bytes | None) -> Awaitable[int]:
 
 
 _of_parents: list[object] = []
-"""What a child process has of its parents' clients: garbage would be closed."""
+"""Parts of a child process's parents' clients: garbage would be closed."""
 
 
 def connect(
@@ -281,7 +284,7 @@ def connect(
     exactly_once: bool = False,
     network: Network | None = None,
 ) -> Client:
-    """A client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
+    """Makes a client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
 
     ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline.  ``exactly_once``: what got no
     answer is sent again, and the log takes it once, whatever becomes of connections and masters; ``OutcomeUnknown``

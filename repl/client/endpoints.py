@@ -22,14 +22,14 @@ from vlsn.format.records import JSON_FAULTS
 
 STATUS_TIMEOUT_S = 2.0
 CALLERS_AT_ONCE_MAX = 16
-"""Clients of one process that look for one group's master and connect, at once: thousands that begin together would
+"""Clients of one process that may look for one group's master and connect at once. Thousands that begin together would
 all be too late, since each would wait for the others' answers to be read."""
 SILENT_S = 0.3
-"""How long the others are waited for once more than half of the nodes have answered."""
+"""Seconds that the others are waited for once more than half of the nodes have answered."""
 
 
 class _StatusSaid(msgspec.Struct):
-    """What of a status is looked at, wherever it stands; nodes of other versions may say less or more."""
+    """The part of a status that is looked at; nodes of other versions may say less or more."""
 
     node: str
     state: str
@@ -87,7 +87,7 @@ _turns: WeakValueDictionary[tuple[int, tuple[str, ...]], asyncio.Semaphore] = We
 
 
 def _turns_of(urls: tuple[str, ...]) -> asyncio.Semaphore:
-    """What all clients of this loop that were given ``urls`` share."""
+    """Returns the turns that all clients of this loop with these ``urls`` share."""
     key = id(asyncio.get_running_loop()), urls
     turns = _turns.get(key)
     if turns is None:
@@ -117,7 +117,7 @@ class Endpoints:
         return list(dict.fromkeys((*self.given, *listed)))
 
     async def status(self, url: str) -> Status:
-        """One node's status.  Raises ``Unreachable``, ``BadBody``, or what the node answered."""
+        """Returns one node's status. Raises ``Unreachable``, ``BadBody``, or what the node answered."""
         response = await self._network.request("GET", f"{url}/v1/status", timeout_s=STATUS_TIMEOUT_S)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
@@ -129,13 +129,13 @@ class Endpoints:
         return Status(url, document)
 
     async def statuses(self, urls: Sequence[str]) -> list[Status | VlsnLogError]:
-        """Every node asked at once; errors stand where the answer is missing."""
+        """Asks every node at once; errors stand where the answer is missing."""
         return list(await asyncio.gather(*(self._status_or_error(url) for url in urls)))
 
     async def master(self, *, but: str = "") -> str:
-        """The master's URL, asked of every node known: the first that leads, in no term below one seen before, is it.
-        Others that name it are believed once it has had ``SILENT_S`` to answer for itself, if it cannot be asked.
-        ``but``: who is known to be silent is not asked.
+        """Finds the master's URL: every node known is asked, and the first that leads is it. Its term must not be below
+        one seen before. Others that name it are believed once it has had ``SILENT_S`` to answer for itself, if it
+        cannot be asked. ``but``: who is known to be silent is not asked.
 
         Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers.
         """
@@ -163,7 +163,7 @@ class Endpoints:
         return self._named([task.result() for task in asked if task not in waiting], set(asked.values()))
 
     def _named(self, answers: Sequence[Status | VlsnLogError], asked: set[str]) -> str:
-        """Whom they name, if that one was not asked itself: else it is silent, or leads no more."""
+        """Returns whom they name, if that one was not asked itself: else it is silent, or leads no more."""
         statuses = [answer for answer in answers if isinstance(answer, Status)]
         if not statuses:
             faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]

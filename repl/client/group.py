@@ -76,7 +76,7 @@ class Group:
         return self.large_bytes >= GROUP_BYTES_MAX or len(self.waiters) >= GROUP_ENTRIES_MAX
 
     def add(self, value: bytes, key: Key) -> None:
-        """One append of any size, counted."""
+        """Adds one append of any size, counted."""
         if key and self.keys is None:
             self.keys = [None] * len(self.values)
         self.values.append(value)
@@ -85,7 +85,7 @@ class Group:
         self.large_bytes += len(value) + len(key or b"")
 
     def close(self) -> None:
-        """No more appends: counts its bytes."""
+        """Closes the group to appends, and counts its bytes."""
         if self.batch is not None:
             self.bytes = sum(map(len, self.batch))
             return
@@ -93,7 +93,7 @@ class Group:
         self.bytes = sum(map(len, self.values)) + key_bytes + ENTRY_OVERHEAD_BYTES * len(self.values)
 
     def parts(self) -> list[Buffer]:
-        """The batch, in pieces."""
+        """Returns the batch, in pieces."""
         named = (self.identity.producer, self.sequence) if self.identity is not None else None
         if self.batch is None:
             return encode_parts(self.values, self.keys, producer=named)
@@ -122,7 +122,7 @@ class Group:
                 waiter.set_exception(error)
 
     def split(self) -> list[Group]:
-        """The same appends, each in a group of its own."""
+        """Splits the group: the same appends, each in a group of its own."""
         groups = []
         for index, waiter in enumerate(self.waiters):
             alone = Group(self.deadline)
@@ -134,7 +134,7 @@ class Group:
 
 
 def checked_value(value: object, key: object) -> tuple[bytes, Key]:
-    """One append within the limits.  Raises ``TooLarge``, ``TypeError``."""
+    """Checks one append against the limits. Raises ``TooLarge``, ``TypeError``."""
     data, name = owned(value), None if key is None else owned(key)
     if len(data) > ENTRY_BYTES_MAX:
         raise TooLarge(f"an entry of {len(data)} bytes; the limit is {ENTRY_BYTES_MAX}")
@@ -144,7 +144,7 @@ def checked_value(value: object, key: object) -> tuple[bytes, Key]:
 
 
 def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool) -> list[Buffer]:
-    """One atomic append as its batch, with room for a producer where it will be ``named``.  Raises ``TooLarge``,
+    """Packs one atomic append as its batch, with room for a producer where it will be ``named``. Raises ``TooLarge``,
     ``BadBody``."""
     if not values:
         raise BadBody("append_many of no values; give at least one")
@@ -161,8 +161,9 @@ def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool
 
 
 class Waking:
-    """Waiters whose groups are acknowledged, of large groups a slice a turn of the loop: what the first ones append
-    next is on its way to the node while the last ones wake, so that neither side waits for all of the other's work."""
+    """Waiters whose groups are acknowledged, woken a slice a turn of the loop where groups are large. What the first
+    ones append next is on its way to the node while the last ones wake, so that neither side waits for all of the
+    other's work."""
 
     def __init__(self, acks: Acks) -> None:
         self._acks = acks

@@ -43,7 +43,7 @@ class Identities:
         self._current: Identity | None = None
 
     def name(self, group: Group, born: int) -> None:
-        """``group`` goes out now; it has a name afterwards."""
+        """Names ``group``, which goes out now."""
         if group.identity is not None:
             return
         current = self._current
@@ -57,7 +57,7 @@ class Identities:
         group.identity.taken = max(group.identity.taken, group.sequence + 1)
 
     def settle(self, groups: Sequence[Group]) -> None:
-        """Nothing is on its way any more; ``groups`` go out again, before all that were not sent this time."""
+        """Settles what went out: nothing is on its way any more, and ``groups`` go out first."""
         for group in groups:
             if group.uncertain and group.identity is not None:
                 group.identity.taken = max(group.identity.taken, group.sequence + 1)

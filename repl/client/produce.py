@@ -46,19 +46,19 @@ from vlsn.seams import Channel, Random
 from vlsn.together import failure_of, together
 
 IN_FLIGHT_GROUPS_MAX: Final = PRODUCER_REMEMBERED_MAX
-"""What the log remembers of a producer: all of it may have to be sent again."""
+"""Groups in flight: as many as the log remembers of a producer, for all may be sent again."""
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 WATCH_PERIOD_S: Final = 0.1
 ANSWER_GRACE_S: Final = 1.0
-"""How long past an append's deadline the node's own answer is waited for."""
+"""Seconds past an append's deadline that the node's own answer is waited for."""
 SILENCE_S: Final = 2.0
-"""Nothing more is sent while the oldest group has waited longer than this: a hung node gets no more."""
+"""The age of the oldest group past which nothing more is sent: a hung node gets no more."""
 LOOK_AFTER_S: Final = 0.5
 """The oldest group has waited this long: all nodes are asked who leads, and again after as long."""
 LOOK_SOON_S: Final = 0.1
 LOOKS_SOON: Final = 15
-"""A master that does not answer that either is mostly followed within a second or two: so often the others are asked
-again sooner."""
+"""Looks after which a silent master is looked for less often. One that does not answer is mostly followed within a
+second or two."""
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -72,7 +72,7 @@ class Producer:
     def __init__(
         self, endpoints: Endpoints, network: Network, *, acks: Acks, timeout_s: float, random: Random | None = None
     ) -> None:
-        """``random``: what an exactly-once client draws its names from."""
+        """Prepares the connection; an exactly-once client draws its names from ``random``."""
         self.queue = AppendQueue(timeout_s, named=random is not None)
         self._identities = Identities(random) if random is not None else None
         self.highest_durable = 0
@@ -105,15 +105,15 @@ class Producer:
             await self._settled.wait()
 
     async def last_answers(self) -> None:
-        """Returns once the answers that are due behind a refusal of this connection are here, or it is lost; at
-        once when nothing was refused.  The node refuses what was sent behind a refusal, too: its word is better
-        than not to know."""
+        """Waits for the answers that are due behind a refusal of this connection, or for its loss. Returns at once when
+        nothing was refused. The node refuses what was sent behind a refusal, too: its word is better than not to
+        know."""
         while self._fault is not None and self._in_flight:
             self._settled.clear()
             await self._settled.wait()
 
     def stop(self) -> None:
-        """Nothing more is sent: what still waits fails.  Call ``flush`` first to give it its time."""
+        """Stops sending: what still waits fails. Call ``flush`` first to give it its time."""
         self._closing = True
         error = LogClosed("the client was closed before this append was sent")
         for group in self._refused:
@@ -124,7 +124,7 @@ class Producer:
         self._settle()
 
     def close(self) -> None:
-        """As ``stop``; and what was sent and is not answered is not waited for."""
+        """Stops as ``stop`` does, and does not wait for what was sent and is not answered."""
         self.stop()
         self._fail_in_flight("the client was closed before the answer")
 
@@ -172,7 +172,7 @@ class Producer:
                 pass
 
     async def _session(self) -> None:
-        """One connection, from finding the master to its loss.
+        """Runs one connection, from finding the master to its loss.
 
         Returns when there is nothing left to do, or it did something before it broke (so that the next
         attempt starts without delay); raises what broke it otherwise.
@@ -218,8 +218,8 @@ class Producer:
         failure_of(task)  # the connection is gone either way
 
     def _end_session(self, fault: VlsnLogError) -> None:
-        """What was refused goes back to the front, and of an exactly-once client what was sent and not answered, too;
-        of another one that is unknown."""
+        """Puts what was refused back to the front. Of an exactly-once client what was sent and not answered goes there,
+        too; of another one that is unknown."""
         self._last_fault = fault
         if self._identities is None or self._closing:
             self._fail_in_flight(f"not acknowledged: {fault}")
@@ -301,7 +301,7 @@ class Producer:
             self._waking.wake_all()  # after a cancel: they are acknowledged all the same
 
     def _take(self, message: bytes) -> bool:
-        """Whether all whom it answers are awake, and the next one may come."""
+        """Takes answers, and says whether all whom they answer are awake."""
         for answer in decode_answers(message):
             self._answered(answer)
         if not self._waking.wake_some() or self._fault is not None:
@@ -343,7 +343,8 @@ class Producer:
             group.fail(error)
 
     def _comes_again(self, group: Group, error: VlsnLogError) -> bool:
-        """Whether a producer may send ``group`` once more, though the refusal does not say that it is not logged."""
+        """Says whether a producer may send ``group`` once more, though the refusal does not say that it is not
+        logged."""
         if self._identities is None:
             return False
         if isinstance(error, OutcomeUnknown):
@@ -365,7 +366,8 @@ class Producer:
         raise Unreachable(f"{url} does not answer")
 
     async def _end_when_unseated(self, url: str, term: int) -> None:
-        """A silent master may stand still or be cut off, and its connections live on, while another one leads."""
+        """Ends the connection once another node leads. A silent master may stand still or be cut off, and its
+        connections live on."""
         while True:
             await self._silent.wait()
             leads, looks = await self._leader(), 0
@@ -381,7 +383,7 @@ class Producer:
             self._silent.clear()
 
     async def _leader(self, *, but: str = "") -> str:
-        """Its URL, nobody waiting for ``but``; "" while nobody is known to lead."""
+        """Returns the master's URL, nobody waiting for ``but``; "" while nobody is known to lead."""
         try:
             return await self._endpoints.master(but=but)
         except VlsnLogError:
@@ -406,14 +408,15 @@ class Producer:
         return bool(self._in_flight) and self._in_flight[0].sent_at + LOOK_AFTER_S < self._loop.time()
 
     def _is_hung(self, now: float) -> bool:
-        """An exactly-once client asks again soon, for it may; another one waits as long as an answer may come."""
+        """Says whether the master counts as hung. An exactly-once client asks again soon, for it may; another one waits
+        as long as an answer may come."""
         if self._identities is not None and self._in_flight[0].sent_at + SILENCE_S < now:
             return True
         return min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now
 
 
 def _was_not_submitted(document: bytes) -> bool:
-    """Whether the request was refused only for one before it (``after``)."""
+    """Says whether the request was refused only for one before it (``after``)."""
     try:
         return msgspec.json.decode(document, type=_Refusal).after is not None
     except JSON_FAULTS:

@@ -21,7 +21,7 @@ from vlsn.seams import Buffer
 T = TypeVar("T")
 QUEUED_BYTES_MAX: Final = 64 << 20
 Name = tuple[Identity, int]
-"""Whose submission an append is, and which."""
+"""An append's submission: whose, and which."""
 
 
 class AppendQueue:
@@ -45,7 +45,7 @@ class AppendQueue:
 
     @property
     def queued_bytes(self) -> int:
-        """Of all groups but the open one."""
+        """Bytes of all groups but the open one."""
         return self._bytes
 
     def put(self, value: bytes, key: Key = None) -> Awaitable[int]:
@@ -89,7 +89,7 @@ class AppendQueue:
         return self._waiter(group)
 
     def take(self) -> Group:
-        """The group that waits longest."""
+        """Takes the group that waits longest."""
         if self._groups[0] is self._open:
             self._close_open()
         group = self._groups.popleft()
@@ -99,7 +99,7 @@ class AppendQueue:
         return group
 
     def put_back(self, groups: Sequence[Group]) -> None:
-        """Closed groups, in their order, before all that wait."""
+        """Puts closed groups, in their order, before all that wait."""
         for group in reversed(groups):
             self._groups.appendleft(group)
             self._bytes += group.bytes
@@ -107,7 +107,7 @@ class AppendQueue:
             self.work.set()
 
     def fail_late(self, now: float, fault: VlsnLogError) -> bool:
-        """Whether any group was past its deadline; such fail with ``fault``."""
+        """Fails groups past their deadline with ``fault``, and says whether there was any."""
         late = [group for group in self._groups if group.deadline < now]
         self._fail(late, fault)
         return bool(late)
@@ -146,7 +146,7 @@ class AppendQueue:
         return future
 
     def _close_open(self) -> None:
-        """What is appended next goes into another group."""
+        """Closes the open group: what is appended next goes into another."""
         if self._open is not None:
             self._open.close()
             self._bytes += self._open.bytes

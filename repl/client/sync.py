@@ -49,7 +49,7 @@ class SyncClient:
         self.close(flush=kind is None or issubclass(kind, Exception))
 
     def close(self, *, flush: bool = True) -> None:
-        """As ``Client.close``; ends the thread."""
+        """Closes as ``Client.close``, and ends the thread."""
         loop = self._loop
         if loop is None:
             return
@@ -62,11 +62,11 @@ class SyncClient:
             loop.close()
 
     def append(self, value: bytes, *, key: bytes | None = None) -> int:
-        """As ``Client.append``."""
+        """Appends as ``Client.append``."""
         return self._run(self._client.append(value, key=key))
 
     def append_many(self, values: Iterable[Buffer], *, keys: Iterable[Buffer | None] | None = None) -> tuple[int, int]:
-        """As ``Client.append_many``."""
+        """Appends as ``Client.append_many``."""
         given = owned_list(values), owned_keys(keys)  # by this thread: an iterator may take long, or append by itself
         return self._run(self._client.append_many(given[0], keys=given[1]))
 
@@ -77,7 +77,7 @@ class SyncClient:
         keys: Iterable[Buffer | None] | None = None,
         acks: Acks | str | None = None,
     ) -> Appended:
-        """As ``Client.append_batch``."""
+        """Appends as ``Client.append_batch``."""
         given = owned_list(values), owned_keys(keys)
         return self._run(self._client.append_batch(given[0], keys=given[1], acks=acks))
 
@@ -89,18 +89,18 @@ class SyncClient:
         all_kinds: bool = False,
         consistency: str = DURABLE,
     ) -> Iterator[Entry]:
-        """As ``Client.read``."""
+        """Reads as ``Client.read``."""
         pages = self._client.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency)
         return self._entries(pages)
 
     def tail(
         self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
     ) -> Iterator[Entry]:
-        """As ``Client.tail``."""
+        """Reads as ``Client.tail``."""
         return self._entries(self._client.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
 
     def forked(self) -> None:
-        """In a child process, which has none of its parent's threads: closed there, and the loop is left alone."""
+        """Closes the client in a child process, which has no threads of its parent; leaves the loop alone."""
         _of_parents.append(self._loop)
         self._loop = None
         self._gone = FORKED
@@ -122,7 +122,7 @@ class SyncClient:
 
 
 _of_parents: list[object] = []
-"""What a child process has of its parents' loops: garbage would be closed."""
+"""Parts of a child process's parents' loops: garbage would be closed."""
 
 
 async def _next(pages: AsyncIterator[Page]) -> Page | None:
@@ -132,5 +132,5 @@ async def _next(pages: AsyncIterator[Page]) -> Page | None:
 def connect_sync(
     url: str, *, acks: Acks | str = Acks.MAJORITY, timeout_s: float = 10.0, exactly_once: bool = False
 ) -> SyncClient:
-    """``connect``, without asyncio.  Raises ``BadArgument``."""
+    """Connects as ``connect``, without asyncio. Raises ``BadArgument``."""
     return SyncClient(connect(url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once))

@@ -37,12 +37,12 @@ T = TypeVar("T")
 
 BLOCKS_TYPE: Final = "application/x-vlsnlog-blocks"
 ANSWER_TIMEOUT_S: Final = 2.0
-"""How long past the wait it asked for a node may take for its answer; twice as long after each round in which none
+"""Seconds past the wait it asked for that a node may take for its answer. They double after each round in which none
 answered, up to ``ANSWER_TIMEOUT_MAX_S``: what does not answer is mostly gone, but a link may be slow."""
 ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
-"""How long one node is given to have a linearizable read confirmed, before the next one is asked."""
+"""Seconds that a node is given to confirm a linearizable read, before the next one is asked."""
 DURABLE: Final = "durable"
 LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
@@ -61,7 +61,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The next VLSN, ``None`` for the first there is, and the term of the one before it, 0 where that is not known."""
+    """The next VLSN, ``None`` for the first there is, and the term of the one before it. 0 stands for a term that is
+    not known."""
 
     vlsn: int | None
     term: int = 0
@@ -128,8 +129,8 @@ class Reader:
     async def follow(
         self, from_vlsn: int | None, *, after_term: int | None = None, all_kinds: bool = False
     ) -> AsyncIterator[Page]:
-        """Pages for ever, some without entries to show; waits for what is not durable yet, through the loss
-        of any node.  ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read.  Raises
+        """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
+        of any node. ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read. Raises
         ``Trimmed``, ``NotInLog``."""
         place = _Place(_checked(from_vlsn), after_term or 0)
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
@@ -144,8 +145,9 @@ class Reader:
                 self._current += 1
 
     async def vlsn_at(self, time_us: int) -> int:
-        """The first VLSN that was sealed at ``time_us`` or later, one past the durable end where none was: by halving,
-        a question each.  Clocks of masters may differ: then it is near the place, not at it.  Raises as ``pages``."""
+        """Finds the first VLSN that was sealed at ``time_us`` or later, one past the durable end where none was. It
+        halves the log, a question each. Clocks of masters may differ: then it is near the place, not at it. Raises as
+        ``pages``."""
         first, _, durable = await self.look(None)
         low, high = first or 1, durable + 1
         while low < high:
@@ -158,7 +160,8 @@ class Reader:
         return low
 
     async def look(self, vlsn: int | None) -> tuple[int, int, int]:
-        """VLSN and time of the first entry from ``vlsn`` on (0 and 0: none), and the durable end of who was asked."""
+        """Returns VLSN and time of the first entry from ``vlsn`` on (0 and 0: none). The third is the durable end of
+        who was asked."""
         return await self._retried(partial(self._look, vlsn))
 
     async def _look(self, vlsn: int | None, url: str) -> tuple[int, int, int]:
@@ -208,7 +211,7 @@ class Reader:
         return await retrying(self._of_any, ask, silent_s)
 
     async def _of_any(self, ask: Callable[[str], Coroutine[Any, Any, T]], silent_s: float | None) -> T:
-        """One round over all nodes, one after the other; who has said nothing for ``silent_s`` is heard still."""
+        """Asks all nodes in one round, one after the other; hears who was silent for ``silent_s`` still."""
         urls = self._endpoints.urls
         fault: VlsnLogError | None = None
         left = deque((self._current + turn) % len(urls) for turn in range(len(urls)))
@@ -262,13 +265,12 @@ class Reader:
 
 
 def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> list[Entry]:
-    """The entries of whole blocks, one after the other, each padded to 8 bytes; every checksum is
-    checked.  Raises ``BadBody``."""
+    """Decodes the entries of whole blocks, each padded to 8 bytes; every checksum is checked. Raises ``BadBody``."""
     return _decode(body, from_vlsn=from_vlsn, kinds=kinds)[0]
 
 
 def _decode(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
-    """Also the last block's term, 0 where there is no block."""
+    """Decodes also the last block's term, 0 where there is no block."""
     found: list[Entry] = []
     at = term = 0
     while at < len(body):
@@ -297,7 +299,7 @@ def _checked(from_vlsn: int | None) -> int | None:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether asking again later can help."""
+    """Says whether asking again later can help."""
     return isinstance(error, VlsnLogError) and not isinstance(
         error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType
     )
