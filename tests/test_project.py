@@ -19,6 +19,7 @@ _COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z]+)|^\$ vlsnlog ([a-z]+)", re.MULT
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 EVENTS = {name for names in KINDS.values() for name in names}
 _EVENT = re.compile(r"\bevent\(\s*((?:\"[a-z_.]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
+_TIME_OF_DAY = re.compile(r"(?<![\d:.])(?:[01]?\d|2[0-3]):[0-5]\d(?![\d:])")
 _PATH = re.compile(r"`((?:vlsn|feeder|replica|repl|jepsen-like|tests|docs)/[\w./-]*)`")
 
 
@@ -31,6 +32,12 @@ def test_pages_name_only_what_there_is(page: Path) -> None:
     assert commands <= set(vlsnlog.list_commands(None))  # type: ignore[arg-type]
     assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
     assert [path for path in _PATH.findall(text) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_no_diary(page: Path) -> None:
+    prose = re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
+    assert [line for line in prose.splitlines() if _TIME_OF_DAY.search(line)] == []
 
 
 def test_a_node_loads_neither_spark_nor_arrow() -> None:
