@@ -327,7 +327,7 @@ class Log:
         done: Answer[None] = Answer()
         with log.latch:
             log.check_open()
-            check_rollback(log, matchpoint)
+            check_rollback(log.contents, matchpoint)
             log.stop_sealing(NotMaster("the log was rolled back before this was logged; send it again"))
             log.rollback(matchpoint, lambda: done.give(None), done.fail)
         try:

@@ -19,7 +19,8 @@ from vlsn.state.aging import Allowance
 from vlsn.state.holds import Owner
 from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
 from vlsn.state.state_store import StateStore
-from vlsn.write.cleaning import RECOVERY, Belief, Catalogue, CleaningReport, believed, bytes_from, sealed_us
+from vlsn.write.checkpoint import RECOVERY
+from vlsn.write.cleaning import Belief, Catalogue, CleaningReport, believed, bytes_from, sealed_us
 
 _RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
 

@@ -168,7 +168,7 @@ class Truncation:
 
     def _promise(self, log: LocalLog) -> None:
         """Steps 2 and 3; on the keeper's thread.  Everything that can be refused is, before."""
-        abandoned = find_abandoned(log, self._after)
+        abandoned = find_abandoned(log.contents, self._after)
         if not abandoned.frames:
             return
         if log.history.group_vlsn > self._after:

@@ -76,8 +76,8 @@ class Hold:
 class Holds:
     """The holds of one log.  ``floor`` is the last VLSN that cleaning has decided to take away."""
 
-    def __init__(self, *, clock: Callable[[], float]) -> None:
-        self.floor = NULL_VLSN
+    def __init__(self, *, clock: Callable[[], float], floor: Vlsn = NULL_VLSN) -> None:
+        self.floor = floor
         self._clock = clock
         self._held: dict[tuple[Owner, str], Hold] = {}
 

@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,17 +32,20 @@ from vlsn.format.segment import SegmentHeader
 from vlsn.ids import Lsn, Vlsn, lsn_file
 from vlsn.limits import STATE_FREE_BYTES_MIN
 from vlsn.recover.log_start import Removal, first_block
-from vlsn.seams import Disk
+from vlsn.seams import Clock, Disk, Worker
+from vlsn.segments.background import Background
 from vlsn.segments.reader import LogReader, SegmentFile
 from vlsn.state.aging import Allowance, Seen, shown_old
-from vlsn.state.holds import Owner
+from vlsn.state.holds import Holds, Owner
+from vlsn.state.options import LogOptions
 from vlsn.state.retention import Fate, Limit, Plan, Retention, Segment, plan, wanted
+from vlsn.state.state_store import StateStore
+from vlsn.write.checkpoint import RECOVERY, Checkpointer
+from vlsn.write.free_space import Space
+from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.log_contents import LogContents
+from vlsn.write.placement import Placement
 
-if TYPE_CHECKING:
-    from vlsn.write.local_log import LocalLog
-
-RECOVERY = "recovery"
-"""The name of the checkpoint's own hold."""
 ALLOWANCE = "age allowance"
 """The limit of what goes because this log's clock alone says that it is old."""
 _EMPTY_SINCE_US = 1
@@ -119,23 +121,45 @@ class _Looked:
 class Cleaner:
     """Cleans one log, one pass at a time.  At home only; its reads, transactions and removals are the keeper's."""
 
-    def __init__(self, log: LocalLog, *, settled: Vlsn | None) -> None:
+    def __init__(
+        self,
+        options: LogOptions,
+        contents: LogContents,
+        holds: Holds,
+        checkpointer: Checkpointer,
+        placement: Placement,
+        space: Space,
+        background: Background,
+        lifecycle: Lifecycle,
+        *,
+        state: StateStore,
+        keeper: Worker,
+        clock: Clock,
+    ) -> None:
+        self.retention = options.retention
         self.segments = 0
         """Cleaned since the log was opened, and their bytes."""
         self.bytes = 0
         self.drops = 0
         self.last: CleaningReport | None = None
         """Of the last pass that was no dry run."""
-        self._log = log
-        self._catalogue = Catalogue(log.seams.disk, log.directory)
+        self._segment_bytes = options.segment_bytes
+        self._contents = contents
+        self._holds = holds
+        self._checkpointer = checkpointer
+        self._placement = placement
+        self._space = space
+        self._background = background
+        self._lifecycle = lifecycle
+        self._state = state
+        self._keeper = keeper
+        self._clock = clock
+        self._catalogue = Catalogue(contents.disk, contents.directory)
         self._seen = Seen()
         self._allowance = Allowance()
         self._waiting: deque[_Pass] = deque()
         self._running = False
         self._removal: Removal | None = None
-        log.holds.floor = Vlsn(max(0, log.range.first - 1))
-        if settled is not None:
-            self.settled(settled)
 
     def run(
         self,
@@ -150,14 +174,14 @@ class Cleaner:
         gone.  ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age.  ``clocks_agree``:
         others' clocks say the same, so that age is believed (``aging``).  When the log closes or fails meanwhile
         ``done`` hears of that in place of what went."""
-        retention = self._log.options.retention
+        retention = self.retention
         paused = pause or (pause_age if retention.age_s else "")
         if pause and not dry_run:
             retention = Retention()
         elif paused and not dry_run:
             retention = replace(retention, age_s=0.0)
         new = _Pass([done], dry_run, retention, paused, clocks_agree)
-        with self._log.latch:
+        with self._lifecycle.latch:
             for waiting in self._waiting:
                 if replace(waiting, done=new.done) == new:
                     waiting.done.append(done)
@@ -166,14 +190,8 @@ class Cleaner:
             if not self._running:
                 self._next()
 
-    def settled(self, vlsn: Vlsn) -> None:
-        """The state record of a checkpoint is synced, as of ``vlsn``: what lies before may go."""
-        log = self._log
-        with log.latch:
-            log.holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, log.holds.floor + 1)))
-
     def _next(self) -> None:
-        with self._log.latch:
+        with self._lifecycle.latch:
             while self._waiting:
                 asked = self._waiting.popleft()
                 if self._over(asked):
@@ -187,20 +205,19 @@ class Cleaner:
 
     def _over(self, asked: _Pass) -> bool:
         """Whether the log has closed or failed: the pass ends where it is, and the next open does the rest."""
-        log = self._log
-        if log.failure is None and not log.closed:
+        lifecycle = self._lifecycle
+        if not lifecycle.over:
             return False
         self._running = False
-        asked.paused = "the log was closed" if log.closed else str(log.failure)
+        asked.paused = "the log was closed" if lifecycle.closed else str(lifecycle.failure)
         self._tell(asked, 0, Plan([], [], []))
         return True
 
     def _start(self, asked: _Pass) -> None:
-        log = self._log
-        numbers = list(log.segments())
-        ahead = sum(log.options.segment_bytes for number in log.active_files() if number not in numbers)
+        numbers = list(self._contents.segments())
+        ahead = sum(self._segment_bytes for number in self._placement.active_files() if number not in numbers)
         belief = self._belief(asked, numbers)
-        log.keeper.submit(
+        self._keeper.submit(
             lambda: self._look(asked.retention, numbers, ahead, belief),
             lambda looked: self._decide(asked, looked),
             lambda error: self._given_up(asked, error),
@@ -208,7 +225,7 @@ class Cleaner:
 
     def _belief(self, asked: _Pass, numbers: list[int]) -> Belief | None:
         """None where age is believed, or not asked for."""
-        age_s, now_s = asked.retention.age_s, self._log.seams.clock.monotonic_s()
+        age_s, now_s = asked.retention.age_s, self._clock.monotonic_s()
         if not age_s:
             return None
         self._seen.note(max(numbers[:-1], default=0), age_s, now_s)
@@ -218,40 +235,37 @@ class Cleaner:
 
     def _look(self, retention: Retention, numbers: list[int], ahead: int, belief: Belief | None) -> _Looked:
         """On the keeper's thread."""
-        log = self._log
         segments, last_bytes = self._catalogue.segments(numbers)
         total = sum(segment.bytes for segment in segments) + last_bytes + ahead
-        reader = log.reader()
+        reader = self._contents.reader()
         try:
             found = wanted(
                 segments,
                 retention,
                 total_bytes=total,
                 sealed_us=lambda segment: self._sealed_us(reader, segment),
-                now_us=log.seams.clock.wall_us(),
+                now_us=self._clock.wall_us(),
             )
             aged = believed(segments, found, lambda segment: self._sealed_us(reader, segment), retention.age_s, belief)
         finally:
             reader.close()
         try:
-            cramped = log.seams.disk.free_bytes(log.directory) < STATE_FREE_BYTES_MIN
+            cramped = self._contents.disk.free_bytes(self._contents.directory) < STATE_FREE_BYTES_MIN
         except OSError:  # which ``Space`` tells of
-            cramped = log.space.cramped
+            cramped = self._space.cramped
         return _Looked(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
         """When the last entry up to this segment's end was sealed, by the master's clock; 0 if that cannot be told."""
-        log = self._log
-        if segment.last < log.range.first:
+        if segment.last < self._contents.range.first:
             return _EMPTY_SINCE_US
-        mapping = log.index.at_or_before(segment.last)
+        mapping = self._contents.index.at_or_before(segment.last)
         if mapping is None:
             return 0
-        return sealed_us(reader, segment.last, mapping[1], log.range.last_sync)
+        return sealed_us(reader, segment.last, mapping[1], self._contents.range.last_sync)
 
     def _decide(self, asked: _Pass, looked: _Looked) -> None:
-        log = self._log
-        with log.latch:
+        with self._lifecycle.latch:
             if self._over(asked):
                 self._next()
                 return
@@ -262,88 +276,85 @@ class Cleaner:
             chosen = plan(
                 looked.wanted,
                 [*self._limits(), *looked.aged.limits()],
-                log.holds,
+                self._holds,
                 hold_bytes_max=asked.retention.hold_bytes_max,
                 bytes_from=lambda vlsn: bytes_from(looked.segments, looked.total_bytes, vlsn),
             )
             if asked.dry_run or not chosen.going:
                 self._ended(asked, looked.total_bytes, chosen)
                 return
-            first_number = min(number for number in log.segments() if number > chosen.going[-1].number)
+            first_number = min(number for number in self._contents.segments() if number > chosen.going[-1].number)
             self._allowance.took(max(0, sum(fate.reason == "age" for fate in chosen.going) - looked.aged.shown))
-            log.holds.floor = Vlsn(max(log.holds.floor, chosen.going[-1].last))
+            self._holds.floor = Vlsn(max(self._holds.floor, chosen.going[-1].last))
             for hold in chosen.drops:
                 self.drops += 1
-                log.holds.drop(hold, Vlsn(log.holds.floor + 1))
-            self._log.checkpointer.hold(lambda: self._find_first(asked, looked, chosen, first_number))
+                self._holds.drop(hold, Vlsn(self._holds.floor + 1))
+            self._checkpointer.hold(lambda: self._find_first(asked, looked, chosen, first_number))
 
     def _limits(self) -> list[Limit]:
-        log = self._log
-        last = log.checkpointer.last
+        last = self._checkpointer.last
         recovery = f"{Owner.CHECKPOINT} {RECOVERY}"
         return [
-            Limit("durable end", log.dtvlsn),
-            Limit("synced end", log.range.last_sync),
+            Limit("durable end", self._contents.dtvlsn),
+            Limit("synced end", self._contents.range.last_sync),
             Limit(recovery, number=max(1, lsn_file(last.scan_lsn)))
             if last is not None
             else Limit(recovery, vlsn=Vlsn(0)),
         ]
 
     def _find_first(self, asked: _Pass, looked: _Looked, chosen: Plan, number: int) -> None:
-        log = self._log
-        ends = {each: end for each, end in log.segments().items() if each >= number}
+        ends = {each: end for each, end in self._contents.segments().items() if each >= number}
 
         def commit(found: tuple[Vlsn, Lsn]) -> None:
             if self._over(asked):
                 self._next()
                 return
-            log.keeper.submit(
+            self._keeper.submit(
                 lambda: self._truncate(*found, number),
                 lambda _: self._truncated(asked, looked, chosen, number),
                 lambda error: self._failed(asked, error),
             )
 
         def given_up(error: BaseException) -> None:
-            with log.latch:
-                log.holds.floor = Vlsn(max(0, log.range.first - 1))
-            log.checkpointer.release()
+            with self._lifecycle.latch:
+                self._holds.floor = Vlsn(max(0, self._contents.range.first - 1))
+            self._checkpointer.release()
             self._given_up(asked, error)
 
-        log.keeper.submit(lambda: first_block(log.seams.disk, log.directory, ends), commit, given_up)
+        self._keeper.submit(lambda: first_block(self._contents.disk, self._contents.directory, ends), commit, given_up)
 
     def _truncate(self, first: Vlsn, at: Lsn, number: int) -> None:
         """On the keeper's thread: steps 4 and 5."""
-        log = self._log
-        record = log.state.record()
+        record = self._state.record()
         assert record is not None and record.vlsn >= first - 1, (record, first)
-        log.state.save(record=msgspec.structs.replace(record, trimmed_to=Vlsn(first - 1), first_segment=number))
-        log.index.truncate_head(first, at)
+        self._state.save(record=msgspec.structs.replace(record, trimmed_to=Vlsn(first - 1), first_segment=number))
+        self._contents.index.truncate_head(first, at)
 
     def _truncated(self, asked: _Pass, looked: _Looked, chosen: Plan, number: int) -> None:
-        log = self._log
-        with log.latch:
-            log.forget_before(number)
+        with self._lifecycle.latch:
+            self._contents.forget_before(number)
+            self._placement.forget_before(number)
             self._catalogue.forget_before(number)
-            log.holds.floor = Vlsn(log.range.first - 1)
+            self._holds.floor = Vlsn(self._contents.range.first - 1)
         self.segments += len(chosen.going)
         self.bytes += sum(fate.bytes for fate in chosen.going)
-        log.checkpointer.release()
-        self._remove(asked, looked, chosen, Removal(log.seams.disk, log.directory, number))
+        self._checkpointer.release()
+        self._remove(asked, looked, chosen, Removal(self._contents.disk, self._contents.directory, number))
 
     def _remove(self, asked: _Pass, looked: _Looked, chosen: Plan, removal: Removal) -> None:
         """Step 6, a job a segment: the keeper has other work in between.  The pass is over at the first failure."""
-        log, told = self._log, False
+        told = False
         self._removal = removal
 
         def removed(done: bool) -> None:
-            if done or log.failure is not None or log.closed or self._removal is not removal:  # a later one does it
+            if done or self._lifecycle.over or self._removal is not removal:  # a later one does it
                 over()
             else:
                 step()
 
         def over() -> None:
             nonlocal told
-            with log.latch:
+            with self._lifecycle.latch:
                 told, before = True, told
                 if before:
                     return
@@ -353,28 +364,27 @@ class Cleaner:
                     self._ended(asked, looked.total_bytes, chosen)
 
         def failed(_: BaseException) -> None:
-            fault = log.background.fault("removal")
+            fault = self._background.fault("removal")
             if fault is None or fault.failures > 1:
                 over()
 
         def step() -> None:
-            log.background.do("removal", "", removal, removed, failed)
+            self._background.do("removal", "", removal, removed, failed)
 
         step()
 
     def _given_up(self, asked: _Pass, error: BaseException) -> None:
         """A segment's header or first block does not read back: damage is not cleaning's to judge."""
-        log = self._log
         if not isinstance(error, Damaged | OSError):
             self._failed(asked, error)
             return
-        with log.latch:
+        with self._lifecycle.latch:
             asked.paused = str(error)
             self._ended(asked, 0, Plan([], [], []))
 
     def _failed(self, asked: _Pass, error: BaseException) -> None:
         """A transaction failed, and with it the log."""
-        self._log.fail(f"a cleaning failed: {error}", error)
+        self._lifecycle.fail(f"a cleaning failed: {error}", error)
         if self._over(asked):
             self._next()
 
@@ -384,14 +394,13 @@ class Cleaner:
         self._next()
 
     def _tell(self, asked: _Pass, total_bytes: int, chosen: Plan) -> None:
-        log = self._log
-        first = int(log.range.first)
+        first = int(self._contents.range.first)
         if asked.dry_run and chosen.going:
             first = max(first, chosen.going[-1].last + 1)
         report = CleaningReport(
             dry_run=asked.dry_run,
-            retention_bytes=log.options.retention.bytes,
-            retention_age_s=log.options.retention.age_s,
+            retention_bytes=self.retention.bytes,
+            retention_age_s=self.retention.age_s,
             total_bytes=total_bytes,
             first=first,
             segments=chosen.going,
@@ -405,7 +414,7 @@ class Cleaner:
             done(report)
 
     def _left(self) -> str:
-        fault = self._log.background.fault("removal")
+        fault = self._background.fault("removal")
         return f"files of segments that were cleaned away are left: {fault.why}" if fault is not None else ""
 
 

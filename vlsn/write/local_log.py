@@ -23,7 +23,7 @@ from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, Too
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
 from vlsn.format.frame import FrameKind
-from vlsn.ids import Lsn, Term, Vlsn
+from vlsn.ids import NULL_TERM, Lsn, Term, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
 from vlsn.limits import QUEUE_SHED_FRACTION
@@ -37,13 +37,17 @@ from vlsn.state.holds import Holds
 from vlsn.state.options import Durability, LogOptions, LogStats
 from vlsn.state.state_store import StateRecord
 from vlsn.write.checkpoint import Checkpointer
+from vlsn.write.checkpoint_run import CheckpointParts
 from vlsn.write.cleaning import Cleaner
 from vlsn.write.free_space import Space
+from vlsn.write.idle_end import IdleEndStatement
+from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.log_contents import LogContents
 from vlsn.write.placement import Placement
-from vlsn.write.queue import Barrier, LocalEntries, LocalRecord, Pending, ReplicaRun, Roll
+from vlsn.write.queue import LocalEntries, Pending, ReplicaRun
 from vlsn.write.queue_consumer import Consumer
 from vlsn.write.ring import Ring
-from vlsn.write.rollback import Rollback
+from vlsn.write.rollback import Rollback, RollbackParts
 from vlsn.write.shutdown import Shutdown
 from vlsn.write.slow_syncs import SlowSyncs
 from vlsn.write.upkeep import Upkeep
@@ -73,50 +77,57 @@ class LocalLog:
         self.seams = seams
         self.latch = recovered.latch
         self.node_file = recovered.node_file
-        self.index: VlsnIndex = recovered.index
+        self.lock = recovered.lock
         self.state = recovered.state
-        self.history: History = recovered.history
-        self.ring = Ring(options.ring_bytes_max)
-        self.ring.restart(recovered.last_vlsn)
-        self.stats = LogStats(index=recovered.index.stats)
-        self.stats.cuts = recovered.cuts
         self.keeper = keeper
         self.writer = writer
-        self.failure: LogFailed | None = None
-        self.dtvlsn: Vlsn = recovered.dtvlsn
-        self.rollbacks = 0
-        """Raised when a rollback begins and when it is over: odd while one is under way."""
-        self.slow_syncs = SlowSyncs()
-        self.lock = recovered.lock
-        self._cleaned = recovered.cleaned
-        self._begins_after = recovered.begins_after
         self._listener = listener
-        self.background = Background(keeper, self.latch, seams.clock, ends=self.fail)
-        self.placement = Placement(
+        clock = seams.clock
+        self.stats = LogStats(index=recovered.index.stats, cuts=recovered.cuts)
+        self.contents = contents = LogContents(recovered, seams.disk)
+        self.index: VlsnIndex = contents.index
+        self.history: History = contents.history
+        self.ring = Ring(options.ring_bytes_max)
+        self.ring.restart(recovered.last_vlsn)
+        self._lifecycle = lifecycle = Lifecycle(self.latch, stop=self._stop, failed=self._failed)
+        self.background = Background(keeper, self.latch, clock, ends=self.fail)
+        self.placement = placement = Placement(
             recovered,
+            contents,
             options,
             seams,
             keeper,
             self.background,
             stats=self.stats,
             on_change=self._placement_changed,
-            level=lambda: self.level,
         )
-        self._consumer = Consumer(
-            self.placement,
-            self.history,
+        self._consumer = consumer = Consumer(
+            placement,
+            contents,
             self.ring,
             options,
-            seams.clock,
+            clock,
             next_vlsn=Vlsn(recovered.last_vlsn + 1),
-            dtvlsn=lambda: self.dtvlsn,
             sealed=listener.sealed,
         )
-        self._queue = self._consumer.queue
-        self.cycle = Cycle(self, self._consumer, listener, by_writer=by_writer)
-        self.replacer = Replacer(self, self.cycle.written)
-        self._upkeep = Upkeep(self, self._queue)
-        self._shutdown = Shutdown(self, self._queue)
+        self._queue = consumer.queue
+        self.replacer = Replacer(
+            contents, placement, lifecycle, writer=writer, keeper=keeper, clock=clock, stats=self.stats
+        )
+        self.cycle = cycle = Cycle(
+            consumer,
+            placement,
+            self.replacer,
+            self.index,
+            self.ring,
+            lifecycle,
+            writer=writer,
+            clock=clock,
+            stats=self.stats,
+            listener=listener,
+            grew=self._grew,
+            by_writer=by_writer,
+        )
         self.space = Space(
             seams.disk,
             self.directory,
@@ -125,21 +136,82 @@ class LocalLog:
             background=self.background,
             free_bytes_min=options.free_bytes_min,
         )
-        self.checkpointer = Checkpointer(self, last=recovered.checkpoint)
-        self.holds = Holds(clock=seams.clock.monotonic_s)
-        self.cleaner = Cleaner(self, settled=recovered.settled)
-        self.placement.start()
+        self.holds = Holds(clock=clock.monotonic_s, floor=Vlsn(max(0, self.range.first - 1)))
+        self.checkpointer = Checkpointer(
+            CheckpointParts(contents, self.state, consumer, cycle, keeper, self.background, lifecycle, clock),
+            options,
+            self.space,
+            self.holds,
+            last=recovered.checkpoint,
+            settled=recovered.settled,
+        )
+        self.cleaner = Cleaner(
+            options,
+            contents,
+            self.holds,
+            self.checkpointer,
+            placement,
+            self.space,
+            self.background,
+            lifecycle,
+            state=self.state,
+            keeper=keeper,
+            clock=clock,
+        )
+        self._rollback_parts = RollbackParts(
+            contents, consumer, placement, cycle, self.replacer, self.checkpointer, keeper, lifecycle, clock
+        )
+        idle_end = IdleEndStatement(contents, placement, self.state, keeper, lifecycle)
+        self._upkeep = Upkeep(
+            options, clock, lifecycle, consumer, cycle, placement, self.space, self.checkpointer, idle_end
+        )
+        self._shutdown = Shutdown(
+            lifecycle,
+            self._queue,
+            cycle,
+            self.space,
+            self.checkpointer,
+            contents=contents,
+            state=self.state,
+            lock=self.lock,
+            placement=placement,
+            background=self.background,
+            keeper=keeper,
+        )
+        placement.start()
 
     # What is there.
 
     @property
     def closing(self) -> bool:
         """A stop is under way, or has ended."""
-        return self._shutdown.asked
+        return self._lifecycle.closing
 
     @property
     def closed(self) -> bool:
-        return self._shutdown.closed
+        return self._lifecycle.closed
+
+    @property
+    def failure(self) -> LogFailed | None:
+        return self._lifecycle.failure
+
+    @property
+    def dtvlsn(self) -> Vlsn:
+        """The durable end, as this node knows it."""
+        return self.contents.dtvlsn
+
+    @dtvlsn.setter
+    def dtvlsn(self, vlsn: Vlsn) -> None:
+        self.contents.dtvlsn = vlsn
+
+    @property
+    def rollbacks(self) -> int:
+        """Raised when a rollback begins and when it is over: odd while one is under way."""
+        return self.contents.rollbacks
+
+    @property
+    def slow_syncs(self) -> SlowSyncs:
+        return self.cycle.slow_syncs
 
     @property
     def range(self) -> VlsnRange:
@@ -149,13 +221,12 @@ class LocalLog:
     @property
     def allocated(self) -> Vlsn:
         """The highest VLSN given so far; at or above ``range.last``."""
-        return Vlsn(self._consumer.next_vlsn - 1)
+        return self._consumer.allocated
 
     @property
     def trimmed_to(self) -> Vlsn:
         """The last VLSN that was cleaned away, or never was here; 0 when the log begins at 1."""
-        first = self.index.range.first
-        return Vlsn(first - 1) if first else self._begins_after
+        return self.contents.trimmed_to
 
     def state_record(self, vlsn: Vlsn) -> StateRecord:
         """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned."""
@@ -163,12 +234,12 @@ class LocalLog:
 
     def state_snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
         """The same, put together by the call of what is returned, on any thread."""
-        return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
+        return self.contents.snapshot(vlsn)
 
     @property
     def first_segment(self) -> int:
         """The segment that the log begins in since it was cleaned; 0 when it never was."""
-        return min(self.segments(), default=0) if self._cleaned else 0
+        return self.contents.first_segment
 
     @property
     def promised(self) -> Vlsn:
@@ -241,17 +312,15 @@ class LocalLog:
 
     def segments(self) -> dict[int, int]:
         """Number → synced end (offset) of every live segment, ascending."""
-        return self.placement.segments()
+        return self.contents.segments()
 
     def synced_end(self, number: int) -> int:
         """How far segment ``number`` may be read from outside; 0 when it is not a live one."""
-        return self.placement.synced_end(number)
+        return self.contents.synced_end(number)
 
     def reader(self, *, segments_max: int = 1) -> LogReader:
         """For one user at a time; what is cleaned away under it is ``Trimmed``."""
-        return LogReader(
-            self.seams.disk, self.directory, self.synced_end, lambda: self.range.first, segments_max=segments_max
-        )
+        return self.contents.reader(segments_max=segments_max)
 
     # The master's side.
 
@@ -265,16 +334,12 @@ class LocalLog:
 
     def stop_sealing(self, error: VlsnLogError) -> None:
         """What is not sealed yet is refused with ``error``; what is, goes on to the writer."""
-        with self.latch:
-            self._consumer.term = None
-            refused = self._queue.take_appends()
-        for pending in refused:
-            pending.refused(error)
+        self.cycle.stop_sealing(error)
 
     def append(self, pending: Pending) -> None:
         """Queues a submission.  Raises ``NotMaster``, ``QueueFull``, ``NoSpace`` (``NoSegment``), ``LogFailed`` or
         ``LogClosed`` with nothing logged; afterwards the listener hears of it, or ``pending.refused`` is called."""
-        if self._consumer.term is None or self.closing:
+        if not self._consumer.term or self.closing:
             self.check_open()
             if self.closing:
                 raise LogClosed("the log is closing")
@@ -302,7 +367,7 @@ class LocalLog:
 
     def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
         """Entries of the log's own, sealed as one block; ``done`` gets their last VLSN once it is synced."""
-        assert self._consumer.term is not None
+        assert self._consumer.term
         self._queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
         self.cycle.ask()
 
@@ -313,7 +378,7 @@ class LocalLog:
         ``done(None)`` once they are synced here, ``done(error)`` when nothing (more) of them was kept.  Raises
         ``TooLarge``, with nothing kept, where one does not fit a segment of this log; ``LogFailed``, ``LogClosed``."""
         self.check_open()
-        assert self._consumer.term is None
+        assert not self._consumer.term
         if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
             raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
         self._queue.push(ReplicaRun(run, done))
@@ -331,54 +396,29 @@ class LocalLog:
     ) -> None:
         """A local frame, in its turn; ``done`` gets its LSN once it is synced.  Without room for another segment it
         waits, unless ``refused`` is there to be told."""
-        self.check_open()
-        self._queue.push(LocalRecord(kind, payload, done, refused))
-        self.cycle.ask()
+        self.cycle.append_record(kind, payload, done, refused)
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
         """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
         while there is no room for another one: ``done`` then gets its own number."""
-        self.check_open()
-        self._queue.push(Roll(reason, done))
-        self.cycle.ask()
+        self.cycle.rotate(reason, done)
 
     def drain(self, done: Callable[[], None]) -> None:
         """``done`` once everything queued before is synced."""
-        self._queue.push(Barrier(done))
-        self.cycle.ask()
+        self.cycle.drain(done)
 
     def rollback(self, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]) -> None:
         """Abandons the blocks after ``matchpoint``, a block's end or 0, once all that was queued is synced (see
         ``rollback``).  Nothing is sealed or handed over from before this call until ``done`` or ``refused`` (then
         nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
         self.check_open()
-        assert self._consumer.term is None
-        Rollback(self, matchpoint, done, refused).begin()
-
-    def abandon_after(self, matchpoint: Vlsn) -> None:
-        """A rollback to ``matchpoint`` is about to begin: what follows it is not written again should a segment
-        fail, and the current one gets no sidecar (flags that its sums include are about to change)."""
-        with self.latch:
-            self.placement.forget_after(matchpoint)
-
-    def forget_after(self, matchpoint: Vlsn) -> None:
-        """What memory holds of VLSNs after ``matchpoint`` goes; the next block follows on it."""
-        with self.latch:
-            self.ring.truncate(matchpoint)
-            self.history.truncate(matchpoint)
-            self.placement.last_vlsn = matchpoint
-            self._consumer.next_vlsn = Vlsn(matchpoint + 1)
-
-    def forget_before(self, number: int) -> None:
-        """Segments before ``number`` are no log any more: the index's range begins after them."""
-        self._cleaned = True
-        self.placement.forget_before(number)
-        self.history.truncate_head(self.range.first)
+        assert not self._consumer.term
+        Rollback(self._rollback_parts, matchpoint, done, refused).begin()
 
     @property
     def level(self) -> int:
         """What may be written (``levels``): the newest level that is durable here."""
-        return self.history.level_at(self.dtvlsn)
+        return self.contents.level
 
     def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
         """The node file promises ``level``, synced, when ``done(None)`` is called: before the entry that sets it is
@@ -413,13 +453,13 @@ class LocalLog:
 
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
         """The durable end, as this node knows it, never falls."""
-        if vlsn > self.dtvlsn:
-            self.dtvlsn = vlsn
+        if vlsn > self.contents.dtvlsn:
+            self.contents.dtvlsn = vlsn
 
     def tick(self) -> None:
         """Called a few times a second: what is done by the clock, and another try for space."""
         with self.latch:
-            if self.failure is not None or self.closed:
+            if self._lifecycle.over:
                 return
             self.placement.retry()
             if not self.closing:
@@ -441,31 +481,32 @@ class LocalLog:
             self.replacer.go_on()
             self.cycle.pump()
 
-    def store_failed(self, error: BaseException) -> None:
-        self.fail(f"an index or state transaction failed: {error}", error)
+    def _grew(self, size: int) -> None:
+        self.checkpointer.wrote(size)
 
-    def fail(self, text: str, error: BaseException) -> None:
-        """Ends the log; once."""
-        with self.latch:
-            if self.failure is not None:
-                return
-            failure = LogFailed(text)
-            failure.__cause__ = error
-            self.failure = failure
-            self._consumer.term = None
-            refused = [*self._consumer.taken, *self._queue.take_appends()]
-            self._queue.items.clear()
-            self.checkpointer.give_up(failure)
-            self.index.fail_waiters(failure)
-        for pending in refused:
-            pending.refused(failure)
-        self._listener.failed(failure)
-        if self.closing:
-            self._shutdown.finish()
+    # How it ends.
 
     def check_open(self) -> None:
         """Raises ``LogFailed`` or ``LogClosed``."""
-        if self.failure is not None:
-            raise self.failure
-        if self.closed:
-            raise LogClosed("the log is closed")
+        self._lifecycle.check_open()
+
+    def store_failed(self, error: BaseException) -> None:
+        self._lifecycle.store_failed(error)
+
+    def fail(self, text: str, error: BaseException) -> None:
+        """Ends the log; once."""
+        self._lifecycle.fail(text, error)
+
+    def _stop(self, failure: LogFailed) -> list[Pending]:
+        """Nothing is sealed, checkpointed or waited for any more; returns the appends that were not sealed."""
+        self._consumer.term = NULL_TERM
+        refused = [*self._consumer.taken, *self._queue.take_appends()]
+        self._queue.items.clear()
+        self.checkpointer.give_up(failure)
+        self.index.fail_waiters(failure)
+        return refused
+
+    def _failed(self, failure: LogFailed) -> None:
+        self._listener.failed(failure)
+        if self.closing:
+            self._shutdown.finish()

@@ -30,6 +30,7 @@ from vlsn.segments.holes import Holes
 from vlsn.segments.sealing import Sealing
 from vlsn.segments.standby_segment import Standby, active
 from vlsn.state.options import LogOptions, LogStats
+from vlsn.write.log_contents import LogContents
 from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 from vlsn.write.segment_rewrite import Broken, Rewrite, abandon, rewrite
 
@@ -45,6 +46,7 @@ class Placement:
     def __init__(
         self,
         recovered: Recovered,
+        contents: LogContents,
         options: LogOptions,
         seams: Seams,
         keeper: Worker,
@@ -52,26 +54,25 @@ class Placement:
         *,
         stats: LogStats,
         on_change: Callable[[], None],
-        level: Callable[[], int],
     ) -> None:
         self.tail: Tail | None = recovered.tail
         self.taken_s = seams.clock.monotonic_s()
         """When the tail was taken."""
         self.last_vlsn: Vlsn = recovered.last_vlsn
         """Of the last block placed."""
-        self._directory = recovered.directory
+        self._contents = contents
+        self._directory = contents.directory
         self._options = options
         self._seams = seams
         self._keeper = keeper
         self._background = background
         self._stats = stats
         self._on_change = on_change
-        self._level = level
         self._owner = recovered.node_file.record
         self._prev_number = recovered.prev_number
         self._prev_end = recovered.prev_end
         self._next_number = recovered.next_number
-        self._ends: dict[int, int] = dict(recovered.ends)
+        self._ends = contents.ends
         self._capacity = options.segment_bytes - FIRST_FRAME
         self._standby = Standby(
             seams.disk,
@@ -90,7 +91,7 @@ class Placement:
         """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""
         self._prepare()
         last = max(self._ends, default=0)
-        self.holes.give_back((number, end) for number, end in self.segments().items() if number < last)
+        self.holes.give_back((number, end) for number, end in self._contents.segments().items() if number < last)
 
     # What is there.
 
@@ -153,10 +154,6 @@ class Placement:
         standby = self._standby.number
         return numbers + ([standby] if standby is not None else [])
 
-    def segments(self) -> dict[int, int]:
-        """Number → synced end (offset) of every live segment, ascending."""
-        return dict(sorted(self._ends.items()))
-
     @property
     def disk_bytes(self) -> int:
         """What all segment files take of the disk; of one that was not looked at yet, its size."""
@@ -171,9 +168,6 @@ class Placement:
         """Segment ``number`` was written anew, as large as it was at first."""
         if number in self.holes.taken:
             self.holes.give_back([(number, self._ends[number])])
-
-    def synced_end(self, number: int) -> int:
-        return self._ends.get(number, 0)
 
     def is_full_for(self, cost: int) -> bool:
         return self.tail is None or self.tail.remaining < cost
@@ -207,8 +201,7 @@ class Placement:
         group.firsts.append(first)
         group.lasts.append(last)
         group.lsns.append(at)
-        tail = self.tail
-        assert tail is not None
+        tail = group.chunks[-1].tail
         if not tail.first_vlsn:
             tail.first_vlsn = first
         tail.last_vlsn = self.last_vlsn = last
@@ -253,8 +246,6 @@ class Placement:
 
     def forget_before(self, number: int) -> None:
         """Segments before ``number`` were cleaned away."""
-        for each in [each for each in self._ends if each < number]:
-            del self._ends[each]
         self.holes.forget_before(number)
         self._forget_sidecars(lambda each, _: each < number)
 
@@ -356,7 +347,7 @@ class Placement:
                 state=SegmentState.PREPARED,
                 size=self._options.segment_bytes,
                 created_us=self._seams.clock.wall_us(),
-                level=self._level(),
+                level=self._contents.level,
             )
         )
 

@@ -15,12 +15,12 @@ from vlsn.format.block import FLAGS_AT
 from vlsn.format.columns import PRODUCERS
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.seal import Sealed, seal, seal_local
-from vlsn.ids import Term, Vlsn, padded
+from vlsn.ids import NULL_TERM, Term, Vlsn, padded
 from vlsn.limits import UNSYNCED_BYTES_MAX
 from vlsn.seams import Clock
 from vlsn.segments.current_segment import Group, Record
-from vlsn.state.history import History
 from vlsn.state.options import Durability, LogOptions
+from vlsn.write.log_contents import LogContents
 from vlsn.write.placement import Placement
 from vlsn.write.queue import (
     ENTRY_OVERHEAD_BYTES,
@@ -37,32 +37,43 @@ from vlsn.write.ring import Ring
 
 
 class Consumer:
-    """``term`` is the one that appends are sealed in, None while there are none."""
+    """``term`` is the one that appends are sealed in, 0 while there are none."""
 
     def __init__(
         self,
         placement: Placement,
-        history: History,
+        contents: LogContents,
         ring: Ring,
         options: LogOptions,
         clock: Clock,
         *,
         next_vlsn: Vlsn,
-        dtvlsn: Callable[[], Vlsn],
         sealed: Callable[[list[Pending]], None],
     ) -> None:
         self.queue = Queue()
-        self.term: Term | None = None
+        self.term = NULL_TERM
         self.next_vlsn = next_vlsn
         self.taken: list[Pending] = []
         """Appends that left the queue and are not sealed yet: should that fail, they are refused like those in it."""
         self._placement = placement
-        self._history = history
+        self._contents = contents
+        self._history = contents.history
         self._ring = ring
         self._options = options
         self._clock = clock
-        self._dtvlsn = dtvlsn
         self._sealed = sealed
+
+    @property
+    def allocated(self) -> Vlsn:
+        """The highest VLSN given so far; at or above ``range.last``."""
+        return Vlsn(self.next_vlsn - 1)
+
+    def truncate(self, matchpoint: Vlsn) -> None:
+        """What memory holds of VLSNs after ``matchpoint`` goes; the next block follows on it."""
+        self._ring.truncate(matchpoint)
+        self._history.truncate(matchpoint)
+        self._placement.last_vlsn = matchpoint
+        self.next_vlsn = Vlsn(matchpoint + 1)
 
     def gather(self) -> Group | None:
         """The next group; None when there is nothing, or no room yet."""
@@ -141,13 +152,13 @@ class Consumer:
 
     def _seal(self, group: Group, pendings: list[Pending]) -> None:
         term = self.term
-        assert term is not None
+        assert term
         first = self.next_vlsn
         sealed = seal(
             [pending.submission for pending in pendings if pending.submission is not None],
             term=term,
             first_vlsn=first,
-            dtvlsn=self._dtvlsn(),
+            dtvlsn=self._contents.dtvlsn,
             clock_us=self._clock.wall_us(),
             block_bytes_max=min(self._options.block_bytes_max, self._placement.block_bytes_max),
         )
@@ -169,13 +180,13 @@ class Consumer:
         self._sealed(pendings)
 
     def _seal_entries(self, group: Group, item: LocalEntries) -> None:
-        assert self.term is not None
+        assert self.term
         sealed = seal_local(
             item.kinds,
             item.values,
             term=self.term,
             first_vlsn=self.next_vlsn,
-            dtvlsn=self._dtvlsn(),
+            dtvlsn=self._contents.dtvlsn,
             clock_us=self._clock.wall_us(),
         )
         self._place(group, self.term, [sealed])

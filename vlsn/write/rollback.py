@@ -17,17 +17,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError, said_of
 from vlsn.format.frame import FrameKind
 from vlsn.format.records import RollbackEnd, RollbackStart
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
+from vlsn.seams import Clock, Worker
 from vlsn.segments.overmarks import finish_rollback
 from vlsn.segments.window import WINDOW_BYTES_MAX
-
-if TYPE_CHECKING:
-    from vlsn.write.local_log import LocalLog
+from vlsn.write.checkpoint import Checkpointer
+from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.log_contents import LogContents
+from vlsn.write.placement import Placement
+from vlsn.write.queue_consumer import Consumer
+from vlsn.write.write_cycle import Cycle
+from vlsn.write.write_failure import Replacer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +45,33 @@ class Abandoned:
     frames: list[Lsn]
 
 
-def check_rollback(log: LocalLog, matchpoint: Vlsn) -> None:
+@dataclass(frozen=True, slots=True)
+class RollbackParts:
+    """What the rollbacks of one log are made with."""
+
+    contents: LogContents
+    consumer: Consumer
+    placement: Placement
+    cycle: Cycle
+    replacer: Replacer
+    checkpointer: Checkpointer
+    keeper: Worker
+    lifecycle: Lifecycle
+    clock: Clock
+
+
+def check_rollback(contents: LogContents, matchpoint: Vlsn) -> None:
     """Raises ``RollbackProhibited`` when a rollback to ``matchpoint`` would undo what is durable, ``BadArgument``
     when that is not in the log."""
-    if matchpoint < log.dtvlsn:
+    if matchpoint < contents.dtvlsn:
         raise RollbackProhibited(
-            f"a rollback to VLSN {matchpoint} would undo durable entries up to {log.dtvlsn}; it needs a person: "
+            f"a rollback to VLSN {matchpoint} would undo durable entries up to {contents.dtvlsn}; it needs a person: "
             "compare the copies with 'vlsnlog audit' before anything else",
             matchpoint=matchpoint,
-            durable=log.dtvlsn,
+            durable=contents.dtvlsn,
         )
-    if matchpoint > log.range.last:
-        raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log ends at {log.range.last}")
+    if matchpoint > contents.range.last:
+        raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log ends at {contents.range.last}")
 
 
 class Rollback:
@@ -64,29 +83,34 @@ class Rollback:
 
     def __init__(
         self,
-        log: LocalLog,
+        parts: RollbackParts,
         matchpoint: Vlsn,
         done: Callable[[], None],
         refused: Callable[[VlsnLogError], None],
     ) -> None:
-        self._log, self._matchpoint = log, matchpoint
+        self._parts, self._matchpoint = parts, matchpoint
         self._done, self._refused = done, refused
         self._found = Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])
         self._start_lsn = NULL_LSN
 
     def begin(self) -> None:
         """Raises as ``check_rollback`` does, with nothing begun."""
-        log = self._log
-        check_rollback(log, self._matchpoint)
-        log.replacer.follow(on=True)
-        log.rollbacks += 1
-        log.checkpointer.hold(lambda: log.drain(self._look))
+        parts = self._parts
+        check_rollback(parts.contents, self._matchpoint)
+        parts.replacer.follow(on=True)
+        parts.contents.rollbacks += 1
+        parts.checkpointer.hold(self._drain)
+
+    def _drain(self) -> None:
+        """No checkpoint runs, and none starts."""
+        self._parts.cycle.drain(self._look)
 
     def _look(self) -> None:
-        """The write path is drained, no checkpoint runs: where the blocks lie is looked up."""
-        self._log.keeper.submit(
-            lambda: find_abandoned(self._log, self._matchpoint), self._place_start, self._unreadable
-        )
+        """The write path is drained: where the blocks lie is looked up."""
+        self._parts.keeper.submit(self._find, self._place_start, self._unreadable)
+
+    def _find(self) -> Abandoned:
+        return find_abandoned(self._parts.contents, self._matchpoint)
 
     def _unreadable(self, error: BaseException) -> None:
         if isinstance(error, VlsnLogError):
@@ -94,61 +118,66 @@ class Rollback:
         elif isinstance(error, OSError):  # no descriptor, say; nothing was changed
             self._give_up(VlsnLogError(f"what is to be rolled back could not be read: {said_of(error)}"))
         else:
-            self._log.store_failed(error)
+            self._parts.lifecycle.store_failed(error)
 
-    # 1
+    # 1: the commit point
 
     def _place_start(self, found: Abandoned) -> None:
-        self._found = found
+        parts, self._found = self._parts, found
         if not found.frames:
             self._end()
             return
         try:
-            check_rollback(self._log, self._matchpoint)  # what is durable may have risen meanwhile
-            self._log.append_record(FrameKind.ROLLBACK_START, self._start_record, self._mark, self._give_up)
+            check_rollback(parts.contents, self._matchpoint)  # what is durable may have risen meanwhile
+            parts.cycle.append_record(FrameKind.ROLLBACK_START, self._start_record, self._mark, self._give_up)
         except VlsnLogError as error:
             self._give_up(error)
 
     def _start_record(self) -> bytes:
-        log, found = self._log, self._found
-        log.abandon_after(self._matchpoint)
+        """What follows the matchpoint is not written again should a segment fail, and the current one gets no sidecar:
+        flags that its sums include are about to change."""
+        parts, found = self._parts, self._found
+        with parts.lifecycle.latch:
+            parts.placement.forget_after(self._matchpoint)
         return RollbackStart(
             matchpoint=self._matchpoint,
             matchpoint_lsn=found.kept_at,
             first_lsn=found.frames[0],
             end_lsn=Lsn(found.frames[-1] + 1),
-            last_vlsn=log.range.last,
-            clock_us=log.seams.clock.wall_us(),
+            last_vlsn=parts.contents.range.last,
+            clock_us=parts.clock.wall_us(),
         ).encode()
 
     # 2, 3
 
     def _mark(self, at: Lsn) -> None:
-        log, frames = self._log, self._found.frames
         self._start_lsn = at
-        log.keeper.submit(
-            lambda: finish_rollback(log.seams.disk, log.directory, frames), self._place_end, log.store_failed
-        )
+        self._parts.keeper.submit(self._set_flags, self._place_end, self._parts.lifecycle.store_failed)
+
+    def _set_flags(self) -> None:
+        contents = self._parts.contents
+        finish_rollback(contents.disk, contents.directory, self._found.frames)
 
     # 4
 
     def _place_end(self, _: None) -> None:
-        self._log.append_record(FrameKind.ROLLBACK_END, self._end_record, self._truncate)
+        self._parts.cycle.append_record(FrameKind.ROLLBACK_END, self._end_record, self._truncate)
 
     def _end_record(self) -> bytes:
-        return RollbackEnd(start_lsn=self._start_lsn, clock_us=self._log.seams.clock.wall_us()).encode()
+        return RollbackEnd(start_lsn=self._start_lsn, clock_us=self._parts.clock.wall_us()).encode()
 
     # 5
 
     def _truncate(self, _: Lsn) -> None:
-        self._log.keeper.submit(self._truncate_index, self._forget, self._log.store_failed)
+        self._parts.keeper.submit(self._truncate_index, self._forget, self._parts.lifecycle.store_failed)
 
     def _truncate_index(self) -> None:
-        log, found = self._log, self._found
-        log.index.truncate_tail(self._matchpoint, log.replacer.now_at(found.kept_at), block_first=found.kept_first)
+        index, kept_at = self._parts.contents.index, self._parts.replacer.now_at(self._found.kept_at)
+        index.truncate_tail(self._matchpoint, kept_at, block_first=self._found.kept_first)
 
     def _forget(self, _: None) -> None:
-        self._log.forget_after(self._matchpoint)
+        with self._parts.lifecycle.latch:
+            self._parts.consumer.truncate(self._matchpoint)
         self._end()
 
     # Its end.
@@ -162,22 +191,21 @@ class Rollback:
         self._refused(error)
 
     def _release(self) -> None:
-        log = self._log
-        log.rollbacks += 1
-        log.replacer.follow(on=False)
-        log.checkpointer.release()
+        self._parts.contents.rollbacks += 1
+        self._parts.replacer.follow(on=False)
+        self._parts.checkpointer.release()
 
 
-def find_abandoned(log: LocalLog, matchpoint: Vlsn) -> Abandoned:
+def find_abandoned(contents: LogContents, matchpoint: Vlsn) -> Abandoned:
     """Reads where the blocks after ``matchpoint`` lie, by windows.  Raises ``BadArgument`` when no visible block
     ends there, ``Damaged`` when what is to be abandoned cannot be read."""
-    span = log.range
+    span = contents.range
     if matchpoint >= span.last:
         return Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])
-    mapping = log.index.at_or_before(matchpoint or span.first)
+    mapping = contents.index.at_or_before(matchpoint or span.first)
     if mapping is None or (not matchpoint and span.first != 1):
         raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log begins at {span.first}")
-    reader = log.reader()
+    reader = contents.reader()
     kept_first, kept_at, at = NULL_VLSN, NULL_LSN, mapping[1]
     frames: list[Lsn] = []
     try:

@@ -10,72 +10,100 @@ Without room for 2 it is left out, and the next open reads from the checkpoint b
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from vlsn.errors import LogClosed, NoSpace
+from vlsn.seams import DirectoryLock, Worker
+from vlsn.segments.background import Background
+from vlsn.state.state_store import StateStore
+from vlsn.write.checkpoint import Checkpointer
+from vlsn.write.free_space import Space
+from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.log_contents import LogContents
+from vlsn.write.placement import Placement
 from vlsn.write.queue import Queue
-
-if TYPE_CHECKING:
-    from vlsn.write.local_log import LocalLog
+from vlsn.write.write_cycle import Cycle
 
 
 class Shutdown:
-    """``asked``: a stop is under way, or has ended."""
-
-    def __init__(self, log: LocalLog, queue: Queue) -> None:
-        self.asked = False
-        self.closed = False
-        self._log = log
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        queue: Queue,
+        cycle: Cycle,
+        space: Space,
+        checkpointer: Checkpointer,
+        *,
+        contents: LogContents,
+        state: StateStore,
+        lock: DirectoryLock,
+        placement: Placement,
+        background: Background,
+        keeper: Worker,
+    ) -> None:
+        self._lifecycle = lifecycle
         self._queue = queue
+        self._cycle = cycle
+        self._space = space
+        self._checkpointer = checkpointer
+        self._index = contents.index
+        self._state = state
+        self._lock = lock
+        self._placement = placement
+        self._background = background
+        self._keeper = keeper
         self._closers: list[Callable[[], None]] = []
+
+    # 1
 
     def begin(self, done: Callable[[], None]) -> None:
         """``done`` when the files are closed, also if the log fails before."""
-        log = self._log
-
-        def stop() -> None:
-            log.stop_sealing(LogClosed("the log is closing"))
-            log.space.look(end)
-
-        def end() -> None:
-            if log.space.cramped:
-                log.drain(self.finish)  # not a clean stop: the next open reads from the checkpoint before
-            else:
-                log.checkpointer.run(clean=True, done=lambda _: self.finish(), failed=lambda _: self.finish())
-
-        self.asked = True
+        self._lifecycle.closing = True
         self._closers.append(done)
-        if log.failure is not None or self.closed:
+        if self._lifecycle.over:
             self.finish()
         else:
-            log.drain(stop)
+            self._cycle.drain(self._stop)
+
+    def _stop(self) -> None:
+        self._cycle.stop_sealing(LogClosed("the log is closing"))
+        self._space.look(self._state_end)
+
+    # 2
+
+    def _state_end(self) -> None:
+        if self._space.cramped:
+            self._cycle.drain(self.finish)  # not a clean stop: the next open reads from the checkpoint before
+        else:
+            self._checkpointer.run(clean=True, done=self._finish, failed=self._finish)
+
+    def _finish(self, _: object) -> None:
+        self.finish()
 
     def without_space(self, refusal: NoSpace) -> None:
         """There is no other segment: what waits for one is refused."""
-        log = self._log
-        log.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
-        log.cycle.pump()
-        if log.cycle.group is None and self._queue:  # not even a record has a place: not a clean stop
+        self._cycle.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
+        self._cycle.pump()
+        if self._cycle.group is None and self._queue:  # not even a record has a place: not a clean stop
             self._queue.items.clear()
             self.finish()
 
+    # 3
+
     def finish(self) -> None:
         """Closes the files, and tells who asked for it."""
-        log = self._log
-        with log.latch:
+        with self._lifecycle.latch:
             closers, self._closers = self._closers, []
-            if not self.closed:
-                self.closed = True
-                log.background.close()
-                log.placement.close()
-                log.index.fail_waiters(LogClosed("the log was closed"))
-                log.keeper.submit(self._close_stores, lambda _: None, lambda _: None)
+            if not self._lifecycle.closed:
+                self._lifecycle.closed = True
+                self._background.close()
+                self._placement.close()
+                self._index.fail_waiters(LogClosed("the log was closed"))
+                self._keeper.submit(self._close_stores, lambda _: None, lambda _: None)
         for done in closers:
-            log.keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
+            self._keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
 
     def _close_stores(self) -> None:
         """On the keeper's thread."""
-        log = self._log
-        log.index.close()
-        log.state.close()
-        log.lock.release()
+        self._index.close()
+        self._state.close()
+        self._lock.release()

@@ -9,19 +9,26 @@ A quiet log seals small blocks and a busy one large ones, with no timer.  At hom
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import Protocol
 
-from vlsn.errors import LogFailed
-from vlsn.ids import Vlsn
+from vlsn.errors import LogFailed, VlsnLogError
+from vlsn.format.frame import FrameKind
+from vlsn.ids import NULL_TERM, Lsn, Vlsn
+from vlsn.index.index import VlsnIndex
 from vlsn.limits import FLUSH_BYTES
+from vlsn.seams import Clock, Worker
 from vlsn.segments.current_segment import Group
-from vlsn.write.queue import Pending, Roll
+from vlsn.state.options import LogStats
+from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.placement import Placement
+from vlsn.write.queue import Barrier, LocalRecord, Pending, Roll
 from vlsn.write.queue_consumer import Consumer
-
-if TYPE_CHECKING:
-    from vlsn.write.local_log import LocalLog
+from vlsn.write.ring import Ring
+from vlsn.write.slow_syncs import SlowSyncs
+from vlsn.write.write_failure import Replacer
 
 
 class LogListener(Protocol):
@@ -51,7 +58,23 @@ class LogListener(Protocol):
 class Cycle:
     """Gathers, has it written, tells what became of it."""
 
-    def __init__(self, log: LocalLog, consumer: Consumer, listener: LogListener, *, by_writer: bool) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        placement: Placement,
+        replacer: Replacer,
+        index: VlsnIndex,
+        ring: Ring,
+        lifecycle: Lifecycle,
+        *,
+        writer: Worker,
+        clock: Clock,
+        stats: LogStats,
+        listener: LogListener,
+        grew: Callable[[int], None],
+        by_writer: bool,
+    ) -> None:
+        """``grew`` gets the synced bytes of each group.  ``by_writer`` as in ``LocalLog``."""
         self.group: Group | None = None
         """What is with the writer."""
         self.handed_over_s = 0.0
@@ -59,9 +82,18 @@ class Cycle:
         self.unsynced_since: float | None = None
         """When the oldest group that was written without a sync was; None where there is none, or its sync was
         asked for."""
-        self._log = log
+        self.slow_syncs = SlowSyncs()
         self._consumer = consumer
+        self._placement = placement
+        self._replacer = replacer
+        self._index = index
+        self._ring = ring
+        self._lifecycle = lifecycle
+        self._writer = writer
+        self._clock = clock
+        self._stats = stats
         self._listener = listener
+        self._grew = grew
         self._by_writer = by_writer
         self._gathering = False
         self._asked = False
@@ -71,38 +103,75 @@ class Cycle:
         """Nothing is with the writer, nor about to be."""
         return self.group is None and not self._asked
 
+    # What goes into the queue, in its turn.
+
+    def append_record(
+        self,
+        kind: FrameKind,
+        payload: Callable[[], bytes],
+        done: Callable[[Lsn], None],
+        refused: Callable[[VlsnLogError], None] | None = None,
+    ) -> None:
+        """A local frame; ``done`` gets its LSN once it is synced.  Without room for another segment it waits, unless
+        ``refused`` is there to be told.  Raises ``LogFailed``, ``LogClosed``."""
+        self._lifecycle.check_open()
+        self._consumer.queue.push(LocalRecord(kind, payload, done, refused))
+        self.ask()
+
+    def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
+        """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
+        while there is no room for another one: ``done`` then gets its own number.  Raises ``LogFailed``,
+        ``LogClosed``."""
+        self._lifecycle.check_open()
+        self._consumer.queue.push(Roll(reason, done))
+        self.ask()
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """``done`` once everything queued before is synced."""
+        self._consumer.queue.push(Barrier(done))
+        self.ask()
+
+    def stop_sealing(self, error: VlsnLogError) -> None:
+        """What is not sealed yet is refused with ``error``; what is, goes on to the writer."""
+        with self._lifecycle.latch:
+            self._consumer.term = NULL_TERM
+            refused = self._consumer.queue.take_appends()
+        for pending in refused:
+            pending.refused(error)
+
+    # What goes to the writer.
+
     def ask(self) -> None:
         """Something may wait that did not before: ``pump``, by the writer's thread if the log is of ``by_writer``."""
-        log = self._log
         if not self._by_writer:
             self.pump()
             return
-        with log.latch:
+        with self._lifecycle.latch:
             if self._asked or self.group is not None:
                 return
-            log.writer.submit(lambda: None, self._pump_as_asked, log.store_failed)
+            self._writer.submit(lambda: None, self._pump_as_asked, self._lifecycle.store_failed)
             self._asked = True
 
     def _pump_as_asked(self, _: None) -> None:
-        with self._log.latch:
+        with self._lifecycle.latch:
             self._asked = False
             self.pump()
 
     def pump(self, *, flush: bool = False) -> None:
         """Hands the next group to the writer, if it is free and anything waits that may not wait longer."""
-        log, queue = self._log, self._consumer.queue
+        lifecycle, queue = self._lifecycle, self._consumer.queue
         if not queue:
             return
-        with log.latch:
-            if self.group is not None or self._gathering or log.failure is not None or log.closed:
+        with lifecycle.latch:
+            if self.group is not None or self._gathering or lifecycle.over:
                 return
             if queue.only_lazy and not flush and queue.bytes < FLUSH_BYTES:
                 return
             self._gathering = True
             try:
-                group, now = self._consumer.gather(), log.seams.clock.monotonic_s()
+                group, now = self._consumer.gather(), self._clock.monotonic_s()
             except BaseException as error:  # what it sealed has VLSNs and no place: nothing may follow on that
-                log.fail(f"the next group could not be made: {error!r}", error)
+                lifecycle.fail(f"the next group could not be made: {error!r}", error)
                 raise
             finally:
                 self._gathering = False
@@ -110,59 +179,57 @@ class Cycle:
                 return
             self.group = group
             self.handed_over_s = now
-            log.stats.unacked += group.entries
+            self._stats.unacked += group.entries
         try:
             if group.firsts:  # before the writer is woken, which would take the interpreter's lock from whoever feeds
                 self._listener.handed_over(group.last_vlsn)
         finally:
-            log.writer.submit(lambda: self._write(group), self._written, self._write_failed)
+            written, failed = partial(self._written, group), partial(self._write_failed, group)
+            self._writer.submit(partial(self._write, group), written, failed)
 
     def _write(self, group: Group) -> float:
         """On the writer's thread: how long it took, in seconds."""
-        clock = self._log.seams.clock
+        clock = self._clock
         began = clock.monotonic_s()
         group.write()
         return clock.monotonic_s() - began
 
-    def written(self, seconds: float) -> None:
+    # What became of it.
+
+    def written(self, group: Group, seconds: float) -> None:
         """The writer, or the replacer in its place, is done with ``group``."""
-        log = self._log
-        with log.latch:
-            group = self.group
-            assert group is not None
+        with self._lifecycle.latch:
             self.group = None
             synced = group.sync or len(group.chunks) > 1
-            log.placement.written(group)
+            self._placement.written(group)
             self._count(group, seconds, synced=synced)
             self.pump()
             if group.firsts:
-                log.index.put_run(group.firsts, group.lasts, group.lsns)
+                self._index.put_run(group.firsts, group.lasts, group.lsns)
             if synced:
                 self._synced()
             elif group.firsts:
                 self._listener.written(group.last_vlsn)
             for after in group.after:
                 after()
-            log.checkpointer.wrote(group.bytes)
+            self._grew(group.bytes)
 
     def _synced(self) -> None:
         """A sync has ended, and with it everything that was put into the index is on the medium."""
-        log = self._log
         self.unsynced_since = None
-        last = log.index.range.last
-        if last > log.index.range.last_sync:
-            log.index.note_synced(last)
-            log.ring.set_synced(last)
-            self._listener.synced(last)
+        span = self._index.range
+        if span.last > span.last_sync:
+            self._index.note_synced(span.last)
+            self._ring.set_synced(span.last)
+            self._listener.synced(span.last)
 
     def _count(self, group: Group, seconds: float, *, synced: bool) -> None:
-        log = self._log
-        stats = log.stats
+        stats = self._stats
         stats.unacked -= group.entries
         stats.groups += 1
         stats.bytes += group.bytes
         stats.group_bytes.add(group.bytes)
-        now = log.seams.clock.monotonic_s()
+        now = self._clock.monotonic_s()
         if not synced:
             stats.waiting_for_sync += group.submissions
             if self.unsynced_since is None:
@@ -172,18 +239,16 @@ class Cycle:
         if shared := stats.waiting_for_sync + group.submissions:
             stats.appends_per_sync.add(shared)
         stats.waiting_for_sync = 0
-        if log.slow_syncs.should_roll(seconds, now) and not log.placement.empty and not log.closing:
+        if self.slow_syncs.should_roll(seconds, now) and not self._placement.empty and not self._lifecycle.closing:
             self._consumer.queue.push(Roll("slow_sync", lambda _: None))
 
-    def _written(self, seconds: float) -> None:
+    def _written(self, group: Group, seconds: float) -> None:
         with self._ends_the_log():
-            self.written(seconds)
+            self.written(group, seconds)
 
-    def _write_failed(self, error: BaseException) -> None:
-        with self._ends_the_log(), self._log.latch:
-            group = self.group
-            assert group is not None
-            self._log.replacer.begin(group, error)
+    def _write_failed(self, group: Group, error: BaseException) -> None:
+        with self._ends_the_log(), self._lifecycle.latch:
+            self._replacer.begin(group, error, self.written)
 
     @contextmanager
     def _ends_the_log(self) -> Iterator[None]:
@@ -191,5 +256,5 @@ class Cycle:
         try:
             yield
         except BaseException as error:
-            self._log.fail(f"what became of a group could not be told: {error!r}", error)
+            self._lifecycle.fail(f"what became of a group could not be told: {error!r}", error)
             raise

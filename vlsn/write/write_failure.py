@@ -10,25 +10,43 @@ At home, under the log latch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
 
 from vlsn.errors import NoSpace
 from vlsn.ids import Lsn
+from vlsn.seams import Clock, Worker
 from vlsn.segments.current_segment import Group
+from vlsn.state.options import LogStats
+from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.log_contents import LogContents
+from vlsn.write.placement import Placement
 from vlsn.write.segment_rewrite import Broken, Rewrite
 
-if TYPE_CHECKING:
-    from vlsn.write.local_log import LocalLog
-
-OnReplaced = Callable[[float], None]
-"""Called with the seconds that writing again took."""
+OnReplaced = Callable[[Group, float], None]
+"""Called with the group and the seconds that writing again took."""
 
 
 class Replacer:
-    def __init__(self, log: LocalLog, on_replaced: OnReplaced) -> None:
-        self._log = log
-        self._on_replaced = on_replaced
+    def __init__(
+        self,
+        contents: LogContents,
+        placement: Placement,
+        lifecycle: Lifecycle,
+        *,
+        writer: Worker,
+        keeper: Worker,
+        clock: Clock,
+        stats: LogStats,
+    ) -> None:
+        self._contents = contents
+        self._placement = placement
+        self._lifecycle = lifecycle
+        self._writer = writer
+        self._keeper = keeper
+        self._clock = clock
+        self._stats = stats
         self._broken: Broken | None = None
+        self._on_replaced: OnReplaced = lambda _group, _seconds: None
         self._rewriting = False
         self._moved: dict[Lsn, Lsn] | None = None
 
@@ -36,23 +54,24 @@ class Replacer:
     def active(self) -> bool:
         return self._broken is not None
 
-    def begin(self, group: Group, error: BaseException) -> None:
+    def begin(self, group: Group, error: BaseException, on_replaced: OnReplaced) -> None:
         """The write or sync of ``group`` failed."""
-        log = self._log
-        if log.failure is not None:
+        lifecycle = self._lifecycle
+        if lifecycle.failure is not None:
             return
         if self._broken is not None or not isinstance(error, OSError):
             again = " again" if self._broken is not None else ""
-            log.fail(f"a write or sync of the log failed{again}: {error}", error)
+            lifecycle.fail(f"a write or sync of the log failed{again}: {error}", error)
             return
-        log.stats.write_errors += 1
-        self._broken = log.placement.abandon(group)
+        self._stats.write_errors += 1
+        self._on_replaced = on_replaced
+        self._broken = self._placement.abandon(group)
         self.go_on()
 
     def go_on(self) -> None:
         """Writes again what is broken, if there is a segment for it."""
-        broken, placement, log = self._broken, self._log.placement, self._log
-        if broken is None or self._rewriting or log.failure is not None:
+        broken, placement, lifecycle = self._broken, self._placement, self._lifecycle
+        if broken is None or self._rewriting or lifecycle.failure is not None:
             return
         try:
             if (refusal := placement.refusal) is not None:
@@ -61,15 +80,13 @@ class Replacer:
                 return
             new = placement.rewrite(broken)
         except NoSpace as error:
-            log.fail(f"a write or sync of the log failed, and {error}", error)
+            lifecycle.fail(f"a write or sync of the log failed, and {error}", error)
             return
-        clock = log.seams.clock.monotonic_s
-        began = clock()
         self._rewriting = True
-        log.writer.submit(
-            lambda: new.write(log.seams.disk, log.directory),
-            lambda _: self._rewritten(new, clock() - began),
-            lambda error: self.begin(broken.group, error),
+        self._writer.submit(
+            partial(new.write, self._contents.disk, self._contents.directory),
+            partial(self._rewritten, broken, new, self._clock.monotonic_s()),
+            partial(self.begin, broken.group, on_replaced=self._on_replaced),
         )
 
     def follow(self, *, on: bool) -> None:
@@ -80,23 +97,24 @@ class Replacer:
         """Where the frame lies that lay at ``at``."""
         return (self._moved or {}).get(at, at)
 
-    def _rewritten(self, new: Rewrite, seconds: float) -> None:
-        """The index may change while no flush of it is under way: those are the keeper's jobs."""
-        self._log.keeper.submit(lambda: None, lambda _: self._replaced(new, seconds), self._log.store_failed)
+    def _rewritten(self, broken: Broken, new: Rewrite, began_s: float, _: None) -> None:
+        self._wait_for_flush(broken, new, self._clock.monotonic_s() - began_s)
 
-    def _replaced(self, new: Rewrite, seconds: float) -> None:
-        log = self._log
-        with log.latch:
-            if log.failure is not None:
+    def _wait_for_flush(self, broken: Broken, new: Rewrite, seconds: float) -> None:
+        """The index may change while no flush of it is under way: those are the keeper's jobs."""
+        self._keeper.submit(lambda: None, lambda _: self._replaced(broken, new, seconds), self._lifecycle.store_failed)
+
+    def _replaced(self, broken: Broken, new: Rewrite, seconds: float) -> None:
+        index, lifecycle = self._contents.index, self._lifecycle
+        with lifecycle.latch:
+            if lifecycle.failure is not None:
                 return  # a flush that failed is under way for ever
-            if log.index.flushing:
-                self._rewritten(new, seconds)
+            if index.flushing:
+                self._wait_for_flush(broken, new, seconds)
                 return
-            broken = self._broken
-            assert broken is not None
             self._broken, self._rewriting = None, False
-            log.placement.replaced(broken, new)
-            log.index.relocate(new.firsts, new.lasts, new.lsns)
+            self._placement.replaced(broken, new)
+            index.relocate(new.firsts, new.lasts, new.lsns)
             if self._moved is not None:
                 self._moved = {old: new.moved.get(at, at) for old, at in self._moved.items()} | new.moved
-            self._on_replaced(seconds)
+            self._on_replaced(broken.group, seconds)

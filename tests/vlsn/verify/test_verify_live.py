@@ -50,7 +50,7 @@ def started(seed: int) -> Undurable:
     opened.log.checkpointer.run()
     put(opened, {}, 70, size=2500)
     opened.log.dtvlsn = type(opened.log.dtvlsn)(4)
-    opened.log._upkeep.state_idle_end()
+    opened.log._upkeep.idle_end.make()
     put(opened, {}, 2)
     return opened
 

@@ -14,6 +14,7 @@ from vlsn.limits import RETRY_S_MAX
 from vlsn.offline.cleaning_forecast import forecast
 from vlsn.state.holds import Owner
 from vlsn.state.options import LogOptions
+from vlsn.state.retention import Retention
 from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
 from vlsn.write.cleaning import CleaningReport
@@ -142,7 +143,7 @@ def test_the_checkpoints_own_segment_and_what_follows_it_stay() -> None:
     opened, _ = filled(machine, segments=3)
     fill(opened, 9)
     # Its state record may lie segments further: what was synced while it was under way is in it.
-    opened.log.cleaner.settled(opened.log.range.last)
+    opened.log.checkpointer.settled(opened.log.range.last)
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1, 2]
     assert [fate.number for fate in report.blocked] == [3, 4, 5, 6]
@@ -602,7 +603,7 @@ def test_a_cleaning_of_segments_without_a_block_does_not_look_like_a_loss() -> N
     held[opened.append(b"next").first] = b"next"
     opened.log.checkpointer.run()
     numbers = list(opened.log.segments())
-    opened.log.options = replace(SMALL, retention_bytes=(len(numbers) + 1) * SEGMENT - 1)
+    opened.log.cleaner.retention = Retention(bytes=(len(numbers) + 1) * SEGMENT - 1)
     opened.log.cleaner.run()
     assert list(opened.log.segments()) == numbers[1:]
     assert opened.log.range.first == 1

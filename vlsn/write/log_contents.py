@@ -1,0 +1,84 @@
+"""What an open log holds: its segments up to where they are synced, what lies where in them, what they add up to.
+
+    segments 1 (to 65536), 2 (to 40960)  ·  range 1–950  ·  durable up to 948  ·  terms, group, producers
+
+Changed at home only, under the log latch; the range and the ends are replaced whole, for readers on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vlsn.ids import Vlsn
+from vlsn.index.index import VlsnIndex
+from vlsn.index.range import VlsnRange
+from vlsn.recover.recovery import Recovered
+from vlsn.seams import Disk
+from vlsn.segments.reader import LogReader
+from vlsn.state.history import History
+from vlsn.state.state_store import StateRecord
+
+
+class LogContents:
+    """Shared by the parts of one log, each of which changes what is its own to change."""
+
+    def __init__(self, recovered: Recovered, disk: Disk) -> None:
+        self.directory = recovered.directory
+        self.disk = disk
+        self.index: VlsnIndex = recovered.index
+        self.history: History = recovered.history
+        self.ends: dict[int, int] = dict(recovered.ends)
+        """Number → synced end (offset) of every live segment."""
+        self.dtvlsn: Vlsn = recovered.dtvlsn
+        """The durable end, as this node knows it."""
+        self.rollbacks = 0
+        """Raised when a rollback begins and when it is over: odd while one is under way."""
+        self._cleaned = recovered.cleaned
+        self._begins_after = recovered.begins_after
+
+    @property
+    def range(self) -> VlsnRange:
+        """The visible VLSNs, replaced whole."""
+        return self.index.range
+
+    @property
+    def trimmed_to(self) -> Vlsn:
+        """The last VLSN that was cleaned away, or never was here; 0 when the log begins at 1."""
+        first = self.index.range.first
+        return Vlsn(first - 1) if first else self._begins_after
+
+    @property
+    def first_segment(self) -> int:
+        """The segment that the log begins in since it was cleaned; 0 when it never was."""
+        return min(self.ends, default=0) if self._cleaned else 0
+
+    @property
+    def level(self) -> int:
+        """What may be written (``levels``): the newest level that is durable here."""
+        return self.history.level_at(self.dtvlsn)
+
+    def segments(self) -> dict[int, int]:
+        """Number → synced end (offset) of every live segment, ascending."""
+        return dict(sorted(self.ends.items()))
+
+    def synced_end(self, number: int) -> int:
+        """How far segment ``number`` may be read from outside; 0 when it is not a live one."""
+        return self.ends.get(number, 0)
+
+    def reader(self, *, segments_max: int = 1) -> LogReader:
+        """For one user at a time; what is cleaned away under it is ``Trimmed``."""
+        return LogReader(
+            self.disk, self.directory, self.synced_end, lambda: self.range.first, segments_max=segments_max
+        )
+
+    def snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
+        """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned; put together by the
+        call of what is returned, on any thread."""
+        return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
+
+    def forget_before(self, number: int) -> None:
+        """Segments before ``number`` are no log any more: the index's range begins after them."""
+        self._cleaned = True
+        for each in [each for each in self.ends if each < number]:
+            del self.ends[each]
+        self.history.truncate_head(self.range.first)
