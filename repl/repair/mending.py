@@ -8,7 +8,8 @@
 2. Only a sealed segment is mended: damage in the current one rolls it first.
 3. What no peer can give stays, is said in the status, and is tried again every ``RETRY_S``.  A rollback's record, or
    a header page, is nobody else's: such a log is restored when a person asks for it.
-4. Two contents under one name are an integrity fault: nothing is written over either.
+4. Damage is put right place by place; where the disk does not give others of them, all of them at once.
+5. Two contents under one name are an integrity fault: nothing is written over either.
 
 A log that does not open for its damage is mended the same way before it is (``unopened``).
 """
@@ -25,7 +26,9 @@ from repl.offload import Offload, settle
 from vlsn.errors import Damaged, IntegrityFault, NoSpace, NotFound, VlsnLogError
 from vlsn.format.segment import parse_segment_name
 from vlsn.ids import NodeName, Vlsn
-from vlsn.repair.mending import Filling, Wound, find_wound, mend
+from vlsn.repair.mended_copy import mend
+from vlsn.repair.mending import Filling, Wound, find_wound
+from vlsn.segments.bad_sectors import is_unread
 
 if TYPE_CHECKING:
     from repl.node.node import Node
@@ -90,20 +93,28 @@ class Mending:
     async def _try(self, damage: Damage) -> None:
         """One look at a damaged segment, from its first wound to its last."""
         log, number, mended = self._log, damage.number, 0
+        filled: list[Filling] = []
         try:
             if self._is_current(number):
                 await self._rotate()
             if self._is_current(number):
                 raise NoSpace(f"{damage.file} is still written to: there is no room for another segment")
             while number in log.segments():
-                wound = await self._find(number)
-                if wound is None:
+                wound = await self._find(number, filled)
+                if wound is None and not filled:
                     break
-                damage.offset, damage.vlsn = wound.start, wound.first
-                if wound.start < mended:
-                    raise Damaged(f"{damage.file} at {wound.start} was mended, and does not read back")
-                mended = wound.end
-                await self._mend(wound)
+                if wound is not None:
+                    damage.offset, damage.vlsn = wound.start, wound.first
+                    if wound.start < mended:
+                        raise Damaged(f"{damage.file} at {wound.start} was mended, and does not read back")
+                    filled.append(await self._fill(wound))
+                try:
+                    await self._mend(number, filled)
+                except OSError as error:
+                    if wound is None or not is_unread(error):
+                        raise
+                    continue  # rule 4
+                mended, filled = filled[-1].wound.end, []
         except (VlsnLogError, OSError, TimeoutError) as error:
             if damage.why != str(error):
                 self._node.event("damage.stays", file=damage.file, offset=damage.offset, why=str(error))
@@ -111,21 +122,27 @@ class Mending:
             return
         del self.damages[number]
 
-    async def _find(self, number: int) -> Wound | None:
+    async def _find(self, number: int, filled: list[Filling]) -> Wound | None:
         log, end = self._log, self._log.synced_end(number)
-        return await self._node.offload("reads")(lambda: find_wound(log.seams.disk, log.directory, number, end))
+        return await self._node.offload("reads")(
+            lambda: find_wound(log.seams.disk, log.directory, number, end, filled=filled)
+        )
 
-    async def _mend(self, wound: Wound) -> None:
-        log, node = self._log, self._node
+    async def _fill(self, wound: Wound) -> Filling:
+        log = self._log
         stored = log.node_file.record.term
         log.placement.forget_sidecar(wound.number)
-        filling = await fill(node, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
-        kept = await self._alone(
-            lambda: mend(log.seams.disk, log.directory, filling, free_bytes_min=log.options.free_bytes_min)
+        return await fill(self._node, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
+
+    async def _mend(self, number: int, filled: list[Filling]) -> None:
+        log, node = self._log, self._node
+        names = await self._alone(
+            lambda: mend(log.seams.disk, log.directory, filled, free_bytes_min=log.options.free_bytes_min)
         )
-        log.placement.give_back(wound.number)
-        self.mended += len(filling.frames)
-        tell(node, wound, filling, kept)
+        log.placement.give_back(number)
+        for filling, kept in zip(filled, names, strict=True):
+            self.mended += len(filling.frames)
+            tell(node, filling, kept)
 
     async def _alone(self, job: Callable[[], T]) -> T:
         """``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
@@ -157,9 +174,9 @@ class Mending:
         await self._node.drained()
 
 
-def tell(node: Node, wound: Wound, filling: Filling, kept: str) -> None:
-    """What was put in the place of ``wound``; ``kept``: where the damaged segment lies now."""
-    last = filling.next_vlsn - 1
+def tell(node: Node, filling: Filling, kept: str) -> None:
+    """What was put in the place of damage; ``kept``: where the damaged bytes lie now."""
+    wound, last = filling.wound, filling.next_vlsn - 1
     node.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
 
 

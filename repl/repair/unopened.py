@@ -19,7 +19,8 @@ from repl.repair.mending import RETRY_S, fill, tell
 from replica.restore import NULL_END, End
 from vlsn.errors import Damaged, VlsnLogError
 from vlsn.format.segment import parse_segment_name
-from vlsn.repair.mending import find_wound_of_closed, mend
+from vlsn.repair.mended_copy import mend
+from vlsn.repair.mending import find_wound_of_closed
 from vlsn.segments.directory import LOCK_NAME
 
 if TYPE_CHECKING:
@@ -80,14 +81,14 @@ class Unopened:
             return False
         filling = await fill(node, wound, lambda _: 0, term_max=term)
 
-        def put() -> str:
+        def put() -> list[str]:
             lock = disk.lock(f"{directory}/{LOCK_NAME}")
             try:
-                return mend(disk, directory, filling, free_bytes_min=node.config.free_bytes_min)
+                return mend(disk, directory, [filling], free_bytes_min=node.config.free_bytes_min)
             finally:
                 lock.release()
 
-        kept = await on_keeper(put)
+        (kept,) = await on_keeper(put)
         self._last = wound.number, wound.start
-        tell(node, wound, filling, kept)
+        tell(node, filling, kept)
         return True

@@ -175,6 +175,39 @@ def test_a_bad_sector_that_stays_bad_when_it_was_written_again_stays_damaged_and
     run(main())
 
 
+def test_what_a_disk_does_not_give_for_a_moment_is_there_as_it_was_once_damage_beside_it_is_mended() -> None:
+    """The good copy of a block lies on n3 alone, beside a flipped bit, as reads of it fail: the mending of the one
+    waits, says why, and does not give the other up."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(75, told)
+        (path, _), (other, offset) = place(group, "n3", 5), place(group, "n3", 12)
+        assert path == other
+        flip_in_body(group, "n3", 5)
+        for name in ("n1", "n2"):
+            flip_in_body(group, name, 12)
+        disk, alone = group.machines["n3"].disk, offset + FRAME_BYTES + 100
+        disk.fail_at(
+            lambda call: call.name == "read" and call.path == path and call.offset <= alone < call.offset + call.size,
+            times=1 << 30,
+        )
+        response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/5", timeout_s=5.0)
+        assert response.status == 500
+        await asyncio.sleep(8.0)
+        assert group.nodes["n3"].events.counts["damage.stays"]
+        disk.mend()
+        for name in ("n1", "n2"):
+            response = await group.client.request("GET", f"{group.url(name)}/v1/entries/12", timeout_s=5.0)
+            assert response.status == 500
+        for name in group.names:
+            await mended(group, name, told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_follows() -> None:
     """Its count says that it ends later: it is neither another block, nor not there."""
 

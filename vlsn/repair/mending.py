@@ -1,22 +1,18 @@
-"""The mending of damaged blocks in place: where the damage is, and the segment written anew with good bytes there.
+"""The mending of damaged blocks in place: where the damage is, and what fills it.
 
     1  the damage is a run of bytes between two whole frames (or up to where the log ends):      [start, end)
     2  peers' blocks that follow on what lies before, framed as they were, must fill it exactly; what can still be
        read of the old frame or block header must agree with them
-    3  a copy of the segment with those frames in place, synced, its new bytes read back
-    4  the damaged bytes are kept aside; a sidecar that does not match the copy goes
-    5  the copy is renamed over the segment, the directory synced                            ◄ commit point
+    3  the segment is replaced by a copy with those frames in place                        (``mended_copy``)
 
-Stopped before 5 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
-there, and the new file when it opens it again.  Only what peers can give is mended: blocks; and a checkpoint's record,
+Only what peers can give is mended: blocks; and a checkpoint's record,
 which nothing rests on.  A rollback's record, a header page and an abandoned life are a node's own; a log without them
 is restored whole.
 
 A page that the disk does not give counts as rotten bytes: it is read around (``bad_sectors``), and the copy lies
 elsewhere.  Not so in a log that does not open: what cannot be read there is not known, and nothing is written over it.
 
-A segment is held in memory from the damage on.  Blocking, on the keeper's thread; no rollback, checkpoint or cleaning
-meanwhile, and nobody writes to the segment.
+A segment is held in memory from the damage on.  Blocking; nobody writes to the segment.
 """
 
 from __future__ import annotations
@@ -27,21 +23,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace
+from vlsn.errors import BadBody, Damaged, IntegrityFault
 from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import BlockHeader
-from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameHeader, FrameKind, build_header, decode_header
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
 from vlsn.format.scan import Stop, Walk
-from vlsn.format.segment import FIRST_FRAME, segment_name, sidecar_name
-from vlsn.format.sidecar import SIDECAR_BYTES_MAX, Sidecar
+from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Vlsn, lsn_offset, padded
-from vlsn.limits import MENDED_KEPT_MAX, MIB
 from vlsn.recover.identity import NODE_FILE_NAME
 from vlsn.seams import Disk, Stores
-from vlsn.segments.cut_bytes import free_name
 from vlsn.segments.directory import SegmentInfo, check_size, stated_synced_end, survey
 from vlsn.segments.reader import SegmentFile
 from vlsn.segments.visible_blocks import whole_frames
@@ -54,8 +46,6 @@ _RECORD_OF = {
     FRAME_BYTES + CheckpointEnd.LAYOUT.size: FrameKind.CHECKPOINT_END,
 }
 """By their frames' sizes, which no block's and no rollback's record has."""
-COPY_SUFFIX = ".mend"
-_COPY_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +76,8 @@ class Wound:
     data: bytes
     around: bool
     """What the disk does not give of the segment is rot, here and elsewhere in it."""
+    log_end: int
+    """Where the segment's log ends: what lies behind is dead."""
 
     @property
     def bytes(self) -> int:
@@ -120,10 +112,13 @@ def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
         segment.close()
 
 
-def find_wound(disk: Disk, directory: str, number: int, end: int, *, around: bool = True) -> Wound | None:
-    """The first damage in a segment whose log ends at ``end``; None when every frame is whole.  ``around``: a page that
-    the disk does not give is damage, not an ``OSError``.  Raises ``Damaged`` when its header page is not."""
-    segment = SegmentFile(disk, directory, number, around=around)
+def find_wound(
+    disk: Disk, directory: str, number: int, end: int, *, around: bool = True, filled: Sequence[Filling] = ()
+) -> Wound | None:
+    """The first damage in a segment whose log ends at ``end``, but for what is ``filled``; None when every frame is
+    whole.  ``around``: a page that the disk does not give is damage, not an ``OSError``.  Raises ``Damaged`` when its
+    header page is not."""
+    segment = _Filled(disk, directory, number, around, filled)
     try:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < end:
@@ -137,6 +132,22 @@ def find_wound(disk: Disk, directory: str, number: int, end: int, *, around: boo
         return None
     finally:
         segment.close()
+
+
+class _Filled(SegmentFile):
+    """A segment as it will be, some of its damage filled."""
+
+    def __init__(self, disk: Disk, directory: str, number: int, around: bool, filled: Sequence[Filling]) -> None:
+        super().__init__(disk, directory, number, around=around)
+        self._filled = filled
+
+    def read(self, at: int, size: int) -> bytes:
+        if not self._filled:
+            return super().read(at, size)
+        piece = bytearray(super().read(at, size))
+        for filling in self._filled:
+            filling.lay(piece, at)
+        return bytes(piece)
 
 
 @dataclass(slots=True)
@@ -209,6 +220,7 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
         old=decode_header(rest, 0, offset=start, salt=salt),
         data=rest[: stop - start],
         around=around,
+        log_end=end,
     )
 
 
@@ -228,6 +240,18 @@ class Filling:
     @property
     def whole(self) -> bool:
         return self._at == self.wound.end
+
+    @property
+    def data(self) -> bytes:
+        """What stands in the place of the damage, once all of it is filled."""
+        return b"".join(self.frames)
+
+    def lay(self, piece: bytearray, base: int) -> None:
+        """``data`` into ``piece``, which lies at ``base`` in the segment, as far as they overlap."""
+        start = self.wound.start
+        low, high = max(base, start), min(base + len(piece), self.wound.end)
+        if low < high:
+            piece[low - base : high - base] = self.data[low - start : high - start]
 
     @property
     def term(self) -> int:
@@ -354,97 +378,3 @@ def _terms(disk: Disk, directory: str, info: SegmentInfo) -> tuple[int, int]:
         return first, last
     finally:
         segment.close()
-
-
-def mend(disk: Disk, directory: str, filling: Filling, *, free_bytes_min: int) -> str:
-    """Steps 3 to 5; durable on return.  The name under which the damaged bytes are kept.  Raises ``NoSpace``, and
-    ``Damaged`` when the copy does not read back."""
-    assert filling.whole
-    wound = filling.wound
-    path = f"{directory}/{wound.name}"
-    copy = path + COPY_SUFFIX
-    for name in disk.list(directory):
-        if name.endswith(COPY_SUFFIX):
-            disk.remove(f"{directory}/{name}")
-    source = SegmentFile(disk, directory, wound.number, around=wound.around)
-    try:
-        size = source.header.size
-        if disk.free_bytes(directory) < size + free_bytes_min:
-            raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
-        patch = b"".join(filling.frames)
-        sidecar, checksum = _read_sidecar(disk, directory, wound.number), 0
-        file = disk.open(copy, create=True)
-        try:
-            file.allocate(size)
-            for at in range(0, size, _COPY_BYTES):
-                piece = bytearray(source.read(at, min(_COPY_BYTES, size - at)))
-                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))  # of a file that was cut short
-                _lay(piece, at, patch, wound.start)
-                file.write(at, [piece])
-                if sidecar is not None:
-                    checksum = crc(memoryview(piece)[: max(0, sidecar.end - at)], checksum)
-            file.sync()
-            file.drop_cache()
-            if file.read(wound.start, len(patch)) != patch:
-                raise Damaged(
-                    f"the mended copy of {wound.name} does not read back", file=wound.name, offset=wound.start
-                )
-            if sidecar is None or checksum != sidecar.crc:
-                _void_sidecar(disk, directory, wound.number)
-        finally:
-            file.close()
-    finally:
-        source.close()
-    kept = _keep_aside(disk, directory, wound)
-    disk.rename(copy, path)
-    disk.sync_directory(directory)
-    return kept
-
-
-def _lay(piece: bytearray, base: int, patch: bytes, start: int) -> None:
-    """``patch``, which belongs at ``start``, into ``piece``, which lies at ``base``, as far as they overlap."""
-    low, high = max(base, start), min(base + len(piece), start + len(patch))
-    if low < high:
-        piece[low - base : high - base] = patch[low - start : high - start]
-
-
-def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
-    """None where there is none that can be read."""
-    path = f"{directory}/{sidecar_name(number)}"
-    if not disk.exists(path):
-        return None
-    file = disk.open(path)
-    try:
-        return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
-    except BadBody:
-        return None
-    finally:
-        file.close()
-
-
-def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
-    """It goes, durably: a frame's ``synced`` is not what it was, or it could not be read."""
-    path = f"{directory}/{sidecar_name(number)}"
-    if disk.exists(path):
-        disk.remove(path)
-        disk.sync_directory(directory)
-
-
-def damaged_name(number: int, offset: int) -> str:
-    return f"{segment_name(number)[:-5]}.damaged-{offset}"
-
-
-def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
-    """The bytes that were there; ``MENDED_KEPT_MAX`` such files stay, those of the oldest segments go first."""
-    kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
-    for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
-        disk.remove(f"{directory}/{name}")
-    path = free_name(disk, f"{directory}/{damaged_name(wound.number, wound.start)}")
-    file = disk.open(path, create=True)
-    try:
-        file.write(0, [wound.data])
-        file.sync()
-    finally:
-        file.close()
-    disk.sync_directory(directory)
-    return path.rpartition("/")[2]

@@ -45,9 +45,14 @@ def read_pages(file: File, at: int, into: memoryview, unread: list[tuple[int, in
 
 def read_around(file: File, at: int, size: int) -> bytes:
     """As ``File.read``, with ``ROT`` where the disk gives nothing."""
+    return read_given(file, at, size)[0]
+
+
+def read_given(file: File, at: int, size: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """As ``read_around``, with the places (start, end) that the disk does not give."""
     data, unread = bytearray(size), list[tuple[int, int]]()
     with memoryview(data) as view:
         got = read_pages(file, at, view, unread)
     for start, end in unread:
         data[start - at : end - at] = (ROT * (1 + (end - start) // PAGE_BYTES))[: end - start]
-    return bytes(data[:got])
+    return bytes(data[:got]), unread

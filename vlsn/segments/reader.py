@@ -125,10 +125,7 @@ class SegmentFile:
         """About ``size`` bytes from the frame at ``at`` on, never past ``end``, and the frames in them: at least
         one, unless none begins at ``at`` or it does not end by ``end``.  Raises ``WrongVersion``."""
         while True:
-            try:
-                buf = self.file.read(at, min(size, end - at))
-            except OSError as error:
-                buf = self._read_again(at, min(size, end - at), error)
+            buf = self.read(at, min(size, end - at))
             found = scan.walk(buf, base=at, start=at, end=at + len(buf), salt=self.header.salt)
             if found.reason is Stop.BAD:
                 self._check_kind(found.end, end)
@@ -151,11 +148,8 @@ class SegmentFile:
         try:
             return self.file.read(at, size)
         except OSError as error:
-            return self._read_again(at, size, error)
-
-    def _read_again(self, at: int, size: int, error: OSError) -> bytes:
-        if not self._around or not is_unread(error):
-            raise error
+            if not self._around or not is_unread(error):
+                raise
         return read_around(self.file, at, size)
 
     def close(self) -> None:

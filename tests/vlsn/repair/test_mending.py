@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk, StopHere
+from tests.fakes.disk import Call, FakeDisk, StopHere
 from tests.vlsn.logs import Machine, Opened, Undurable, put
 from tests.vlsn.write.test_rollback import rolled_back
 from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace, NotMaster
@@ -21,7 +22,8 @@ from vlsn.format.seal import Values, seal
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, segment_name, sidecar_name
 from vlsn.ids import Term, Vlsn, lsn_file, lsn_offset, padded
 from vlsn.limits import MENDED_KEPT_MAX
-from vlsn.repair.mending import COPY_SUFFIX, Filling, Wound, check_window, find_wound, find_wound_of_closed, mend
+from vlsn.repair.mended_copy import COPY_SUFFIX, mend
+from vlsn.repair.mending import Filling, Wound, check_window, find_wound, find_wound_of_closed
 from vlsn.segments.bad_sectors import PAGE_BYTES, ROT
 from vlsn.verify.verify import verify
 
@@ -69,8 +71,8 @@ class Story:
         self.disk.flip_bit(self.path(number), offset + byte)
         return number
 
-    def wound(self, number: int) -> Wound | None:
-        return find_wound(self.disk, self.machine.directory, number, self.ends[number])
+    def wound(self, number: int, *filled: Filling) -> Wound | None:
+        return find_wound(self.disk, self.machine.directory, number, self.ends[number], filled=filled)
 
     def filled(self, wound: Wound) -> Filling:
         filling = Filling(wound, term_max=1)
@@ -78,8 +80,8 @@ class Story:
             filling.add(self.blocks[filling.next_vlsn])
         return filling
 
-    def mend(self, filling: Filling) -> str:
-        return mend(self.disk, self.machine.directory, filling, free_bytes_min=0)
+    def mend(self, *fillings: Filling) -> list[str]:
+        return mend(self.disk, self.machine.directory, fillings, free_bytes_min=0)
 
     def mend_all(self, number: int) -> int:
         wounds = 0
@@ -230,7 +232,7 @@ def test_a_checkpoints_record_is_replaced_by_one_that_says_no_more_than_is_known
     assert wound is not None and wound.start == at
     filling = Filling(wound, term_max=1)
     assert filling.add_record() and filling.whole
-    mend(machine.disk, machine.directory, filling, free_bytes_min=0)
+    mend(machine.disk, machine.directory, [filling], free_bytes_min=0)
     assert find_wound(machine.disk, machine.directory, number, end) is None
     report = verify(machine.disk, machine.stores, machine.directory)
     assert not report.findings, report.findings
@@ -301,7 +303,7 @@ def test_a_copy_without_room_is_refused_with_nothing_changed() -> None:
     wound = story.wound(number)
     assert wound is not None
     with pytest.raises(NoSpace):
-        mend(story.disk, story.machine.directory, story.filled(wound), free_bytes_min=1 << 60)
+        mend(story.disk, story.machine.directory, [story.filled(wound)], free_bytes_min=1 << 60)
     assert story.wound(number) == wound
 
 
@@ -373,12 +375,12 @@ def test_a_block_behind_a_rollback_is_mended_though_what_was_abandoned_ends_an_e
     filling = Filling(wound, term_max=2)
     size = int.from_bytes(good[offset + 4 : offset + 8], "little")
     filling.add(good[offset + FRAME_BYTES : offset + FRAME_BYTES + size])
-    mend(machine.disk, machine.directory, filling, free_bytes_min=0)
+    mend(machine.disk, machine.directory, [filling], free_bytes_min=0)
     assert machine.disk.content(path)[:end] == good[:end]
 
 
 def test_pages_that_the_disk_does_not_give_are_read_around_and_mended() -> None:
-    """Two bad sectors in one segment: the first is mended while the other still does not read."""
+    """Two bad sectors in one segment: one copy fills both."""
     story = Story()
     number = story.places[30][0]
     before = story.disk.content(story.path(number))
@@ -392,7 +394,10 @@ def test_pages_that_the_disk_does_not_give_are_read_around_and_mended() -> None:
     assert wound is not None
     page = offsets[0] // PAGE_BYTES * PAGE_BYTES
     assert caught.value.offset == wound.start <= page < offsets[0] < wound.end
-    kept = story.disk.content(f"{story.machine.directory}/{story.mend(story.filled(wound))}")
+    first = story.filled(wound)
+    second = story.wound(number, first)
+    assert second is not None and wound.end <= second.start <= offsets[1] < second.end
+    kept = story.disk.content(f"{story.machine.directory}/{story.mend(first, story.filled(second))[0]}")
     there = before[wound.start : wound.end]
     lost = slice(page - wound.start, page - wound.start + PAGE_BYTES)
     assert (
@@ -401,10 +406,59 @@ def test_pages_that_the_disk_does_not_give_are_read_around_and_mended() -> None:
         and kept[lost.stop :] == there[lost.stop :]
     )
     assert kept[lost] == ROT[: len(there[lost])]
-    second = story.wound(number)
-    assert second is not None and wound.end <= second.start <= offsets[1] < second.end
-    story.mend(story.filled(second))
     assert story.wound(number) is None
+    assert not verify(story.disk, story.machine.stores, story.machine.directory).findings
+
+
+def segment_reads(story: Story, number: int, at: int) -> Callable[[Call], bool]:
+    """Of that segment's page with byte ``at``."""
+    path = story.path(number)
+    return lambda call: call.name == "read" and call.path == path and call.offset <= at < call.offset + call.size
+
+
+@pytest.mark.parametrize("vlsn", [0, 40], ids=["the header page", "a block"])
+def test_what_the_disk_does_not_give_for_a_moment_is_given_up_for_nothing(vlsn: int) -> None:
+    """Only what a copy puts in its place may stand for it: till then the segment stays as it is."""
+    story = Story()
+    number = story.flip(20, FRAME_BYTES + 100)
+    before = story.disk.content(story.path(number))
+    wound = story.wound(number)
+    assert wound is not None
+    filling = story.filled(wound)
+    at = story.places[vlsn][1] + 200 if vlsn else 4_000
+    story.disk.fail_at(segment_reads(story, number, at), times=1 << 30)
+    with pytest.raises((OSError, Damaged), match=os.strerror(errno.EIO)):
+        story.mend(filling)
+    assert story.disk.content(story.path(number)) == before
+    story.disk.mend()
+    story.mend(filling)
+    assert story.wound(number) is None
+    after = story.disk.content(story.path(number))
+    assert after[: wound.start] == before[: wound.start] and after[wound.end :] == before[wound.end :]
+
+
+def test_what_the_disk_gives_again_is_not_replaced() -> None:
+    story = Story()
+    number, offset = story.places[30]
+    before = story.disk.content(story.path(number))
+    story.disk.fail_at(segment_reads(story, number, offset + 100), times=1 << 30)
+    wound = story.wound(number)
+    assert wound is not None
+    story.disk.mend()
+    with pytest.raises(OSError, match="reads otherwise"):
+        story.mend(story.filled(wound))
+    assert story.disk.content(story.path(number)) == before
+    assert story.wound(number) is None
+
+
+def test_a_page_behind_the_end_of_the_log_that_the_disk_does_not_give_hinders_no_mending() -> None:
+    """As where a write failed, and all of it was written again in the next segment."""
+    story = Story()
+    number = story.flip(max(story.places) - 3, FRAME_BYTES + 100)
+    end = story.ends[number]
+    assert end + 2 * PAGE_BYTES < len(story.disk.content(story.path(number)))
+    story.disk.lose_page(story.path(number), end + PAGE_BYTES)
+    assert story.mend_all(number) == 1
     assert not verify(story.disk, story.machine.stores, story.machine.directory).findings
 
 

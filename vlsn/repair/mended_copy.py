@@ -1,0 +1,155 @@
+"""A damaged segment replaced by a copy of it, with what fills the damage in place.
+
+    1  a copy of the segment with those frames in place, synced, its new bytes read back
+    2  the damaged bytes are kept aside; a sidecar that does not match the copy goes
+    3  the copy is renamed over the segment, the directory synced                            ◄ commit point
+
+Stopped before 3 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
+there, and the new file when it opens it again.
+
+A page that the disk does not give may be given a moment later, so nothing stands in its place but what fills it:
+where such pages lie apart, one copy fills all of them, or there is none; and damage is replaced while it reads as it
+was found, not once it reads otherwise.
+
+Blocking, on the keeper's thread; no rollback, checkpoint or cleaning meanwhile, and nobody writes to the segment.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+from vlsn.errors import BadBody, Damaged, NoSpace
+from vlsn.format.checksum import crc
+from vlsn.format.segment import segment_name, sidecar_name
+from vlsn.format.sidecar import SIDECAR_BYTES_MAX, Sidecar
+from vlsn.limits import MENDED_KEPT_MAX, MIB
+from vlsn.repair.mending import Filling, Wound
+from vlsn.seams import Disk, File
+from vlsn.segments.bad_sectors import is_unread, read_given
+from vlsn.segments.cut_bytes import free_name
+from vlsn.segments.reader import SegmentFile
+
+COPY_SUFFIX = ".mend"
+_COPY_BYTES = MIB
+
+
+def mend(disk: Disk, directory: str, fillings: Sequence[Filling], *, free_bytes_min: int) -> list[str]:
+    """Puts ``fillings``, of one segment, in the place of its damage; durable on return.  The names under which the
+    damaged bytes are kept.  Raises ``NoSpace``, ``Damaged`` when the copy does not read back, and ``OSError`` when the
+    disk does not give what none of them fills, or gives what it did not."""
+    wound = fillings[0].wound
+    path = f"{directory}/{wound.name}"
+    copy = path + COPY_SUFFIX
+    for name in disk.list(directory):
+        if name.endswith(COPY_SUFFIX):
+            disk.remove(f"{directory}/{name}")
+    source = SegmentFile(disk, directory, wound.number, around=wound.around)
+    try:
+        size = source.header.size
+        if disk.free_bytes(directory) < size + free_bytes_min:
+            raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
+        sidecar, checksum = _read_sidecar(disk, directory, wound.number), 0
+        file = disk.open(copy, create=True)
+        try:
+            file.allocate(size)
+            for at in range(0, size, _COPY_BYTES):
+                piece = bytearray(_read_but(source.file, at, min(_COPY_BYTES, size - at), fillings))
+                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))  # of a file that was cut short
+                _fill(piece, at, fillings)
+                file.write(at, [piece])
+                if sidecar is not None:
+                    checksum = crc(memoryview(piece)[: max(0, sidecar.end - at)], checksum)
+            file.sync()
+            file.drop_cache()
+            _check_copy(file, fillings)
+            if sidecar is None or checksum != sidecar.crc:
+                _void_sidecar(disk, directory, wound.number)
+        finally:
+            file.close()
+    finally:
+        source.close()
+    kept = [_keep_aside(disk, directory, filling.wound) for filling in fillings]
+    disk.rename(copy, path)
+    disk.sync_directory(directory)
+    return kept
+
+
+def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> bytes:
+    """As ``File.read``; what the disk does not give must be what ``fillings`` fill, or lie behind the log's end."""
+    try:
+        return file.read(at, size)
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        data, unread = read_given(file, at, size)
+        for place in unread:
+            if not any(_covers(filling.wound, *place) for filling in fillings):
+                raise
+        return data
+
+
+def _covers(wound: Wound, start: int, end: int) -> bool:
+    """Whether nothing of ``start`` to ``end`` (exclusive) is log but what ``wound`` is; what is not known is."""
+    end = min(end, wound.log_end)
+    return wound.around and (start >= end or (wound.start <= start and end <= wound.end))
+
+
+def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
+    """What the disk gives again is not replaced: it may be as whole as ever.  Raises ``OSError``."""
+    for filling in fillings:
+        wound = filling.wound
+        low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))
+        if low < high and piece[low - base : high - base] != wound.data[low - wound.start : high - wound.start]:
+            raise OSError(errno.EIO, f"{wound.name} at {wound.start} reads otherwise than it did a moment ago")
+        filling.lay(piece, base)
+
+
+def _check_copy(file: File, fillings: Sequence[Filling]) -> None:
+    for filling in fillings:
+        wound = filling.wound
+        if file.read(wound.start, wound.bytes) != filling.data:
+            text = f"the mended copy of {wound.name} does not read back"
+            raise Damaged(text, file=wound.name, offset=wound.start)
+
+
+def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
+    """None where there is none that can be read."""
+    path = f"{directory}/{sidecar_name(number)}"
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
+    except BadBody:
+        return None
+    finally:
+        file.close()
+
+
+def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
+    """It goes, durably: a frame's ``synced`` is not what it was, or it could not be read."""
+    path = f"{directory}/{sidecar_name(number)}"
+    if disk.exists(path):
+        disk.remove(path)
+        disk.sync_directory(directory)
+
+
+def damaged_name(number: int, offset: int) -> str:
+    return f"{segment_name(number)[:-5]}.damaged-{offset}"
+
+
+def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
+    """The bytes that were there; ``MENDED_KEPT_MAX`` such files stay, those of the oldest segments go first."""
+    kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
+    for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
+        disk.remove(f"{directory}/{name}")
+    path = free_name(disk, f"{directory}/{damaged_name(wound.number, wound.start)}")
+    file = disk.open(path, create=True)
+    try:
+        file.write(0, [wound.data])
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory(directory)
+    return path.rpartition("/")[2]
