@@ -132,9 +132,8 @@ class StoredIndex:
             return f"it was of the store {index.owner:016x}, this one is {owner:016x}"
         if self.loaded not in (pointer, pointer + 1):
             return f"it was of checkpoint {self.loaded}, the log is at {pointer}"
-        kept = min(log.base, index.range.last)
-        if kept:
-            first = index.range.first
+        kept, first = min(log.base, index.range.last), index.range.first
+        if kept >= first > 0:
             for probe in range(PROBES + 1):
                 found = index.at_or_before(Vlsn(first + (kept - first) * probe // PROBES))
                 if found is not None and not is_block_at(disk, directory, *found):

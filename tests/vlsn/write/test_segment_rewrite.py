@@ -285,6 +285,27 @@ def test_a_log_whose_first_block_was_left_begins_where_it_lies_now() -> None:
     assert index.first_mapping == index.at_or_before(Vlsn(1)) == (1, number << 32 | FIRST_FRAME)
 
 
+def test_an_index_whose_first_mapping_was_left_is_put_right_by_the_next_open() -> None:
+    """The store learns of it with the next flush: an open merges what it reads again, and builds nothing anew."""
+    machine = Machine()
+    opened = Opened(machine, replace(SMALL, retention_bytes=SMALL.segment_bytes))
+    opened.append(b"cleaned away")
+    opened.log.rotate("request")
+    first = opened.append(b"first").first
+    opened.log.checkpointer.run()
+    opened.log.cleaner.run(lambda report: None, dry_run=False)
+    begins = opened.log.active_files()[0]
+    assert (opened.log.range.first, list(opened.log.segments())) == (first, [begins])
+    fail_next(machine, "write")
+    after = opened.append(b"after").first
+    assert opened.log.synced_end(begins) == FIRST_FRAME, "all of it was left"
+    machine.kill()
+    again = Opened(machine, take_term=False)
+    assert not any("anew" in note for note in again.notes), again.notes
+    assert again.entries() == {first: b"first", after: b"after"}
+    again.close()
+
+
 def test_a_checkpoint_whose_place_was_left_is_a_good_start() -> None:
     """START and END of the last checkpoint lay in the page that was written again elsewhere."""
     machine = Machine()
