@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from repl.cli.options import Command, json_option
+from repl.cli.progress import Show, bars
 from repl.cli.report import count, print_json, print_table, several, size
 from repl.cli.signals import unwound_by_signals
 
@@ -108,26 +108,9 @@ def _words(finding: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
 
 
-def progress_on_terminal() -> AbstractContextManager[Callable[[str, int, int], None] | None]:
+def progress_on_terminal() -> AbstractContextManager[Show | None]:
     """Shows a bar on stderr for each stage of work; nothing when stderr is no terminal."""
-    return _bars() if sys.stderr.isatty() else nullcontext()
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        stages: dict[str, TaskID] = {}
-        starting = progress.add_task("Spark starts", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            if not stages:
-                progress.remove_task(starting)
-            if what not in stages:
-                stages[what] = progress.add_task(what, total=total)
-            progress.update(stages[what], completed=done, total=total)
-
-        yield show
+    if not sys.stderr.isatty():
+        return nullcontext()
+    click.echo("Spark starts …", err=True)
+    return bars()

@@ -15,12 +15,15 @@ import click
 
 from repl.cli.audit import check_spark
 from repl.cli.options import Command
-from repl.cli.report import console, count, size
+from repl.cli.progress import bars
+from repl.cli.report import count, size
 from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
     from repl.audit.findings import AuditReport
     from repl.cli.demo_run import Outcome, Teller
+
+_CLEARED = "\r\x1b[K"
 
 
 @click.command(cls=Command)
@@ -136,39 +139,27 @@ class PlainTeller:
         self.say(text)
 
 
-class TerminalTeller:
+class TerminalTeller(PlainTeller):
     """Bars, and colours where they mean something."""
 
-    def __init__(self) -> None:
-        self._console = console()
-
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        click.echo(_CLEARED + text)  # a bar that is drawn on this line is drawn again on the next
 
     def wait(self, text: str) -> AbstractContextManager[object]:
-        return self._console.status(text)
+        self.say(f"{text} …")
+        return nullcontext()
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description:<10}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self._console) as progress:
-            task = progress.add_task(name, total=total)
-            yield lambda done: progress.update(task, completed=done)
+        with bars(sys.stdout) as show:
+            yield lambda done: show(name, done, total)
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
-        from rich.table import Table
-
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(style="dim")
-        for row in rows:
-            table.add_row(*row)
-        self._console.print(table)
+        for name, text in rows:
+            self.say(click.style(f"{name:<10}", dim=True) + text)
 
     def check(self, kept: bool, text: str) -> None:
-        self._console.print("[green]✓[/]" if kept else "[bold red]✗[/]", end=" ")
-        self._console.print(text, markup=False)
+        self.say((click.style("✓ ", fg="green") if kept else click.style("✗ ", fg="red", bold=True)) + text)
 
     def verdict(self, holds: bool, text: str) -> None:
-        self._console.print(f"[bold {'green' if holds else 'red'}]{text}[/]")
+        self.say(click.style(text, fg="green" if holds else "red", bold=True))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
+import click
 
-
-def console(stream: TextIO | None = None) -> Console:
-    from rich.console import Console
-
-    return Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+from repl.aligned import aligned, width
 
 
 def print_table(
@@ -26,17 +22,13 @@ def print_table(
     if sys.stdout.isatty():
         room = shutil.get_terminal_size().columns
         for name in spare:
-            if sum(_width(column) + 2 for column in table) - 2 > room:
+            if width(table) > room:
                 table = [column for column in table if column[0] != name]
     if title:
         print(title)
-    aligned = [_aligned(column) for column in table]
-    head, *lines = ("  ".join(cells).rstrip() for cells in zip(*aligned, strict=True))
-    if sys.stdout.isatty():
-        out = console()
-        out.print(head, style="" if out.no_color else "bold", markup=False)
-    else:
-        print(head)
+    head, *lines = aligned(table)
+    bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(click.style(head, bold=True) if bold else head)
     for line in lines:
         print(line)
 
@@ -67,20 +59,5 @@ def several(number: int, one: str, many: str = "") -> str:
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 
-def _aligned(column: Sequence[str]) -> list[str]:
-    width = _width(column)
-    _, *values = column
-    right = bool(values) and all(map(_is_number, values))
-    return [text.rjust(width) if right else text.ljust(width) for text in column]
-
-
-def _width(column: Sequence[str]) -> int:
-    return max(map(len, column))
-
-
 def _cell(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
-
-
-def _is_number(text: str) -> bool:
-    return text == "-" or text.replace(".", "", 1).replace(",", "").isdecimal()

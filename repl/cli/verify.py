@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from repl.cli.options import Command, json_option, require_log
+from repl.cli.progress import bars
 from repl.cli.report import print_json, several, size
 
 if TYPE_CHECKING:
@@ -79,16 +81,10 @@ def _print(directory: Path, report: VerifyReport) -> None:
     )
 
 
-def _bar() -> AbstractContextManager[Callable[[int, int], None] | None]:
-    return _shown_bar() if sys.stderr.isatty() else nullcontext()
-
-
 @contextmanager
-def _shown_bar() -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("verify")
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+def _bar() -> Iterator[Callable[[int, int], None] | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with bars(figure=size) as show:
+        yield partial(show, "verify")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.hostile.suite import Row
+from repl.aligned import aligned
 
 _HEAD = ("kind", "/healthz p99 / longest, ms", "lead", "appends", "p99, ms", "verdict")
 
@@ -12,10 +13,9 @@ _HEAD = ("kind", "/healthz p99 / longest, ms", "lead", "appends", "p99, ms", "ve
 def table(rows: Sequence[Row]) -> list[str]:
     """Aligned lines, each kind's under its name; what was sent and what was found below it."""
     cells = [_HEAD] + [_cells(row) for row in rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
     lines = []
-    for number, line in enumerate(cells):
-        lines.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for number, line in enumerate(aligned(list(zip(*cells, strict=True)))):
+        lines.append(line)
         if number:
             row = rows[number - 1]
             lines.append(f"    sent: {row.sent or 'nothing'}")

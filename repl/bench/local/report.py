@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from repl.aligned import aligned
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -94,15 +96,7 @@ def lines(figures: Sequence[Figure]) -> list[str]:
                 verdict,
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    left = {0, 3, 5, 6}
-    return [
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return aligned(list(zip(*rows, strict=True)), right=("a block", "measured", "of it"))
 
 
 def _shown(value: float) -> str:

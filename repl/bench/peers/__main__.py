@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from repl.aligned import aligned
 from repl.bench.ceilings import measure_ceilings
 from repl.bench.memory import Reserve
 from repl.bench.peers.etcd import Etcd
@@ -36,8 +34,6 @@ from vlsn.errors import VlsnLogError
 DISK_BYTES = 30 << 30
 CACHE_BYTES_PER_S = 256 << 20
 """Page cache that a work takes, of them all on the average; whose pages are new (see ``memory``) all pay alike."""
-WIDTH = 120
-"""Of the tables when they go to a file or a pipe."""
 
 
 def main() -> int:
@@ -54,25 +50,24 @@ def main() -> int:
 
 
 async def _main(options: argparse.Namespace) -> int:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     peers: list[Peer] = [Ours()]
     for peer in (Etcd(), Postgres(), Redis()):
         missing = peer.missing()
         if missing is None:
             peers.append(peer)
         else:
-            console.print(f"[yellow]left out:[/] {peer.name} is not installed ({missing})")
+            print(f"left out: {peer.name} is not installed ({missing})")
     directory = Path(tempfile.mkdtemp(prefix="vlsnlog-peers-"))
     directory.chmod(0o755)  # PostgreSQL runs as a user of its own
     try:
         check_space(directory, DISK_BYTES)
         ceilings = await measure_ceilings(directory)
-        figures, clients = await _measure(peers, directory, options, console)
+        figures, clients = await _measure(peers, directory, options)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     measured = rows(figures, clients)
     reached = ratios(measured)
-    _print(measured, reached, console)
+    _print(measured, reached)
     document: dict[str, Any] = {
         "rounds": options.rounds,
         "seconds": options.seconds,
@@ -82,12 +77,12 @@ async def _main(options: argparse.Namespace) -> int:
         "ratios": [ratio.json() for ratio in reached],
     }
     options.out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    console.print(f"written: {options.out}")
+    print(f"written: {options.out}")
     return 0 if all(ratio.reached for ratio in reached) else 1
 
 
 async def _measure(
-    peers: list[Peer], directory: Path, options: argparse.Namespace, console: Console
+    peers: list[Peer], directory: Path, options: argparse.Namespace
 ) -> tuple[dict[Key, list[Figure]], dict[Key, str]]:
     """All clusters up, then rounds over all works of all of them."""
     figures: dict[Key, list[Figure]] = {}
@@ -99,7 +94,7 @@ async def _measure(
             home.mkdir()
             stack.push_async_callback(peer.stop)
             works += [(peer.name, work) for work in await peer.start(home)]
-            console.print(f"up: {peer.name}")
+            print(f"up: {peer.name}")
         for number in range(1, options.rounds + 1):
             with Reserve(int(CACHE_BYTES_PER_S * options.seconds * len(works))):
                 for system, work in works:
@@ -107,33 +102,30 @@ async def _measure(
                     figures.setdefault((system, work.key), []).append(figure)
                     clients[system, work.key] = work.client
                     latency = f", p50 {figure.p50_ms:.2f} ms" if figure.p50_ms is not None else ""
-                    console.print(f"round {number}: {system:<10} {work.key:<22} {figure.per_s:>12,.0f}/s{latency}")
+                    print(f"round {number}: {system:<10} {work.key:<22} {figure.per_s:>12,.0f}/s{latency}")
                     await asyncio.sleep(0.5)  # what the work left behind (flushes, compaction) is not the next one's
     return figures, clients
 
 
-def _print(measured: list[Row], reached: list[Ratio], console: Console) -> None:
+def _print(measured: list[Row], reached: list[Ratio]) -> None:
     clients = list(dict.fromkeys(row.client for row in measured))
-    table = Table("system", "work", title=f"Entries of {VALUE_BYTES} bytes, medians of the rounds")
-    for column in ("appends/s", "least – most", "p50 ms", "p99 ms", "errors", "driven by"):
-        table.add_column(column, justify="right")
+    table = [("system", "work", "appends/s", "least – most", "p50 ms", "p99 ms", "errors", "driven by")]
     for row in measured:
         spread = f"{min(row.rounds):,.0f} – {max(row.rounds):,.0f}"
-        times = ["" if time is None else f"{time:.2f}" for time in (row.p50_ms, row.p99_ms)]
+        p50, p99 = ("-" if time is None else f"{time:.2f}" for time in (row.p50_ms, row.p99_ms))
         driver = f"[{clients.index(row.client) + 1}]"
-        table.add_row(row.system, row.work, f"{row.per_s:,.0f}", spread, *times, str(row.errors), escape(driver))
-    console.print(table)
+        table.append((row.system, row.work, f"{row.per_s:,.0f}", spread, p50, p99, str(row.errors), driver))
+    print(f"\nEntries of {VALUE_BYTES} bytes, medians of the rounds")
+    print("\n".join(aligned(list(zip(*table, strict=True)), right=("least – most",))))
     for number, client in enumerate(clients, 1):
-        console.print(escape(f"  [{number}] {client}"), highlight=False)
-    against = Table("ratio", title="Against the peers")
-    for column in ("ours", "theirs", "ratio", "wanted", ""):
-        against.add_column(column, justify="right")
+        print(f"  [{number}] {client}")
+    against = [("against", "ours", "theirs", "ratio", "wanted", "")]
     for ratio in reached:
-        wanted = ratio.json()["wanted"]
-        verdict = "[green]reached[/]" if ratio.reached else "[red]missed[/]"
         figures = [f"{figure:,.2f}" for figure in (ratio.ours, ratio.theirs, ratio.ratio)]
-        against.add_row(ratio.what, *figures, wanted, verdict)
-    console.print(against)
+        verdict = "reached" if ratio.reached else "MISSED"
+        against.append((ratio.what, figures[0], figures[1], figures[2], ratio.json()["wanted"], verdict))
+    print("\nAgainst the peers")
+    print("\n".join(aligned(list(zip(*against, strict=True)))))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""Bars of work under way, one a stage, each below the last."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from repl.cli.report import count
+
+if TYPE_CHECKING:
+    from click._termui_impl import ProgressBar
+
+Show = Callable[[str, int, int], None]
+"""Takes a stage's name, how much of it is done, and how much there is."""
+_LABEL = 16
+
+
+@contextmanager
+def bars(stream: TextIO | None = None, *, figure: Callable[[int], str] = count) -> Iterator[Show]:
+    """Gives a function that draws a stage's bar on ``stream``, stderr unless it is given.  A stage ends when another
+    one is shown."""
+    with ExitStack() as stage:
+        bar: ProgressBar[str] | None = None
+        shown = ""
+
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal bar, shown
+            if bar is None or what != shown:
+                stage.close()
+                bar = stage.enter_context(_bar(what, total, stream or sys.stderr))
+                shown = what
+            bar.update(done - bar.pos, f"{figure(done)} of {figure(total)}")
+
+        yield show
+
+
+def _bar(what: str, total: int, stream: TextIO) -> ProgressBar[str]:
+    return click.progressbar(
+        length=total, label=f"{what:<{_LABEL}}", file=stream, item_show_func=lambda text: text, show_percent=False
+    )
