@@ -29,6 +29,9 @@ from vlsn.verify.verify import verify
 
 FAULTS_S = 60.0
 HEALS_S = 60.0
+CATCH_UP = 3.0
+"""Behind a narrow link, so many times as long as a disk has hung to carry what was logged meanwhile: the link carries
+half as much again as clients log, and they go on."""
 ASKED_S = 20
 """After so many seconds a person has a node restored that does not mend itself."""
 SEGMENT_BYTES = 64 << 10
@@ -175,7 +178,8 @@ class Simulation:
             return all(nodes[name].log is not None and nodes[name].dtvlsn() >= last - 50 for name in group.names)
 
         _, last_s = self.nemesis.disks.whole_by(began_s)
-        await group.until(equal, "the group heals", last_s - began_s + HEALS_S)
+        catch_up_s = CATCH_UP * (last_s - began_s) if group.net.width is not None else 0.0
+        await group.until(equal, "the group heals", last_s - began_s + HEALS_S + catch_up_s)
         self.report.to_heal_s = max(SOON_S, group.loop.time() - last_s)
         await group.until(lambda: self.report.operations >= OPERATIONS_MIN, "clients have asked enough", HEALS_S)
         self.clients.over = True
