@@ -227,8 +227,10 @@ class Images:
         self._was_slow = False
         may_answer = not only and len(know) < len(others) and not self._is_slow(name)
         self._others_answer = may_answer and self.rng.random() < IGNORANT_RATE
-        for each in others:
-            if each not in know and not self._others_answer:
+        for each in list(
+            self.group.nodes
+        ):  # whose log is being restored, too: it has heard of nothing, and will answer
+            if each not in (name, *know) and not self._others_answer:
                 self.nemesis.die(each, power=False)
         self._was = self.group.nodes[name].incarnation
         self.nemesis.lost = True
