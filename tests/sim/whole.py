@@ -34,6 +34,8 @@ class Whole:
         # A whole log on a narrow link takes as long as it takes: that is no question of who is of use.
         self._group.net.width = None
         self._group.net.bytes_per_s.clear()
+        _, whole_s = self._nemesis.disks.whole_by(self._group.loop.time())
+        await asyncio.sleep(max(0.0, whole_s - self._group.loop.time()))  # nor who can while its disk hangs on
         names = list(self._group.names)
         electable = [member.name for member in self._nemesis.people.members.members if member.electable]
         for name in electable:
