@@ -14,12 +14,12 @@ BACKLOG = 1_024
 ACCEPTS_A_TURN = 32
 """About 3 ms."""
 NO_FILES_S = 0.1
-"""How long nobody is accepted when the process has no file descriptor left."""
+"""Seconds that nobody is accepted when the process has no file descriptor left."""
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Accepting:
-    """Of one listener; ``made`` gives each connection its protocol."""
+    """The accepting of one listener; ``made`` gives each connection its protocol."""
 
     def __init__(self, made: Callable[[], asyncio.Protocol]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,8 +50,8 @@ class Accepting:
         return port
 
     async def close(self) -> None:
-        """Who was accepted has a protocol when it returns, a turn or two of the loop later.  None is given up: a
-        request may have come, and uvloop would close its connection without telling the protocol."""
+        """Stops accepting; who was accepted has a protocol when it returns, a turn or two of the loop later. None is
+        given up: a request may have come, and uvloop would close its connection without telling the protocol."""
         self._end()
         if self._tasks:
             await asyncio.wait(self._tasks)

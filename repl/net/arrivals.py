@@ -1,4 +1,4 @@
-"""What comes over WebSockets before anyone has received it: counted by the frame, and bounded for all together.
+"""WebSocket bytes that nobody has received yet: counted by the frame, and bounded for all together.
 
 aiohttp gathers a message whole before it hands it over, so many connections that each send half of a large one
 would hold as much memory as they like, past the budget that the gateway keeps for bodies.  Here the frames' own
@@ -40,7 +40,7 @@ class Arrivals:
         self._waiting: deque[Arrival] = deque()
 
     def take(self, arrival: Arrival, size: int) -> bool:
-        """Whether ``size`` is taken; if not, ``arrival`` stands in the line, and is told when it has its place."""
+        """Takes ``size``, and says whether that was possible; if not, ``arrival`` stands in the line."""
         if self._waiting or not self._fits(size):
             self._waiting.append(arrival)
             return False
@@ -88,7 +88,7 @@ class Arrival:
         self._timer: asyncio.TimerHandle | None = None
 
     def arrived(self, data: Buffer, frames_max: int = NO_LIMIT) -> int:
-        """How much of ``data`` is counted: where its ``frames_max``th frame ends, or all of it."""
+        """Counts ``data`` up to where its ``frames_max``th frame ends, or all of it; returns how much that is."""
         for size in self.frames.feed(data, frames_max):
             self._whole.append(size)
             self._whole_bytes += size
@@ -96,7 +96,7 @@ class Arrival:
         return self.frames.end
 
     def received(self) -> None:
-        """The gateway has the oldest whole message now."""
+        """Notes that the gateway has the oldest whole message now."""
         if self._whole:
             self._whole_bytes -= self._whole.popleft()
             self._settle()

@@ -35,8 +35,8 @@ def _refused(error: BaseException) -> bool:
 
 
 _NO_TIMEOUT = ClientTimeout(total=None, sock_connect=None)
-"""Of aiohttp's own: two of its timers lie inside each other, and a cancel that comes in the same turn of the loop as
-such a timeout is taken for that, and lost.  ``asyncio.timeout`` keeps the two apart."""
+"""No timeouts of aiohttp's own: two of its timers lie inside each other. A cancel that comes in the same turn of the
+loop as such a timeout is taken for that, and lost. ``asyncio.timeout`` keeps the two apart."""
 
 
 class Client:
@@ -103,7 +103,7 @@ class Client:
 
 
 async def _raise_refusal(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """An upgrade that was refused raises what its problem document says; aiohttp would drop the document."""
+    """Raises what the problem document of a refused upgrade says; aiohttp would drop the document."""
     answer = await handler(request)
     if answer.status >= 400 and "Upgrade" in request.headers:
         async with answer:

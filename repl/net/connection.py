@@ -38,7 +38,7 @@ LINE_BYTES_MAX = 3 * KEY_BYTES_MAX + 8 * 1024
 FIELD_BYTES_MAX = 8_190
 HEADERS_MAX = 100
 LINGER_S = 5.0
-"""How long the rest of a refused body is read and dropped before the connection is closed on it."""
+"""Seconds that the rest of a refused body is read and dropped before the connection is closed on it."""
 DEAD_PEER_S = 30
 """Keep-alive probes start after this silence; unacknowledged bytes end the connection after it."""
 KNOWN_HEADS_MAX = 1_024
@@ -174,13 +174,13 @@ class Connection(RequestHandler):
             self._heard, self._heard_s = False, now
 
     def _idle(self) -> bool:
-        """Whether no request is queued or served by aiohttp."""
+        """Says whether no request is queued or served by aiohttp."""
         if self._messages or self._close or self._force_close:
             return False
         return self._request_count == 0 or (self._waiter is not None and not self._waiter.done())
 
     def _learn(self, head: bytes, body_bytes: int) -> bool:
-        """Whether what aiohttp has just been given was exactly one whole request; if so, it may be remembered."""
+        """Says whether aiohttp was just given exactly one whole request; if so, it may be remembered."""
         message, payload = self._messages[-1]
         if not isinstance(message, RawRequestMessage) or not payload.is_eof() or message.chunked or self._upgraded:
             return False
@@ -235,7 +235,7 @@ class Connection(RequestHandler):
             self._answered.set_result(None)
 
     def tapped(self, arrivals: Arrivals, turns: Turns, upgrade: Upgrade) -> MeteredTap:
-        """What comes from now on is counted, as a WebSocket's; before the upgrade."""
+        """Counts what comes from now on as a WebSocket's; before the upgrade."""
         message_bytes_max = upgrade.message_bytes_max
         self._upgrade = upgrade
         arrival = Arrival(
@@ -282,8 +282,8 @@ class Connection(RequestHandler):
             leave()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:
-        """What is under way gets ``timeout`` to end; aiohttp's own way, but for its future: a timeout cancels that one,
-        and a request that ends in the same turn of the loop then sets it (``InvalidStateError``)."""
+        """Gives what is under way ``timeout`` to end: aiohttp's own way, but for its future. A timeout cancels that
+        one, and a request that ends in the same turn of the loop then sets it (``InvalidStateError``)."""
         self._force_close = True
         if self._keepalive_handle is not None:
             self._keepalive_handle.cancel()
@@ -308,7 +308,7 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP, or a fault of ours past the gateway: a problem document, then the end."""
+        """Answers what is no HTTP, or a fault of ours past the gateway, with a problem document and the end."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
         if status < 500:

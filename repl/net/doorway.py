@@ -1,4 +1,4 @@
-"""A connection that has said nothing yet: no parser, no task, next to no cost, so that thousands of them are no load.
+"""A connection that has said nothing yet: no parser, no task, next to no cost for thousands of them.
 
 accepted ─► Doorway ─► its first bytes ─► Connection, which has them from here on
 """

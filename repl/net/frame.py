@@ -23,7 +23,7 @@ _masks = random.Random()
 
 
 def small_frame(message: Buffer, *, masked: bool) -> bytes:
-    """``message`` of at most ``SMALL_BYTES`` as a frame; ``masked`` as a client has to send it."""
+    """Packs ``message`` of at most ``SMALL_BYTES`` as a frame; ``masked`` as a client has to send it."""
     size, bit = len(message), _MASKED if masked else 0
     head = (
         _SHORT.pack(_WHOLE_BINARY, size | bit) if size < _EXTENDED else _LONG.pack(_WHOLE_BINARY, _EXTENDED | bit, size)
@@ -35,7 +35,7 @@ def small_frame(message: Buffer, *, masked: bool) -> bytes:
 
 
 def payload_of(frame: bytes) -> bytes:
-    """The message in ``frame``, which ``is_small_frame``."""
+    """Returns the message in ``frame``, which ``is_small_frame``."""
     at = _SHORT.size if frame[1] & ~_MASKED < _EXTENDED else _LONG.size
     if not frame[1] & _MASKED:
         return frame[at:]
@@ -49,7 +49,7 @@ def _each_xor(payload: Buffer, mask: bytes) -> bytes:
 
 
 def is_small_frame(data: bytes) -> bool:
-    """Whether ``data``, which begins where a frame does, is such a frame and nothing else."""
+    """Says whether ``data``, which begins where a frame does, is such a frame and nothing else."""
     if len(data) < _LONG.size or data[0] != _WHOLE_BINARY:
         return False
     mask_bytes, size = data[1] >> 7 << 2, data[1] & 0x7F

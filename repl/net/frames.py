@@ -15,7 +15,7 @@ _EXTENDED = {126: 2, 127: 8}
 
 
 class Frames:
-    """Of one direction of a WebSocket, their payloads passed over."""
+    """The frames of one direction of a WebSocket, their payloads passed over."""
 
     __slots__ = ("_ends_message", "_head", "_left", "announced", "begun", "end", "fragmented", "held", "tiny")
 
@@ -43,8 +43,8 @@ class Frames:
         return not (self._left or self._head or self.announced or self.fragmented or self.held)
 
     def feed(self, data: Buffer, frames_max: int = NO_LIMIT) -> list[int]:
-        """The sizes of the messages that are whole now, from at most ``frames_max`` frames more; ``end`` says how far
-        that is."""
+        """Returns the sizes of the messages that are whole now, from at most ``frames_max`` frames more. ``end`` says
+        how far that is."""
         whole: list[int] = []
         at, end = 0, len(data)
         stop = self.begun + frames_max
@@ -70,7 +70,7 @@ class Frames:
         return whole
 
     def _lacks(self) -> int:
-        """Bytes that the header under way still needs, as far as can be told."""
+        """Returns bytes that the header under way still needs, as far as can be told."""
         head = self._head
         if len(head) < 2:
             return 2 - len(head)

@@ -68,7 +68,7 @@ class MeteredTap(Tap):
         super().feed_eof()
 
     def go_on(self, frames_max: int) -> int:
-        """``turns.Waiting``."""
+        """Goes on, as ``turns.Waiting`` says."""
         self._in_line = False
         if not self._held:
             return 0
@@ -108,7 +108,7 @@ class MeteredTap(Tap):
         return ALL_READ
 
     def _pass(self, data: Buffer, frames_max: int) -> int:
-        """How much of ``data`` was passed on."""
+        """Passes on ``data`` as far as its frames may go, and returns how much that was."""
         end = self._arrival.arrived(data, frames_max)
         failed, _ = self._parser.feed_data(data if end == len(data) else bytes(data[:end]))
         if self._frames.tiny > TINY_FRAMES_MAX:

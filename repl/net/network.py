@@ -12,10 +12,10 @@ from vlsn.seams import Buffer, Channel
 
 
 class AiohttpNetwork:
-    """Made and used on one event loop."""
+    """The real network, made and used on one event loop."""
 
     def __init__(self, *, head_s: float = HEAD_S, idle_s: float = IDLE_S) -> None:
-        """Seconds that clients of its listeners have for a head, and for nothing at all between two requests."""
+        """Sets the seconds that clients of its listeners have for a head, and between two requests."""
         self._client = Client()
         self._head_s, self._idle_s = head_s, idle_s
 

@@ -1,4 +1,4 @@
-"""Who has a connection: all together are bounded, half a head ends, and silence gives way.
+"""Places for connections: all together are bounded, half a head ends, and silence gives way.
 
     a new one ─► room among the strangers' places ─► served
               └► none ─► the longest idle is closed ─► served
@@ -22,9 +22,9 @@ KEPT_HEAD_S = 2.0
 HEAD_S = 10.0
 IDLE_S = 120.0
 SWEEP_S = 1.0
-"""How often heads are looked at, at least."""
+"""Seconds between two looks at heads, at most."""
 LOOK_S = 0.1
-"""How soon after a look that found nobody idle there is another one."""
+"""Seconds from a look that found nobody idle to the next."""
 _KEPT_PATHS = ("/v1/peer/", "/v1/feed", "/v1/admin/", "/healthz", "/readyz", "/metrics")
 
 
@@ -32,18 +32,18 @@ class Guest(Protocol):
     """One connection."""
 
     kept: bool
-    """It has one of the places that are kept."""
+    """A place of those that are kept."""
     head_since: float
-    """Since when the end of a head is waited for; 0.0 while it is not."""
+    """The time since which the end of a head is waited for; 0.0 while it is not."""
 
     @property
     def silent(self) -> bool:
-        """It has never sent a whole request."""
+        """True while it has never sent a whole request."""
         ...
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it has nothing under way; ``None`` while it has."""
+        """The time since which it has nothing under way; ``None`` while it has."""
         ...
 
     def swept(self, now: float) -> None: ...
@@ -52,7 +52,7 @@ class Guest(Protocol):
 
 
 class Places:
-    """Of one listener."""
+    """The places of one listener."""
 
     def __init__(self, *, head_s: float, connections_max: int = CONNECTIONS_MAX, kept: int = KEPT) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class Places:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, guest: Guest) -> None:
-        """A new connection; it, or another one, may be closed."""
+        """Enters a new connection; it, or another one, may be closed."""
         if self._timer is None:
             self._sweep_later()
         if len(self._strangers) < self._strangers_max or self._evict():
@@ -85,7 +85,7 @@ class Places:
         self._kept[guest] = None
 
     def replace(self, guest: Guest, successor: Guest) -> None:
-        """``successor`` has the place of ``guest`` from now on, and as long for its head."""
+        """Gives ``successor`` the place of ``guest``, and as long for its head."""
         successor.kept, successor.head_since = guest.kept, guest.head_since
         if guest in self._kept:
             del self._kept[guest]
@@ -96,7 +96,7 @@ class Places:
             self._strangers[successor] = self._silent[successor] = None
 
     def serves(self, guest: Guest, target: str) -> bool:
-        """Whether a request of ``guest`` for ``target`` is served."""
+        """Says whether a request of ``guest`` for ``target`` is served."""
         if not guest.kept:
             return True
         if len(self._strangers) < self._strangers_max:
@@ -112,7 +112,7 @@ class Places:
         self._kept.pop(guest, None)
 
     def close(self) -> None:
-        """Whoever never sent a whole request is closed."""
+        """Closes whoever never sent a whole request."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -120,7 +120,7 @@ class Places:
             self._close(guest)
 
     def _evict(self) -> bool:
-        """Whether an idle stranger was found, and closed."""
+        """Closes an idle stranger, and says whether there was one."""
         while self._silent:
             guest = next(iter(self._silent))
             del self._silent[guest]

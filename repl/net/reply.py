@@ -30,7 +30,7 @@ _KEEP_ALIVE = "Connection: keep-alive\r\n"
 class Unread(Protocol):
     @property
     def unread(self) -> bool:
-        """Whether some of the request's body has not even arrived."""
+        """True while some of the request's body has not even arrived."""
         ...
 
 
@@ -67,7 +67,7 @@ class Reply:
             await incoming.writer.drain()
 
     async def write_eof(self) -> None:
-        """All was written by ``prepare``."""
+        """Does nothing: all was written by ``prepare``."""
 
     async def _stream(self, incoming: web.BaseRequest) -> None:
         response, stream, transport = self._response, self._response.stream, incoming.transport
@@ -109,7 +109,7 @@ class Reply:
 
 
 def write(transport: asyncio.WriteTransport, response: Response, connection: str = "", head_only: bool = False) -> None:
-    """A response that is no stream, whole; ``connection`` is its Connection field, if it has one."""
+    """Writes a response that is no stream, whole; ``connection`` is its Connection field, if it has one."""
     body: Buffer = response.body
     length = "" if "Content-Length" in response.headers else f"Content-Length: {len(body)}\r\n"
     head = _head(response, length + connection)
@@ -138,7 +138,7 @@ _date_line = (0, "")
 
 
 def _date() -> str:
-    """The Date field, made once a second."""
+    """Returns the Date field, made once a second."""
     global _date_line
     now = int(time())
     if now != _date_line[0]:

@@ -50,7 +50,7 @@ class HttpListener:
         head_s: float = HEAD_S,
         idle_s: float = IDLE_S,
     ) -> HttpListener:
-        """Port 0 takes a free one.  Raises ``OSError``."""
+        """Opens a listener; port 0 takes a free one. Raises ``OSError``."""
         listener = cls(handler, quick, head_s=head_s, idle_s=idle_s)
         port = await listener._accepting.bind(host, port)
         listener.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

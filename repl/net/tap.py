@@ -1,4 +1,4 @@
-"""Between a WebSocket's bytes and aiohttp's reader of them: who waits for messages has them in the turn they come in.
+"""A tap before aiohttp's reader of a WebSocket: waiting readers get messages in the turn they come in.
 
     bytes ─► one small message, alone, and somebody takes them ─► take
           └► anything else ─► aiohttp's reader and its queue ─► came
@@ -16,12 +16,12 @@ from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of
 from repl.net.frames import Frames
 
 ALL_READ = (False, b"")
-"""What aiohttp's reader answers: no end of the stream, nothing left over."""
+"""The answer of aiohttp's reader: no end of the stream, nothing left over."""
 
 
 class Tap:
-    """Of one connection, before its first byte as a WebSocket.  ``take`` and ``came`` are set while somebody waits and
-    aiohttp's queue is empty."""
+    """The tap of one connection, before its first byte as a WebSocket. ``take`` and ``came`` are set while somebody
+    waits and aiohttp's queue is empty."""
 
     def __init__(self, message_bytes_max: int, frames: Frames | None = None) -> None:
         self.take: Callable[[bytes], None] | None = None
@@ -32,7 +32,7 @@ class Tap:
         self._parser: Any = None
 
     def into(self, parser: Any) -> Any:
-        """This tap in front of ``parser``, aiohttp's, in whose place it stands from now on."""
+        """Puts this tap in front of ``parser``, aiohttp's, in whose place it stands from now on."""
         self._parser = parser
         return self
 
@@ -45,7 +45,7 @@ class Tap:
         return self._read(data)
 
     def _read(self, data: bytes) -> tuple[bool, bytes]:
-        """Anything but one small message that somebody waits for."""
+        """Reads anything but one small message that somebody waits for."""
         self._frames.feed(data)
         result: tuple[bool, bytes] = self._parser.feed_data(data)
         self._tell()
@@ -56,10 +56,10 @@ class Tap:
         self._tell()
 
     def received(self) -> None:
-        """A message that aiohttp has read is with whoever wanted it."""
+        """Notes that a message which aiohttp has read is with whoever wanted it."""
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Notes that the connection has ended."""
 
     def _tell(self) -> None:
         if self.came is not None:

@@ -1,4 +1,4 @@
-"""How much one turn of the event loop does for the connections of a listener: frames taken in, bytes sent.
+"""The share of one turn of the event loop for a listener's connections: frames taken in, bytes sent.
 
 A read of 256 KiB may hold 37,000 frames of one byte, and a socket is read up to 32 times in a turn: the loop would be
 gone for seconds, and with it heartbeats and votes.  So what has been read is followed frame by frame, and what is past
@@ -23,7 +23,7 @@ from vlsn.limits import KIB, MIB
 FRAMES_A_TURN = 256
 """About 3 ms of pings, 10 ms of appends."""
 FRAMES_AT_ONCE = 32
-"""Of one connection, while others wait."""
+"""Frames of one connection, while others wait."""
 
 
 SMALL_A_TURN = 256
@@ -40,7 +40,7 @@ class Waiting(Protocol):
 
 
 class Turns:
-    """What is taken in, of one listener."""
+    """The turns of one listener's incoming frames."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -52,7 +52,7 @@ class Turns:
         self._called = False
 
     def small(self) -> bool:
-        """Whether one more message that comes alone may go past the line in this turn."""
+        """Says whether one more message that comes alone may go past the line in this turn."""
         now = self._loop.time()
         if now != self._small_turn:
             self._small_turn, self._small_left = now, SMALL_A_TURN
@@ -60,7 +60,7 @@ class Turns:
         return self._small_left >= 0
 
     def share(self) -> int:
-        """Frames that may be taken in at once; none while somebody waits."""
+        """Returns frames that may be taken in at once; none while somebody waits."""
         if self._line:
             return 0
         now = self._loop.time()  # uvloop's stands still for a turn
@@ -72,7 +72,7 @@ class Turns:
         self._left -= frames
 
     def wait(self, connection: Waiting) -> None:
-        """``connection`` holds frames: they come when the line has come to it."""
+        """Puts ``connection``, which holds frames, into the line."""
         self._line.append(connection)
         if not self._called:
             self._called = True
@@ -88,7 +88,7 @@ class Turns:
 
 
 class Sending:
-    """What streams send, of one listener."""
+    """The turns of one listener's streams, for what they send."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

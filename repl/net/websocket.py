@@ -25,7 +25,8 @@ from vlsn.seams import Buffer
 
 WRITE_BUFFER_BYTES = MIB
 CLOSE_TIMEOUT_S = 1.0
-"""How long who has accepted a channel waits as it closes it for the other side; who has connected does not."""
+"""Seconds that whoever accepted a channel waits, as it closes it, for the other side. Who has connected does not
+wait."""
 
 
 def size_limit(message_bytes_max: int) -> int:
@@ -113,7 +114,7 @@ class WebSocketChannel:
                 stop()
 
         def came() -> None:
-            """In the turn in which it was read: all that is whole and wanted."""
+            """Takes all that is whole and wanted, in the turn in which it was read."""
             while wanted and self._message_waits():
                 taken(self._waiting_message())
             if self._incoming._buffer or self._incoming.is_eof():
@@ -141,7 +142,8 @@ class WebSocketChannel:
             tap.came = tap.take = None
 
     def _ping_waits(self) -> bool:
-        """Of several pings only the last one has to be answered (RFC 6455 §5.5.3); each answer is a system call."""
+        """Says whether a ping waits. Of several pings only the last one has to be answered (RFC 6455 §5.5.3); each
+        answer is a system call."""
         buffer = self._incoming._buffer
         return bool(buffer) and buffer[0][0].type is WSMsgType.PING
 
