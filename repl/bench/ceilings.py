@@ -30,7 +30,7 @@ ECHO_BYTES = 128
 
 
 async def measure_ceilings(directory: Path) -> Ceilings:
-    """Disk figures in ``directory`` (a temporary file of 32 MiB, removed), socket figures on loopback."""
+    """Measures disk figures in ``directory`` (a temporary file of 32 MiB, removed), socket figures on loopback."""
     sync_ms, write_mb = await asyncio.to_thread(_disk, directory)
     return Ceilings(
         fdatasync_p50_ms=round(sync_ms, 4),
@@ -64,7 +64,7 @@ def _disk(directory: Path) -> tuple[float, float]:
 
 
 async def _websocket() -> float:
-    """Messages echoed in a second between this process and another, ``ECHO_IN_FLIGHT`` at a time."""
+    """Counts the messages echoed in a second between this process and another, ``ECHO_IN_FLIGHT`` at a time."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -105,7 +105,7 @@ async def _echo(request: web.BaseRequest) -> web.WebSocketResponse:
 
 
 async def _serve_echo() -> None:
-    """The other process: prints its port, echoes until its standard input ends."""
+    """Serves as the other process: prints its port, echoes until its standard input ends."""
     runner = web.ServerRunner(web.Server(_echo))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

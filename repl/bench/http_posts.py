@@ -56,7 +56,7 @@ def _content_length(head: bytes) -> int:
 
 
 async def post_many(url: str, path: str, *, body: bytes, connections: int, seconds: float) -> Outcome:
-    """Only answers of 200 count; ``url`` is the master's."""
+    """Posts from many connections to the master at ``url``; only answers of 200 count."""
     parts = urlsplit(url)
     samples = Samples()
     request = (

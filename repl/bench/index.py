@@ -49,12 +49,12 @@ class IndexFigures:
     puts_per_s: float
     """Blocks a second, flushes included."""
     lookups: int
-    """Of a round."""
+    """The lookups of a round."""
     lookup_us: float
     raw_us: float
     rss_anon_opened: int
     rss_anon: int
-    """After all lookups."""
+    """The RssAnon after all lookups."""
     rss_file: int
 
     def lines(self) -> list[str]:
@@ -69,7 +69,7 @@ class IndexFigures:
 
 
 def run_index(*, vlsns: int = 100_000_000, lookups: int = 100_000) -> IndexFigures:
-    """In a temporary directory (``TMPDIR``), which is removed: about 0.4 bytes a VLSN."""
+    """Runs in a temporary directory (``TMPDIR``), which is removed: about 0.4 bytes a VLSN."""
     if vlsns < 1 or lookups < 1:
         raise BadArgument("at least one VLSN and one lookup")
     directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-"))
@@ -151,7 +151,7 @@ def _raw(path: str, wanted: list[Vlsn]) -> float:
 
 
 def memory(field: str) -> int:
-    """What the kernel says that this process holds, in bytes."""
+    """Reads what the kernel says that this process holds, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -159,7 +159,7 @@ def memory(field: str) -> int:
 
 
 def _child(step: str, path: str, number: int) -> str:
-    """A process of its own, so that no memory of the one before is counted."""
+    """Runs a step in a process of its own, so that no memory of the one before is counted."""
     command = [sys.executable, "-m", "repl.bench.index", step, path, str(number)]
     # Ctrl-C is ours: the call ends it.
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, process_group=0).stdout

@@ -25,10 +25,10 @@ from types import TracebackType
 from typing import Self
 
 AVAILABLE_FRACTION = 0.5
-"""Of the memory that is available, at most this much is held."""
+"""The share of the available memory that is held at most."""
 CHUNK_BYTES = 64 << 20
 LEAD_BYTES = 256 << 20
-"""What is kept free ahead of the work: a third of a second of 700 MB/s."""
+"""Bytes kept free ahead of the work: a third of a second of 700 MB/s."""
 LOOK_S = 0.01
 PAGE_BYTES = 4096
 FRESH_PAGE_US = 2.0
@@ -38,7 +38,7 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", 14)
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What was touched before a run; ``fresh_bytes`` of it the host had not provided."""
+    """The memory touched before a run; ``fresh_bytes`` of it the host had not provided."""
 
     bytes: int = 0
     fresh_bytes: int = 0
@@ -53,7 +53,7 @@ class Touched:
 
 
 def memory_bytes(field: str, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """What the kernel says of its memory under this name; 0 for a name that it does not have."""
+    """Reads what the kernel says of its memory under this name; 0 for an unknown name."""
     for line in meminfo.read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -61,8 +61,8 @@ def memory_bytes(field: str, meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 class Reserve:
-    """Of about ``bytes_max`` bytes, or ``AVAILABLE_FRACTION`` of what is available: a context manager, held from
-    its start to its end as far as it has not been given back."""
+    """A reserve of about ``bytes_max`` bytes, or ``AVAILABLE_FRACTION`` of what is available. It is a context manager,
+    and held from its start to its end as far as it has not been given back."""
 
     def __init__(
         self, bytes_max: int, *, chunk_bytes: int = CHUNK_BYTES, lead_bytes: int = LEAD_BYTES,

@@ -18,7 +18,7 @@ from repl.bench.memory import Touched
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What this machine's disk and sockets do without any of our code, measured in the same run.
+    """The speed of this machine's disk and sockets without our code, measured in the same run.
 
     ``fdatasync_p50_ms``: one 512-byte write and its ``fdatasync`` in a zero-filled file beside the data.
     ``ws_msgs_per_s``: WebSocket messages echoed between two processes, 64 of them in flight.
@@ -32,7 +32,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one work did."""
+    """The result of one work."""
 
     entries: int
     """Acknowledged (or read) entries."""
@@ -107,7 +107,7 @@ class BenchReport:
         }
 
     def lines(self) -> list[str]:
-        """The same for a person."""
+        """Formats the result for a person."""
         row = self.json()
         what = "entries read" if self.work in ("tail", "scan") else "entries"
         shown = [

@@ -18,7 +18,7 @@ LONE_WRITERS = 256
 BYTES_MAX = 16 << 30
 """Cap on what one run writes, all nodes together."""
 NODES_BYTES = 1 << 30
-"""What an own cluster takes before it does anything: its processes, and two zeroed segments a node."""
+"""Bytes that an own cluster takes at once: its processes, and two zeroed segments a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class BenchOptions:
     acks: str = "majority"
     bytes_max: int = BYTES_MAX
     touch_memory: bool = True
-    """Before a cluster of its own starts (``memory``); has no effect with ``url``."""
+    """Touches memory before a cluster of its own starts (``memory``); has no effect with ``url``."""
 
 
 def run_bench(options: BenchOptions) -> BenchReport:

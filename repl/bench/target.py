@@ -1,4 +1,4 @@
-"""What a work runs on: a cluster given by URL, or one of its own in a temporary directory.
+"""The target of a work: a cluster given by URL, or one of its own in a temporary directory.
 
 An own cluster is processes like any other; nodes of it may be killed and started again, and it is removed
 with its data at the end.
@@ -114,7 +114,7 @@ class Own:
                 await asyncio.sleep(0.01)
 
     async def synced(self, node: Node, vlsn: int) -> None:
-        """Until the node has synced ``vlsn``."""
+        """Waits until the node has synced ``vlsn``."""
         async with asyncio.timeout(120):
             while (await self.status(node.url))["range"]["last_sync"] < vlsn:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
@@ -123,7 +123,7 @@ class Own:
         return (await Endpoints(self._network, [url]).status(url)).document
 
     async def master(self) -> dict[str, Any]:
-        """The master's status."""
+        """Asks for the master's status."""
         return await self.status(await Endpoints(self._network, self.cluster.urls).master())
 
 

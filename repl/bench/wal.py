@@ -79,7 +79,8 @@ class CountedLog(Log):
 
 
 def run_wal(options: WalOptions) -> WalReport:
-    """In a temporary directory (``TMPDIR``), which is removed.  Raises ``BadArgument``, ``NoSpace``, ``LogFailed``."""
+    """Runs in a temporary directory (``TMPDIR``), which is removed. Raises ``BadArgument``, ``NoSpace``,
+    ``LogFailed``."""
     options.check()
     directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-"))
     try:
@@ -178,7 +179,7 @@ class _Run:
         return STAMP.pack(thread, number) + self._pool[at : at + self._options.size - STAMP.size]
 
     def _roll(self, log: Log) -> None:
-        """As a log roller of its own: no append waits for it."""
+        """Rolls the log in a thread of its own: no append waits for it."""
         try:
             while self._rolls.get():
                 log.rotate()
@@ -186,7 +187,7 @@ class _Run:
             self._errors.append(f"roll: {error}")
 
     def _verify(self) -> dict[str, Any]:
-        """Everything read back through a new open, and the directory's own verification."""
+        """Reads everything back through a new open, and verifies the directory."""
         from vlsn.real.disk import PosixDisk
         from vlsn.real.lmdb_store import LmdbStores
         from vlsn.verify.verify import verify
@@ -225,8 +226,8 @@ class _Run:
 
 
 def measure_groups(directory: Path, size: int, *, syncs: int) -> Floats:
-    """Milliseconds of each write of ``size`` bytes with its ``fdatasync``, one after the other through a file of zeros
-    in ``directory``: as many as the log did, within ``CEILING_S`` and ``CEILING_SYNCS_MAX``."""
+    """Measures the milliseconds of writes of ``size`` bytes with ``fdatasync``, one after the other. They go through a
+    file of zeros in ``directory``: as many as the log did, within ``CEILING_S`` and ``CEILING_SYNCS_MAX``."""
     with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
         descriptor = file.fileno()
         piece = bytes(1 << 20)

@@ -1,4 +1,4 @@
-"""What ``bench wal`` was asked for, and its figures: distributions of every sample, for a person or as JSON."""
+"""Options and figures of ``bench wal``: distributions of every sample, for a person or as JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vlsn.errors import BadArgument
 from vlsn.limits import ENTRY_BYTES_MAX
 
 STAMP: Final = Struct("<II")
-"""What a value begins with: its thread and its number there."""
+"""The stamp that a value begins with: its thread and its number there."""
 FRAMING_BYTES: Final = 120
-"""What an entry in a block of its own costs in the log beside its value."""
+"""Bytes that an entry in a block of its own costs in the log beside its value."""
 THREADS_MAX: Final = 1024
 ENTRIES_MAX: Final = 10_000_000
 BYTES_MAX: Final = 16 << 30
@@ -146,7 +146,7 @@ class WalReport:
         }
 
     def lines(self) -> list[str]:
-        """The same for a person; times in ms."""
+        """Formats the report for a person; times in ms."""
         row = self.json()
         disk = row["ceilings"]
         shown = [
@@ -180,7 +180,7 @@ def _cell(value: float) -> str:
 
 
 def _bars(histogram: dict[int, int]) -> list[str]:
-    """Appends a sync by powers of two, as bars."""
+    """Draws appends a sync by powers of two, as bars."""
     bins: Counter[int] = Counter()
     for shared, number in histogram.items():
         bins[max(int(shared) - 1, 0).bit_length()] += number

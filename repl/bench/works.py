@@ -33,7 +33,7 @@ from vlsn.errors import Unreachable, VlsnLogError
 
 VALUES = 1024
 FRAMING_BYTES = 16
-"""What an entry costs in the log beside its value, about, in blocks of many."""
+"""Bytes that an entry costs in the log beside its value, about, in blocks of many."""
 LONE_FRAMING_BYTES = 120
 """The same in a block of its own."""
 STAMP_BYTES = 8
@@ -42,7 +42,7 @@ CATCHUP_S_MAX = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is asked of a work; ``batch`` entries of ``size`` bytes an append."""
+    """The load of a work; ``batch`` entries of ``size`` bytes an append."""
 
     seconds: float
     writers: int
@@ -50,7 +50,7 @@ class Load:
     batch: int
     acks: str
     bytes_max: int
-    """Over all nodes."""
+    """The bytes over all nodes."""
 
     @property
     def entries_max(self) -> int:
@@ -58,7 +58,7 @@ class Load:
         return max(1, self.bytes_max // (NODES * (self.size + framing)))
 
     def values(self) -> list[bytes]:
-        """Different values to choose from, of printable bytes."""
+        """Makes different values to choose from, of printable bytes."""
         return [os.urandom(self.size // 2 + 1).hex()[: self.size].encode() for _ in range(VALUES)]
 
 
@@ -68,8 +68,8 @@ async def append(target: Given | Own, load: Load) -> Outcome:
 
 
 async def _append(client: Client, load: Load, *, atomic: bool = False) -> Outcome:
-    """``load.writers`` coroutines, one append at a time each.  ``atomic`` keeps single entries apart, which
-    else share batches."""
+    """Runs ``load.writers`` coroutines, one append at a time each. ``atomic`` keeps single entries apart, which else
+    share batches."""
     values = load.values()
     samples = Samples()
     errors = 0
@@ -128,7 +128,7 @@ wrk.headers["Content-Type"] = "application/octet-stream"
 
 
 async def catchup(target: Given | Own, load: Load) -> Outcome:
-    """The last node dies as soon as the group is founded, and comes back to a full log."""
+    """Measures a catch-up: the last node dies as the group is founded, and comes back to a full log."""
     own = own_only(target, "catchup")
     late = own.last
     late.kill()
@@ -148,7 +148,7 @@ async def catchup(target: Given | Own, load: Load) -> Outcome:
 
 
 async def recover(target: Given | Own, load: Load) -> Outcome:
-    """From the start of the process until the killed node has all of its log again, the interpreter's start
+    """Measures from the start of the process until the killed node has all of its log again. The interpreter's start is
     included; ``open_entries_per_s`` is what is left of it beside the same start after a clean stop."""
     own = own_only(target, "recover")
     node = own.last
@@ -239,7 +239,7 @@ async def _fill(own: Own, load: Load) -> None:
 
 
 def _peak_mb(node: Node) -> float | None:
-    """The node's peak memory (VmHWM)."""
+    """Reads the node's peak memory (VmHWM)."""
     for line in Path(f"/proc/{node.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return round(int(line.split()[1]) * 1024 / 1e6, 1)

@@ -42,7 +42,7 @@ def wrk_installed() -> bool:
 
 
 async def run_wrk(url: str, *, script: str, connections: int, seconds: float, threads: int = 1) -> WrkFigures:
-    """``script`` is Lua that sets up or makes the requests.  Raises ``RuntimeError`` with wrk's own words."""
+    """Runs wrk; ``script`` is Lua that sets up or makes the requests. Raises ``RuntimeError`` with wrk's own words."""
     with tempfile.TemporaryDirectory(prefix="vlsnlog-wrk-") as directory:
         path = Path(directory, "work.lua")
         path.write_text(script + _REPORT)

@@ -21,7 +21,7 @@ from vlsn.errors import VlsnLogError
 from vlsn.limits import SEGMENT_BYTES
 
 WORKS = ("single", "pairs", "arrow", "verify", "verify-cold", "verify-bare", "open")
-"""In the order in which they are run: the last two leave the log with segments that have no sidecar."""
+"""The works in their order: the last two leave the log with segments that have no sidecar."""
 ENTRIES = (1, 64, 1000)
 
 
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def measured(options: argparse.Namespace) -> Iterator[Figure]:
-    """The figures, as they come."""
+    """Yields the figures, as they come."""
     bytes_max = options.mb * 1_000_000 + (options.rounds + 2) * 2 * SEGMENT_BYTES
     for entries in options.entries:
         with tempfile.TemporaryDirectory(prefix="vlsnlog-bench-") as directory:

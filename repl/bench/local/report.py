@@ -25,7 +25,7 @@ class Figure:
     ceiling_of: str
     ceilings: tuple[float, ...]
     aim: float | None = None
-    """In ``unit``; None for none, or for one that is a ratio."""
+    """The aim in ``unit``; None for none, or for one that is a ratio."""
     aim_ratio: float | None = None
     lower: bool = False
     """Lower is better."""
@@ -40,7 +40,7 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """What of the ceiling is reached: 1 is all of it."""
+        """The share of the ceiling that is reached: 1 is all of it. 1 is all of it."""
         return self.ceiling / self.value if self.lower else self.value / self.ceiling
 
     @property
@@ -76,12 +76,12 @@ class Figure:
 
 
 def significant(value: float) -> float:
-    """Four digits, as JSON has them."""
+    """Rounds to four digits, as JSON has them."""
     return float(f"{value:.4g}")
 
 
 def lines(figures: Sequence[Figure]) -> list[str]:
-    """A table for a person, one line a figure."""
+    """Formats a table for a person, one line a figure."""
     rows = [("work", "a block", "measured", "ceiling", "of it", "aim", "")]
     for each in figures:
         verdict = {True: "reached", False: "MISSED", None: ""}[each.reached]

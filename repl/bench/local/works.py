@@ -1,4 +1,4 @@
-"""What is measured on one log, and the ceiling of each: the same bytes touched without any of our code.
+"""The works on one log, and the ceiling of each: the same bytes touched without our code.
 
     open       a log whose process was killed nearly a checkpoint's worth after its last checkpoint
     verify     all of it, with sidecars; ``verify-bare`` without, so frame by frame
@@ -76,7 +76,8 @@ class LocalBench:
     # The works.
 
     def open(self) -> Figure:
-        """Each round after a kill.  Beside it: reading as many bytes, dropped from the page cache, as an open must."""
+        """Measures opens, each after a kill. Beside it: reading as many bytes, dropped from the page cache, as an open
+        must."""
         seconds, ceilings = [], []
         for _ in range(self.rounds):
             self.fill()
@@ -92,8 +93,9 @@ class LocalBench:
         return self._figure("verify", "MB/s", rates, "read", ceilings, aim_ratio=VERIFY_AIM)
 
     def verify_cold(self) -> Figure:
-        """Each of the two twice in a row, of which the faster counts: what is dropped goes back to a virtual machine's
-        host, which every second time takes it away and makes it anew under whoever reads then."""
+        """Measures verification and reads, each twice in a row, of which the faster counts. What is dropped goes back
+        to a virtual machine's host, which every second time takes it away and makes it anew under whoever reads
+        then."""
         rates, ceilings = [], []
         for _ in range(self.rounds):
             ceilings.append(self.log_mb / min(self._read_cold(round(self.log_mb * 1e6)) for _ in range(2)))
@@ -152,7 +154,7 @@ class LocalBench:
         return Figure(work, self.entries, unit, tuple(rounds), ceiling_of, tuple(ceilings), aim, aim_ratio, lower)
 
     def _beside_reads(self, work: Callable[[], object], size: float) -> tuple[list[float], list[float]]:
-        """How much of ``size`` (any unit) a second ``work`` does, and MB/s of plain reads, in turns."""
+        """Measures how much of ``size`` (any unit) a second ``work`` does, and MB/s of plain reads, in turns."""
         rates, ceilings = [], []
         for _ in range(self.rounds):
             ceilings.append(self._read())
@@ -166,14 +168,14 @@ class LocalBench:
         assert report.ok, report.findings
 
     def _verified_cold(self) -> float:
-        """Seconds."""
+        """Verifies without the page cache; returns the seconds."""
         self._drop_cache()
         began = time.perf_counter()
         self._verified()
         return time.perf_counter() - began
 
     def _data_span(self, log: Log) -> tuple[int, int]:
-        """First and last VLSN of the entries of ``fill``: before them nothing, behind them each open's own."""
+        """Returns first and last VLSN of the entries of ``fill``: before them nothing, behind them each open's own."""
         return int(log.range.first), self.last
 
     def _read(self) -> float:
@@ -183,7 +185,7 @@ class LocalBench:
         return size / (self._clock() - began) / 1e6
 
     def _read_cold(self, size: int) -> float:
-        """Seconds for ``size`` bytes of the newest segments, which were dropped from the page cache."""
+        """Returns the seconds for ``size`` bytes of the newest segments, which were dropped from the page cache."""
         self._drop_cache()
         began = time.perf_counter()
         for path in reversed(self.segments()):
@@ -210,7 +212,7 @@ class LocalBench:
             return self._per_second(read)
 
     def _per_second(self, call: Callable[[], None]) -> float:
-        """Over about ``SINGLE_S``."""
+        """Counts calls a second, over about ``SINGLE_S``."""
         began = self._clock()
         count = 0
         while self._clock() - began < SINGLE_S:
@@ -230,7 +232,7 @@ def _descriptor(path: Path) -> Iterator[int]:
 
 
 def _read_file(path: Path, size_max: int = 1 << 62) -> int:
-    """Bytes read, at most about ``size_max``."""
+    """Reads a file, at most about ``size_max`` bytes, and returns how many."""
     size = 0
     with _descriptor(path) as file:
         while size < size_max and (got := os.preadv(file, [_BUFFER], size)):

@@ -33,7 +33,7 @@ from vlsn.errors import VlsnLogError
 
 DISK_BYTES = 30 << 30
 CACHE_BYTES_PER_S = 256 << 20
-"""Page cache that a work takes, of them all on the average; whose pages are new (see ``memory``) all pay alike."""
+"""Page cache that a work takes, on the average; whose pages are new (see ``memory``) all pay alike."""
 
 
 def main() -> int:
@@ -84,7 +84,7 @@ async def _main(options: argparse.Namespace) -> int:
 async def _measure(
     peers: list[Peer], directory: Path, options: argparse.Namespace
 ) -> tuple[dict[Key, list[Figure]], dict[Key, str]]:
-    """All clusters up, then rounds over all works of all of them."""
+    """Starts all clusters, then runs rounds over all works of all of them."""
     figures: dict[Key, list[Figure]] = {}
     clients: dict[Key, str] = {}
     async with AsyncExitStack() as stack:

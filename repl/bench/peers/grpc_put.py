@@ -36,7 +36,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header field without indexing and with a new name; both shorter than 127 bytes."""
+    """Packs a header field without indexing and with a new name; both shorter than 127 bytes."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -53,7 +53,7 @@ def _request_headers(port: int) -> bytes:
 
 
 def put_request(key: bytes, value: bytes) -> bytes:
-    """PutRequest in gRPC's envelope; key and value shorter than 128 bytes."""
+    """Packs a PutRequest in gRPC's envelope; key and value shorter than 128 bytes."""
     message = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(value)]) + value
     return b"\0" + len(message).to_bytes(4, "big") + message
 
@@ -133,7 +133,7 @@ class _Connection(asyncio.Protocol):
             self.errors += 1
 
     def _call(self) -> bytes:
-        """The next call's frames; its DATA is held back while the server's window is used up."""
+        """Makes the next call's frames; holds its DATA back while the server's window is used up."""
         stream = self._next_stream
         self._next_stream += 2
         message = put_request(b"%b%08d" % (self._prefix, stream), self._value)

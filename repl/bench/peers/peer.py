@@ -42,7 +42,7 @@ class Peer(Protocol):
     name: str
 
     def missing(self) -> str | None:
-        """What has to be installed first, or None."""
+        """Names what has to be installed first, or None."""
         ...
 
     async def start(self, directory: Path) -> list[Work]:
@@ -59,7 +59,7 @@ class Daemons:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, command: Sequence[str], *, log: Path, user: str | None = None) -> None:
-        """``user`` to run as, when this process is root.  Output goes to ``log``."""
+        """Starts a process, as ``user`` when this process is root. Output goes to ``log``."""
         wrapped = ["setpriv", "--pdeathsig", "KILL"]
         if user is not None and os.geteuid() == 0:
             wrapped += ["--reuid", user, "--regid", user, "--init-groups"]
@@ -104,7 +104,7 @@ def lacking(*commands: str) -> list[str]:
 
 
 async def run(*command: str, user: str | None = None, env: dict[str, str] | None = None) -> str:
-    """The command's output.  Raises ``RuntimeError`` with it when the command fails."""
+    """Runs the command and returns its output. Raises ``RuntimeError`` with it when the command fails."""
     words = list(command)
     if user is not None and os.geteuid() == 0:
         words = ["setpriv", "--reuid", user, "--regid", user, "--init-groups", *words]

@@ -130,6 +130,6 @@ class Postgres:
 
 
 def _tool(name: str) -> str:
-    """The newest of Debian's versions, else what is on the path, else empty."""
+    """Finds the newest of Debian's versions, else what is on the path, else empty."""
     versions = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"), key=lambda path: int(path.split("/")[4]))
     return versions[-1] if versions else shutil.which(name) or ""

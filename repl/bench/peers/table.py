@@ -72,7 +72,7 @@ class Ratio:
 
 
 def rows(figures: Mapping[Key, list[Figure]], clients: Mapping[Key, str]) -> list[Row]:
-    """One row a work, in the order of the first round."""
+    """Makes one row a work, in the order of the first round."""
     return [
         Row(
             *(system, work, clients[system, work]),
@@ -86,7 +86,7 @@ def rows(figures: Mapping[Key, list[Figure]], clients: Mapping[Key, str]) -> lis
 
 
 def ratios(measured: list[Row]) -> list[Ratio]:
-    """Those of the wanted ratios that both sides were measured for."""
+    """Computes those of the wanted ratios that both sides were measured for."""
     found = {(row.system, row.work): row for row in measured}
     ours = {row.work: row for row in measured if row.system == "vlsnlog"}
     etcd = [row for row in measured if row.system == "etcd"]
