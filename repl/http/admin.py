@@ -1,4 +1,4 @@
-"""What operators ask: checkpoint, roll, cleaning, a restore, another master, other members."""
+"""The operators' calls: checkpoint, roll, cleaning, a restore, another master, other members."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AdminRoutes:
         return answered(await self._administration.restore())
 
     async def group(self, request: Request) -> Response:
-        """``GET /v1/group``."""
+        """Answers ``GET /v1/group``."""
         query.only(request.query, _NONE)
         return answered(self._administration.group_document())
 

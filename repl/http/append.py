@@ -66,8 +66,8 @@ class AppendRoutes:
             raise
 
     async def _submission(self, terms: _Terms, body: bytes) -> Submission:
-        """A long body as a batch, made with turns of the loop for others in between; given back to the budget if it
-        fails.  One at a time, since lines as objects take several times the bytes that the budget counts."""
+        """Decodes a long body to a batch, with turns of the loop for others in between. The budget gets it back if that
+        fails. One at a time, since lines as objects take several times the bytes that the budget counts."""
         try:
             async with self._decoding:
                 decoded = await _in_turns(ndjson.decode_in_steps(body))
@@ -83,7 +83,7 @@ class AppendRoutes:
             raise
 
     def quick(self, request: Request) -> Start | None:
-        """How to serve appends with exactly this head; ``None`` when ``append`` is to find out what is wrong."""
+        """Returns how to serve appends with exactly this head; ``None`` when ``append`` is to find the fault."""
         try:
             terms = _Terms(request, self._limits)
         except VlsnLogError:
@@ -108,7 +108,7 @@ class AppendRoutes:
         return start
 
     async def _take_body(self, request: Request, limit: int) -> bytes:
-        """The body, its bytes taken from the budget: before it is read, or piece by piece if it is chunked."""
+        """Takes the body, its bytes from the budget: before it is read, or by the piece if chunked."""
         length = request.body_length
         if length is not None:
             _check_length(length, limit)
@@ -132,7 +132,7 @@ class AppendRoutes:
 
 
 async def _in_turns(steps: Generator[None, None, T]) -> T:
-    """What ``steps`` returns; between two of them everybody else has a turn."""
+    """Returns what ``steps`` returns; between two of them everybody else has a turn."""
     while True:
         try:
             next(steps)
@@ -143,7 +143,7 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
 
 
 class _Terms:
-    """What an append's head says: how to read its body, and when to answer."""
+    """The terms of an append's head: how to read its body, and when to answer."""
 
     __slots__ = ("acks", "body_bytes_max", "born", "key", "kind", "limits", "producer", "timeout_s")
 
@@ -186,7 +186,7 @@ class _Terms:
         )
 
     def long(self, length: int) -> bool:
-        """Whether decoding so many bytes in one go would hold up everybody else."""
+        """Says whether decoding so many bytes in one go would hold up everybody else."""
         return self.kind == ndjson.CONTENT_TYPE and length > ndjson.SLICE_BYTES
 
 
@@ -214,7 +214,7 @@ class _Append:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, terms: _Terms, body: bytes, submission: Submission | None = None) -> Leave:
-        """``submission``: what is in the body, where that is known already."""
+        """Begins the append; ``submission`` is what is in the body, where that is known already."""
         self._held = len(body)
         try:
             if submission is None:
@@ -243,7 +243,7 @@ class _Append:
             answer(response)
 
     def _leave(self) -> None:
-        """The client is gone: nobody is told, and nothing is waited for."""
+        """Lets go of a client that is gone: nobody is told, and nothing is waited for."""
         if self._answer is not None:
             self._answer = None
             assert self._pending is not None
@@ -255,7 +255,7 @@ def _nothing() -> None:
 
 
 def _producer(fields: Mapping[str, str]) -> tuple[int, int] | None:
-    """Id and sequence, which come together."""
+    """Reads id and sequence, which come together."""
     text = fields.get("producer")
     sequence = query.whole(fields, "sequence", None, 0, SEQUENCE_MAX)
     if (text is None) != (sequence is None):
@@ -266,7 +266,7 @@ def _producer(fields: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def redirect(mastership: Mastership, request: Request) -> Response:
-    """307 to the master, or ``no-master``."""
+    """Redirects to the master by 307, or raises ``no-master``."""
     url = mastership.master_url()
     if url is None:
         raise NotMaster("this node is not the master and knows none; try again, or another node")

@@ -1,4 +1,4 @@
-"""What a page in somebody's browser may not have a node do: requests by another name, or from another origin.
+"""Refusals of what a page in a browser may not do: requests by another name, or from another origin.
 
 A browser sends a page's requests to any address that it can reach, this machine's loopback too, and says where they
 come from.  Before any route, and before a head is remembered (``net.connection``):
@@ -28,8 +28,8 @@ _ACCEPTED_MAX = 64
 
 
 class Browsers:
-    """``addresses`` gives this node's listen address, its members' URLs, and the hosts of its settings, each as
-    ``HOST`` or ``HOST:PORT`` or a URL."""
+    """The check of what browsers ask. ``addresses`` gives this node's listen address, its members' URLs, and the hosts
+    of its settings, each as ``HOST`` or ``HOST:PORT`` or a URL."""
 
     def __init__(self, addresses: Callable[[], Collection[str]]) -> None:
         self._addresses = addresses
@@ -57,7 +57,7 @@ class Browsers:
             self._accepted.add(host)
 
     def _check_origin(self, origin: str, host: str) -> None:
-        """The page came from here: by the name that it uses now, or by another one of this node's or its members'."""
+        """Checks that the page came from here. It may use this name, or another one of this node's or its members'."""
         scheme, _, place = origin.partition("://")
         if scheme in ("http", "https") and place:
             if place == host:
@@ -77,19 +77,19 @@ class Browsers:
 
 
 def check_json(request: Request) -> None:
-    """For a call that changes something and is no append.  Raises ``UnsupportedType``."""
+    """Checks the type of a call that changes something and is no append. Raises ``UnsupportedType``."""
     given = request.headers.get("Content-Type", "")
     if given.partition(";")[0].strip().lower() != JSON and (given or request.body_length != 0):
         raise UnsupportedType(f"content type {given[:80]!r}; this call reads {JSON}")
 
 
 def _follows_a_link(request: Request) -> bool:
-    """To the live page, which is empty until it asks for itself."""
+    """Says whether a link leads to the live page, which is empty until it asks for itself."""
     return request.path == "/" and request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 
 def _split(place: str) -> tuple[str, str]:
-    """Host and port, "" for none, of a URL or of what a Host header holds; no host where it is neither."""
+    """Splits host and port, "" for none, from a URL or a Host header; no host where it is neither."""
     try:
         parts = urlsplit(place if "://" in place else f"//{place}")
         port = parts.port

@@ -55,7 +55,7 @@ def require_upgrade(request: Request) -> None:
 
 
 def encode_hello(hello: FeedHello) -> dict[str, str]:
-    """The headers that a replica connects with."""
+    """Returns the headers that a replica connects with."""
     headers = {
         "Vlsnlog-Version": str(hello.levels),
         "Vlsnlog-Group": hello.group,
@@ -71,8 +71,8 @@ def encode_hello(hello: FeedHello) -> dict[str, str]:
 
 
 def decode_hello(headers: Mapping[str, str], to: Speaker) -> FeedHello:
-    """What is asked of ``to``.  Raises ``WrongVersion`` before it looks at any other header, which may be of a later
-    day; ``BadArgument`` naming the header."""
+    """Decodes what is asked of ``to``. Raises ``WrongVersion`` before it looks at any other header, which may be of a
+    later day; ``BadArgument`` naming the header."""
     theirs = read_levels(headers.get("Vlsnlog-Version", ""))
     to.levels.check_peer(theirs, own=to.name, peer="the replica")
     to_incarnation = _hex(headers, "Vlsnlog-To-Incarnation") if "Vlsnlog-To-Incarnation" in headers else None

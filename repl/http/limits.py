@@ -17,14 +17,14 @@ TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 600.0
 WAIT_S_MAX = 60.0
 BODY_S = 60.0
-"""In which a body must have come whole, or its places go to others."""
+"""Seconds in which a body must have come whole, or its places go to others."""
 CONFIRM_S = 5.0
-"""How long a linearizable read that names no ``timeout`` waits for a majority, and for this node to be that far."""
+"""Seconds that a linearizable read without ``timeout`` waits for a majority, and for this node to get there."""
 READ_LIMIT = 1_000
 READ_LIMIT_MAX = 10_000
 READ_BYTES_MAX = 4 * MIB
 WAITED_BYTES_MAX = 256 * 1024
-"""What a read that had to wait returns at most: it is woken by a few new entries, and many may wait."""
+"""Bytes that a read which had to wait returns at most: few new entries wake it, and many may wait."""
 READS_MAX = 1_024
 READS_AT_ONCE_MAX = 8
 PAGES_IN_FLIGHT_BYTES_MAX = 64 * MIB
@@ -40,7 +40,7 @@ TAILS_IN_FLIGHT_BYTES_MAX = 32 * MIB
 """All other events that the sockets of tails have not taken yet."""
 FEEDS_MAX = 64
 PRODUCERS_MAX = 4_096
-"""As many as there are connections: what one costs is what it has under way, and that is counted."""
+"""Producers at once, as many as connections: what one costs is what it has under way, and that is counted."""
 PRODUCERS_WAITING_BYTES_MAX = 64 * MIB
 """Messages of producers that wait for room, one of each at most."""
 PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB
@@ -74,7 +74,7 @@ class Budget:
             raise QueueFull(f"{self._what} are at their limit ({self._limit}); wait and send again")
 
     def take(self, count: int) -> None:
-        """As ``check``; on return ``count`` is taken, until it is given back."""
+        """Takes ``count``, after ``check``, until it is given back."""
         self.check(count)
         self.used += count
 
@@ -95,7 +95,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendLimits:
-    """What a node is told of appends: bytes, and how many seconds one waits that names no time of its own."""
+    """Limits of appends: bytes, and the seconds that one waits which names no time of its own."""
 
     entry_bytes_max: int = ENTRY_BYTES_MAX
     key_bytes_max: int = KEY_BYTES_MAX
@@ -104,5 +104,5 @@ class AppendLimits:
     timeout_s: float = TIMEOUT_S
 
     def budget(self) -> Budget:
-        """Of the append bodies of a whole node, HTTP and sockets together."""
+        """Makes the budget of the append bodies of a whole node, HTTP and sockets together."""
         return Budget("bytes of append bodies in flight", self.bodies_in_flight_bytes_max)

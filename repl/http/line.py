@@ -13,13 +13,13 @@ from collections.abc import Callable
 from repl.http.limits import PRODUCERS_WAITING_BYTES_MAX, Budget
 
 AGAIN_S = 0.05
-"""How often the first in line tries again while nobody gives anything back."""
+"""Seconds after which the first in line tries again while nobody gives anything back."""
 Try = Callable[[], bool]
-"""Whether it needs to wait no longer."""
+"""A try: says whether it needs to wait no longer."""
 
 
 class Line:
-    """Of one gateway; ``bodies`` is what most of them wait for."""
+    """The line of one gateway; ``bodies`` is what most of them wait for."""
 
     def __init__(self, bodies: Budget) -> None:
         self.waiting_bytes = Budget("bytes of messages that wait for room", PRODUCERS_WAITING_BYTES_MAX)
@@ -31,7 +31,7 @@ class Line:
         return bool(self._line)
 
     def wait(self, again: Try, size: int) -> None:
-        """``again`` is called until it holds, once it is first.  Raises ``QueueFull``."""
+        """Puts ``again`` into the line: once first, it is called until it holds. Raises ``QueueFull``."""
         self.waiting_bytes.take(size)
         self._line[again] = size
         self._bodies.given = self._given
@@ -43,7 +43,7 @@ class Line:
             self.waiting_bytes.give(self._line.pop(again))
 
     def _given(self) -> None:
-        """Somebody has given bytes back: in a turn of its own, for whoever did so is in the middle of it."""
+        """Tries again once bytes were given back, in a turn of its own. Whoever gave them is in the middle of it."""
         if self._called is not None:
             self._called.cancel()
         self._bodies.given = None

@@ -29,7 +29,8 @@ from vlsn.limits import BATCH_ENTRIES_MAX, KIB
 
 CONTENT_TYPE = "application/x-ndjson"
 SLICE_BYTES = 64 * KIB
-"""Lines that are decoded without a stop, 10 ms of the worst of them at most; a longer line is a slice of its own."""
+"""Bytes of lines that are decoded without a stop, 10 ms of the worst of them at most. A longer line is a slice of its
+own."""
 
 
 class Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -64,8 +65,8 @@ _KIND_NAMES = {int(kind): kind.name for kind in EntryKind}
 
 
 def decode_printed(line: bytes, number: int) -> tuple[bytes, bytes | None]:
-    """Value and key of a line that ``encode`` made, or of one for ``decode``: what else it says of the entry is of the
-    log that it came from.  Raises ``BadBody``, also for what is no user's entry."""
+    """Decodes value and key of a line that ``encode`` made, or of one for ``decode``. What else it says of the entry is
+    of the log that it came from. Raises ``BadBody``, also for what is no user's entry."""
     try:
         row = _printed.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -83,7 +84,7 @@ Decoded = tuple[list[bytes], list[bytes | None] | None]
 
 
 def decode(body: bytes) -> Decoded:
-    """A whole body, at once.  About 1 µs a line."""
+    """Decodes a whole body, at once. About 1 µs a line."""
     steps = decode_in_steps(body)
     while True:
         try:
@@ -94,7 +95,7 @@ def decode(body: bytes) -> Decoded:
 
 
 def decode_in_steps(body: bytes) -> Generator[None, None, Decoded]:
-    """The same, some ``SLICE_BYTES`` of lines a step, so that whoever must not stop for long can do something else
+    """Decodes as ``decode``, some ``SLICE_BYTES`` of lines a step. Whoever must not stop for long can do something else
     between two of them."""
     if not body:
         raise BadBody("the body is empty: it needs one line of JSON an entry")
@@ -114,7 +115,7 @@ def decode_in_steps(body: bytes) -> Generator[None, None, Decoded]:
 
 
 def _slices(body: bytes) -> Iterator[bytes]:
-    """The body in pieces of whole lines."""
+    """Yields the body in pieces of whole lines."""
     start = 0
     while start < len(body):
         end = start + SLICE_BYTES
@@ -124,7 +125,7 @@ def _slices(body: bytes) -> Iterator[bytes]:
 
 
 def _decode_lines(body: bytes, first: int) -> tuple[list[bytes], list[bytes | None]]:
-    """Whole lines, numbered from ``first`` on."""
+    """Decodes whole lines, numbered from ``first`` on."""
     count = body.count(b"\n") + (not body.endswith(b"\n"))
     rows = _decode_all(body, count)
     if rows is None:
@@ -141,7 +142,7 @@ def _decode_lines(body: bytes, first: int) -> tuple[list[bytes], list[bytes | No
 
 
 def _decode_all(body: bytes, count: int) -> list[Line] | None:
-    """The ``count`` lines in one call; ``None`` when that does not prove each of them right."""
+    """Decodes the ``count`` lines in one call; ``None`` when that does not prove each of them right."""
     if not body.startswith(b"{") or not body.endswith((b"}", b"}\n")) or body.count(b"}\n{") != count - 1:
         return None
     try:
@@ -165,7 +166,8 @@ def _decode_line(line: bytes, number: int) -> Line:
 
 
 def _why(line: bytes, error: Exception) -> str:
-    """What the decoder calls the end of its input where a line is empty, or ends too soon for a surrogate's pair."""
+    """Explains the fault of a line. The decoder speaks of the end of its input where a line is empty, or ends too soon
+    for a surrogate's pair."""
     if not line.strip():
         return "it is empty"
     if line.rstrip().endswith(b"}") and str(error) == "Input data was truncated":
@@ -204,7 +206,7 @@ def _key(row: Line, number: int) -> bytes | None:
 
 
 def _base64(text: str, name: str, number: int) -> bytes:
-    """Canonical base64 only: alphabet, padding and unused bits."""
+    """Decodes canonical base64 only: alphabet, padding and unused bits."""
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:
@@ -215,12 +217,12 @@ def _base64(text: str, name: str, number: int) -> bytes:
 
 
 def encode(entries: Sequence[Entry], *, kinds: bool) -> bytes:
-    """One line an entry, each ended by a newline."""
+    """Returns one line an entry, each ended by a newline."""
     return _encoder.encode_lines(_rows(entries, kinds)) if entries else b""
 
 
 def encode_each(entries: Sequence[Entry], *, kinds: bool) -> list[bytes]:
-    """The same objects one by one, without newlines."""
+    """Encodes the same objects one by one, without newlines."""
     encode_one = _encoder.encode
     return [encode_one(row) for row in _rows(entries, kinds)]
 

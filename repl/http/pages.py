@@ -83,7 +83,7 @@ class Pages:
                 making.cancel()
 
     def _made(self, wanted: _Wanted, making: asyncio.Task[Events]) -> None:
-        """Whoever comes now has another one made."""
+        """Forgets a page that was made: whoever comes now has another one made."""
         found = self._making.get(wanted)
         if found is not None and found[0] is making:
             del self._making[wanted]

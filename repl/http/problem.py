@@ -20,7 +20,7 @@ from vlsn.format.records import JSON_FAULTS
 CONTENT_TYPE = "application/problem+json"
 DETAIL_BYTES_MAX = 600
 DOCUMENT_BYTES_MAX = 4 * 1024
-"""With every byte of the detail escaped."""
+"""Bytes of a problem document, with every byte of the detail escaped."""
 
 _log = logging.getLogger(__name__)
 _KINDS: Mapping[str, tuple[int, str]] = {
@@ -64,7 +64,7 @@ _RETRY_AFTER = (429, 503)
 
 
 def document(error: VlsnLogError, **more: Any) -> bytes:
-    """The problem document of ``error``, at most ``DOCUMENT_BYTES_MAX``; a long detail is cut."""
+    """Returns the problem document of ``error``, at most ``DOCUMENT_BYTES_MAX``; a long detail is cut."""
     status, title = _status(error), _KINDS[error.slug][1]
     detail = (str(error) or title).encode("utf-8", "replace")[:DETAIL_BYTES_MAX].decode("utf-8", "ignore")
     fields: dict[str, Any] = {"type": error.slug, "title": title, "status": status, "detail": detail}
@@ -89,7 +89,7 @@ def response(error: VlsnLogError, headers: Mapping[str, str] | None = None, **mo
 
 
 def internal(fault: BaseException, what: str) -> VlsnLogError:
-    """What a client is told of a fault of ours; the log has the rest."""
+    """Makes the error that tells a client of a fault of ours; the log has the rest."""
     _log.error("%s failed: %r", what, fault, exc_info=fault)
     return VlsnLogError(f"a fault of the node ({type(fault).__name__}); its log says more")
 
@@ -99,7 +99,7 @@ def status_of(slug: str) -> int:
 
 
 def _status(error: VlsnLogError) -> int:
-    """The slug's; but what is durable and not here yet is not missing: another try finds it."""
+    """Returns the slug's status; but what is durable and not here yet is not missing: another try finds it."""
     return 503 if isinstance(error, Lagging) else status_of(error.slug)
 
 
@@ -119,7 +119,7 @@ _classes = by_slug()
 
 
 def error_of(body: bytes | memoryview) -> VlsnLogError:
-    """The error that a peer's problem document speaks of; the root class when it is none that we know."""
+    """Returns the error that a peer's problem document speaks of; the root class when it is none that we know."""
     try:
         read = _decoder.decode(body)
     except JSON_FAULTS:

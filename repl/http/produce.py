@@ -123,7 +123,7 @@ class _Producer:
         return not self._slots
 
     async def run(self, channel: Channel) -> None:
-        """Until the producer leaves, or sends what is no request."""
+        """Serves the producer until it leaves, or sends what is no request."""
         self._channel = channel
         try:
             await together(receive=self._receive(), send=self._send())
@@ -149,7 +149,7 @@ class _Producer:
         )
 
     def _take(self, message: bytes) -> bool:
-        """Whether there is room for another one."""
+        """Takes a request, and says whether there is room for another."""
         asked = decode_request(message)
         id, timeout_ms = asked.id, asked.timeout_ms
         if id != (id if self._next_id is None else self._next_id):
@@ -179,7 +179,7 @@ class _Producer:
             self._arm(slot.deadline)
 
     def _put(self, slot: _Slot, submission: Submission, asked: Asked, size: int) -> bool:
-        """Whether there was room.  Raises what the node refuses it with for good."""
+        """Submits what there is room for, and says whether there was. Raises what the node refuses it with for good."""
         try:
             self._bodies.take(size)
         except QueueFull:
@@ -197,7 +197,7 @@ class _Producer:
         return True
 
     def _again(self) -> bool:
-        """``line.Try``."""
+        """Tries once more, as ``line.Try`` says."""
         waiting = self._waiting
         assert waiting is not None
         try:
@@ -216,7 +216,7 @@ class _Producer:
         self._wake_receiver()
 
     def refuse(self, id: int, error: VlsnLogError) -> bytes:
-        """The answer of a request that failed; once one has by itself, later ones are refused for it."""
+        """Returns the answer of a request that failed; once one has by itself, later ones are refused for it."""
         if self._refused is None:
             self._refused = (id, error)
             self._take_back(id)
@@ -226,7 +226,7 @@ class _Producer:
         return refused_answer(id, problem.document(error))
 
     def _take_back(self, id: int) -> None:
-        """Of the requests behind ``id``, those of which nothing is logged."""
+        """Takes back the requests behind ``id`` of which nothing is logged."""
         for slot in list(self._slots):
             if slot.id > id and slot.pending is not None and not slot.answer:
                 slot.pending.take_back()
@@ -236,7 +236,7 @@ class _Producer:
             slot.done(QueueFull("it waited for room"))
 
     def answered(self, slot: _Slot) -> None:
-        """A lone request's answer leaves right here: a task between the two would cost it a turn of the loop."""
+        """Sends a lone request's answer right here: a task between the two would cost a turn of the loop."""
         waiter = self._answers
         if waiter is None or waiter.done() or slot is not self._slots[0]:
             return

@@ -43,7 +43,7 @@ def whole_of(text: str, name: str, low: int, high: int) -> int:
 
 
 def hex16(text: str, name: str) -> int:
-    """A number from 1 on, as 16 lower-case hex digits."""
+    """Returns a number from 1 on, as 16 lower-case hex digits."""
     value = int(text, 16) if _HEX16.match(text) else 0
     if not value:
         raise BadArgument(f"{name}={_shown(text)} is not 16 hex digits, or is 0")

@@ -88,7 +88,7 @@ class ReadRoutes:
         return self._answer(headers, entry.value)
 
     async def producer(self, request: Request, item: str) -> Response:
-        """``GET /v1/producers/{id}``: from where on a producer that was stopped goes on; linearizable."""
+        """Answers ``GET /v1/producers/{id}``: from where on a stopped producer goes on; linearizable."""
         query.only(request.query, _TIMEOUT)
         producer = query.hex16(item, "producer")
         with self._under_way.hold():
@@ -140,10 +140,10 @@ class ReadRoutes:
 
 
 class Place:
-    """Where a reader stands: what it has read last, if it said so."""
+    """The place of a reader: what it has read last, if it said so."""
 
     def __init__(self, reads: Reads, vlsn: int, term: int) -> None:
-        """``term`` 0: not said."""
+        """Keeps the place; ``term`` 0 stands for one that was not said."""
         self._reads = reads
         self._vlsn = vlsn
         self._term = term
@@ -156,7 +156,8 @@ class Place:
         return cls(reads, (from_vlsn or 0) - 1, term)
 
     def check(self) -> None:
-        """Before a read, and again before its answer, which may rest on more of the log.  Raises ``NotInLog``."""
+        """Checks the place before a read, and again before its answer, which may rest on more of the log. Raises
+        ``NotInLog``."""
         if self._term:
             self._reads.check_place(self._vlsn, self._term)
 

@@ -37,7 +37,7 @@ class RepairRoutes:
         return Response(200, HEADERS, answer)
 
     async def block(self, request: Request) -> Response:
-        """``GET /v1/peer/block``: one block by its name, for a member whose own is damaged."""
+        """Answers ``GET /v1/peer/block``: one block by its name, for a member whose own is damaged."""
         _require(request, _BLOCK)
         term = query.whole(request.query, "term", 0, 0, query.VLSN_MAX)
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
@@ -46,7 +46,7 @@ class RepairRoutes:
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def copy(self, request: Request) -> Response:
-        """``GET /v1/peer/copy``: the name and digest of the block that holds a VLSN."""
+        """Answers ``GET /v1/peer/copy``: the name and digest of the block that holds a VLSN."""
         _require(request, _COPY)
         vlsn = query.whole(request.query, "vlsn", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
@@ -72,6 +72,6 @@ class RepairRoutes:
 
 
 def _require(request: Request, names: frozenset[str]) -> None:
-    """What else a later peer asks is passed over.  Raises ``BadArgument``."""
+    """Checks that ``names`` are asked; passes over what else a later peer asks. Raises ``BadArgument``."""
     if not names <= request.query.keys():
         raise BadArgument(f"this call takes all of: {', '.join(sorted(names))}")

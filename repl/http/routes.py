@@ -75,7 +75,7 @@ class Gateway:
         }
 
     async def handle(self, request: Request) -> Response | Upgrade:
-        """Never raises, but for a cancel."""
+        """Answers any request; never raises, but for a cancel."""
         try:
             self._browsers.check(request)
             methods = self._paths.get(request.path) or self._item(request.path)
@@ -94,7 +94,7 @@ class Gateway:
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
 
     def quick(self, request: Request) -> Start | None:
-        """The short way, for appends; none for a head that ``handle`` refuses."""
+        """Returns the short way, for appends; none for a head that ``handle`` refuses."""
         if request.method != "POST" or request.path != _APPENDS:
             return None
         try:
@@ -104,7 +104,7 @@ class Gateway:
         return self._quick_append(request)
 
     def _item(self, path: str) -> Methods:
-        """What a path with a number at its end takes.  Raises ``NotFound``."""
+        """Finds the methods of a path with a number at its end. Raises ``NotFound``."""
         collection, _, item = path.rpartition("/")
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}

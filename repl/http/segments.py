@@ -103,7 +103,7 @@ class _File:
 
 
 def byte_range(text: str, size: int) -> tuple[int, int]:
-    """Start and end (exclusive) that a Range header asks of ``size`` bytes; all of them without one.
+    """Parses start and end (exclusive) of a Range header over ``size`` bytes; all of them without one.
 
     byte_range("bytes=0-99", 50) == (0, 50)      byte_range("bytes=-10", 50) == (40, 50)
     """

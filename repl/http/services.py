@@ -1,4 +1,4 @@
-"""What the gateway asks of its node: one protocol for each kind of call, and ``Services``, all of them.
+"""The services that the gateway asks of its node: a protocol for each kind of call, and ``Services``.
 
 The routes check what came from outside and turn it into these calls.  The node answers in the types of ``repl.api``,
 or raises one of ``vlsn.errors``, whose slug becomes the answer's type.  Every call is made on the event loop's thread,
@@ -19,19 +19,19 @@ from vlsn.seams import Channel
 
 
 class Mastership(Protocol):
-    """Where the calls go that only the master answers."""
+    """The calls that only the master answers."""
 
     def is_master(self) -> bool: ...
 
     def master_url(self) -> str | None:
-        """``None`` while no master is known."""
+        """Returns where the master is; ``None`` while none is known."""
         ...
 
 
 class Appends(Mastership, Protocol):
     def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Pending:
-        """Queues one atomic append; of a producer's, one that is in the queue or the log already is not queued again,
-        and answered when its original meets ``acks``.  ``born``: a VLSN that was durable before the producer's first.
+        """Queues one atomic append. A producer's that is in the queue or the log already is not queued again, and
+        answered when its original meets ``acks``. ``born``: a VLSN that was durable before the producer's first.
 
         ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
         ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``; of a producer
@@ -46,7 +46,7 @@ class Reads(Protocol):
     async def read(
         self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
     ) -> EntryPage:
-        """Visible entries from ``from_vlsn`` (``None``: the first there is) on.
+        """Reads visible entries from ``from_vlsn`` (``None``: the first there is) on.
 
         At most ``limit`` entries and about ``bytes_max`` bytes, never less than one entry when one is
         there; waits up to ``wait_s`` for the first.  Entries above the durable end are never in it.
@@ -56,7 +56,7 @@ class Reads(Protocol):
         ...
 
     async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
-        """Whole durable blocks from the one that holds ``from_vlsn`` on; raises as ``read`` does."""
+        """Reads whole durable blocks from the one that holds ``from_vlsn`` on; raises as ``read`` does."""
         ...
 
     async def read_one(self, vlsn: int) -> Entry:
@@ -68,13 +68,12 @@ class Reads(Protocol):
         ...
 
     async def confirm(self, timeout_s: float) -> int:
-        """A VLSN at or past everything that was acknowledged as durable before the call; reads here show it on
-        return.  Raises ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not
-        that far."""
+        """Confirms a VLSN at or past everything acknowledged as durable before the call; reads here show it. Raises
+        ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not that far."""
         ...
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
-        """How far that producer has come in what is durable; as ``confirm`` is, and raises as it does."""
+        """Tells how far that producer has come in what is durable, confirmed and raising as ``confirm``."""
         ...
 
 
@@ -88,15 +87,16 @@ class Files(Protocol):
     def group(self) -> str: ...
 
     def segments(self) -> list[dict[str, Any]]:
-        """Each file: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
+        """Lists the files: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``. ``number``,
+        ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
         ...
 
     def segment_end(self, number: int) -> int:
-        """Synced bytes of that segment.  Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
+        """Returns the synced bytes of that segment. Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
         ...
 
     async def read_segment(self, number: int, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of the file as it is."""
+        """Reads bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of the file as it is."""
         ...
 
 
@@ -111,75 +111,76 @@ class Speaker(Protocol):
 
 
 class Feeds(Speaker, Protocol):
-    """What a master sends its replicas."""
+    """The feeds that a master sends its replicas."""
 
     async def check_feed(self, hello: FeedHello) -> None:
         """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
         ...
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
-        """The whole life of a feed; returns when it ended, for whatever reason.  Closes nothing itself."""
+        """Lives the whole life of a feed; returns when it ended, for whatever reason. Closes nothing itself."""
         ...
 
 
 class Peers(Protocol):
-    """What the other members ask, as JSON."""
+    """The questions of the other members, as JSON."""
 
     async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /v1/peer/hello``: founding and discovery.  Raises ``FeedRefused``, ``BadBody``."""
+        """Answers ``POST /v1/peer/hello``: founding and discovery. Raises ``FeedRefused``, ``BadBody``."""
         ...
 
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /v1/peer/vote``: what the reply says is synced.  Raises ``FeedRefused``, ``BadBody``, ``NotMaster``
-        while the log is not open."""
+        """Answers ``POST /v1/peer/vote``; what the reply says is synced. Raises ``FeedRefused``, ``BadBody``,
+        ``NotMaster`` while the log is not open."""
         ...
 
     async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /v1/peer/stand``: the master asks this node to take over.  Raises as ``vote``, ``StaleTerm``."""
+        """Answers ``POST /v1/peer/stand``: the master asks this node to take over. Raises as ``vote``,
+        ``StaleTerm``."""
         ...
 
     async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /v1/peer/read_index``.  Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
+        """Answers ``POST /v1/peer/read_index``. Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
         ...
 
 
 class Repairs(Protocol):
-    """What a member that restores or mends its log gets of this one."""
+    """The help for a member that restores or mends its log."""
 
     async def offer(self, body: dict[str, Any]) -> bytes:
-        """``POST /v1/peer/restore`` (``vlsn.repair.restore_messages``); the answer's JSON.
-        Raises as ``repl.repair.providing`` says."""
+        """Answers ``POST /v1/peer/restore`` (``vlsn.repair.restore_messages``) with JSON. Raises as
+        ``repl.repair.providing`` says."""
         ...
 
     async def range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
-        """Bytes of a segment for a restoring peer, and the log's generation.  Raises ``NotFound`` when the session
+        """Reads bytes of a segment for a restoring peer, and the log's generation. Raises ``NotFound`` when the session
         is over, ``NotYet``, ``Trimmed``."""
         ...
 
     async def block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
-        """``GET /v1/peer/block``: a block by its name, for a member that mends its own; ``asked`` holds the names of
-        group, sender and receiver.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
+        """Answers ``GET /v1/peer/block``: a block by its name, for a member that mends its own. ``asked`` holds the
+        names of group, sender and receiver. Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
         ...
 
     async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
-        """``GET /v1/peer/copy``: which block holds ``vlsn``, and its SHA-256, for a member whose own differs from
-        another's; ``asked`` as above.  Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
+        """Answers ``GET /v1/peer/copy``: which block holds ``vlsn``, and its SHA-256. Raises ``FeedRefused``,
+        ``NotFound``, ``Damaged``."""
         ...
 
 
 class Administration(Mastership, Protocol):
-    """What a person asks."""
+    """The orders of a person."""
 
     async def checkpoint(self) -> dict[str, Any]: ...
 
     async def rotate(self) -> dict[str, Any]: ...
 
     async def clean(self, *, dry_run: bool) -> dict[str, Any]:
-        """A pass of cleaning, or what one would do; ``vlsn.write.cleaning.CleaningReport`` and the node's name."""
+        """Runs a pass of cleaning, or says what one would do."""
         ...
 
     async def restore(self) -> dict[str, Any]:
-        """The log is given up and restored from a peer.  Raises ``NotAllowed`` while this node leads or restores,
+        """Gives the log up and restores it from a peer.  Raises ``NotAllowed`` while this node leads or restores,
         ``CopyNeeded`` while too few of the other members are known to be whole."""
         ...
 
@@ -189,28 +190,29 @@ class Administration(Mastership, Protocol):
         ...
 
     def group_document(self) -> dict[str, Any]:
-        """``GET /v1/group``: the members as this node's log lists them.  Raises ``NotMaster`` while it is not open."""
+        """Answers ``GET /v1/group``: the members as this node's log lists them. Raises ``NotMaster`` while it is not
+        open."""
         ...
 
     async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /v1/admin/group`` (``repl.group.membership.Change``); durable on return.
-        Raises as ``Changes.change``."""
+        """Answers ``POST /v1/admin/group`` (``repl.group.membership.Change``); durable on return. Raises as
+        ``Changes.change``."""
         ...
 
 
 class Monitoring(Protocol):
-    """What the node says of itself."""
+    """The node's word about itself."""
 
     def addresses(self) -> Collection[str]:
-        """What this node may be called by: hosts, with a port or without, and URLs."""
+        """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
         ...
 
     def status(self) -> dict[str, Any]:
-        """The object of ``GET /v1/status``."""
+        """Returns the object of ``GET /v1/status``."""
         ...
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
-        """The object of ``GET /v1/events`` (``repl.events``)."""
+        """Returns the object of ``GET /v1/events`` (``repl.events``)."""
         ...
 
     def readiness(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a node says of itself: status, metrics, health, readiness, and the live page."""
+"""The node's word about itself: status, metrics, health, readiness, and the live page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StatusRoutes:
         return Response(200, _JSON, msgspec.json.encode(self._monitoring.status()))
 
     async def events(self, request: Request) -> Response:
-        """What happened to the node, from event ``from`` on; those that are kept no more are missing."""
+        """Tells what happened to the node, from event ``from`` on; those that are kept no more are missing."""
         query.only(request.query, _EVENTS)
         number = query.whole(request.query, "from", 1, 1, query.VLSN_MAX)
         limit = query.whole(request.query, "limit", EVENTS_MAX, 1, EVENTS_MAX)
@@ -45,7 +45,7 @@ class StatusRoutes:
         )
 
     async def healthz(self, request: Request) -> Response:
-        """The process lives and its loop turns; nothing else is looked at."""
+        """Answers while the process lives and its loop turns; looks at nothing else."""
         return Response(200, _JSON, b'{"alive":true}')
 
     async def readyz(self, request: Request) -> Response:

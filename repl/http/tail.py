@@ -102,7 +102,7 @@ class _Tail:
 
 
 def _seen(last_event_id: str) -> tuple[int, int]:
-    """VLSN and term, 0 where it does not say one.  Raises ``BadArgument``."""
+    """Parses VLSN and term, 0 where it does not say one. Raises ``BadArgument``."""
     vlsn, at, term = last_event_id.partition("@")
     return (
         query.whole_of(vlsn, "Last-Event-ID", 1 if at else 0, query.VLSN_MAX - 1),

@@ -50,11 +50,11 @@ class Body(Protocol):
 
     @property
     def length(self) -> int | None:
-        """What Content-Length says, 0 when there is no body, ``None`` for a chunked one."""
+        """The length of Content-Length, 0 when there is no body, ``None`` for a chunked one."""
         ...
 
     async def read(self) -> bytes:
-        """The next bytes; ``b""`` at the end.  Raises ``ChannelClosed`` when the sender is gone."""
+        """Reads the next bytes; ``b""`` at the end. Raises ``ChannelClosed`` when the sender is gone."""
         ...
 
 
@@ -101,8 +101,8 @@ class Request:
         return self._body.length
 
     async def body(self, limit: int) -> bytes:
-        """The whole body.  Raises ``TooLarge`` without reading when it is announced over ``limit`` bytes,
-        and as soon as more than that has come; ``BadBody`` when it does not come within ``BODY_S``."""
+        """Reads the whole body. Raises ``TooLarge`` without reading when it is announced over ``limit`` bytes, and as
+        soon as more than that has come; ``BadBody`` when it does not come within ``BODY_S``."""
         length = self._body.length
         if length == 0:
             return b""
@@ -123,15 +123,15 @@ class Request:
         return b"".join(parts)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes; the caller counts its bytes, and the time (``in_time``)."""
+        """Yields the body as it comes; the caller counts its bytes, and the time (``in_time``)."""
         while piece := await self._body.read():
             yield piece
 
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """For the reading of one body.  Raises ``BadBody`` after ``BODY_S``: a client that announces a body and sends
-    nothing more keeps no places by it."""
+    """Bounds the time of reading one body. Raises ``BadBody`` after ``BODY_S``: a client that announces a body and
+    sends nothing more keeps no places by it."""
     limit = asyncio.timeout(BODY_S)
     try:
         async with limit:
@@ -191,7 +191,7 @@ class Upgrade:
     run: Callable[[Channel], Awaitable[None]]
     message_bytes_max: int
     idle: Callable[[], bool] = lambda: False
-    """Whether nothing is under way on it: where connections are few, its own may be closed then."""
+    """A test whether nothing is under way on it: where connections are few, its own may be closed then."""
 
 
 Handler = Callable[[Request], Awaitable[Response | Upgrade]]
@@ -199,12 +199,12 @@ Handler = Callable[[Request], Awaitable[Response | Upgrade]]
 Answer = Callable[[Response], None]
 """Takes the one response to a request; may be called before ``Start`` returns."""
 Leave = Callable[[], None]
-"""To be called when the client leaves before its answer; does nothing after it."""
+"""A call for when the client leaves before its answer; does nothing after it."""
 Start = Callable[[bytes, Answer], Leave]
 """Serves one whole body without a task.  Never raises."""
 Quick = Callable[[Request], Start | None]
-"""Given a request's head (its body is not looked at): how to serve every request with exactly that head, or
-``None`` when only the ``Handler`` can.  A carrier may use it, and may do without."""
+"""A short way for requests with exactly one head, whose body is not looked at. It is ``None`` when only the ``Handler``
+can serve them. A carrier may use it, and may do without."""
 
 
 class Listener(Protocol):
@@ -228,15 +228,15 @@ class Network(Protocol):
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
     ) -> Response:
-        """One exchange; the answer's body is whole and its headers are a ``Headers``-like mapping.
-        Redirects are not followed.  Raises ``Unreachable``."""
+        """Makes one exchange; the answer's body is whole and its headers are a ``Headers``-like mapping. Redirects are
+        not followed. Raises ``Unreachable``."""
         ...
 
     async def connect(
         self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
     ) -> Channel:
-        """A channel.  A problem document instead of the upgrade raises the error class of its type; no
-        connection, or no answer in time, ``Unreachable``."""
+        """Opens a channel. A problem document instead of the upgrade raises the error class of its type; no connection,
+        or no answer in time, ``Unreachable``."""
         ...
 
     async def close(self) -> None: ...
