@@ -1,4 +1,4 @@
-"""What appends, reads and feeds are asked and answered with, by a node, its gateway and the client library."""
+"""Questions and answers of appends, reads and feeds, shared by a node, its gateway and the client library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vlsn.state.producers import ProducerPlace
 
 
 class Acks(StrEnum):
-    """Whose sync an append waits for."""
+    """The sync that an append waits for."""
 
     NONE = "none"
     MAJORITY = "majority"
@@ -41,7 +41,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool = False
 
     def document(self) -> bytes:
-        """As HTTP answers it."""
+        """Makes the document that HTTP answers."""
         return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s"%s}' % (
             self.first,
             self.last,
@@ -61,20 +61,21 @@ class Pending(Protocol):
 
     @property
     def doubt(self) -> asyncio.Future[None] | None:
-        """Done once it is decided whether this one is refused, where that takes a while: what comes behind it in its
-        sender's order waits, for after a refusal nothing of that is logged."""
+        """A future, done once it is decided whether this one is refused, where that takes a while. What comes behind it
+        in its sender's order waits, for after a refusal nothing of that is logged."""
         ...
 
     def expire(self) -> None:
-        """Its time is over: ``done`` is called now with ``OutcomeUnknown``, unless it was called before.
+        """Expires the append: calls ``done`` with ``OutcomeUnknown``, unless it was called before. ``done`` is called
+        now with ``OutcomeUnknown``, unless it was called before.
 
         What is still queued and not sealed may be dropped and answered with a safer error.
         """
         ...
 
     def take_back(self) -> None:
-        """One before it in its sender's order was refused: ``done`` is called now with ``NotMaster`` where nothing can
-        have been logged of it yet.  Else it takes its course."""
+        """Takes the append back: one before it in its sender's order was refused. ``done`` is called now with
+        ``NotMaster`` where nothing can have been logged of it yet. Else it takes its course."""
         ...
 
 
@@ -107,7 +108,7 @@ class ProducerAt:
 
 @dataclass(frozen=True, slots=True)
 class FeedHello:
-    """Who asks for a feed, and of whom; the headers of ``WS /v1/feed``."""
+    """A replica that asks for a feed, and of whom; the headers of ``WS /v1/feed``."""
 
     group: str
     node: NodeName

@@ -39,7 +39,7 @@ STOP_S: Final = 15.0
 POLL_S: Final = 0.05
 
 OF_ONE_NODE: Final = ("NAME", "DIR", "LISTEN", "MEMBER", "MEMBERS", "GROUP", "CONFIG", "LOG_LEVEL")
-"""What is said of one node, or to one command."""
+"""Settings of one node, or for one command."""
 _LISTEN_PORT = re.compile(r'^(listen\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)
 
 
@@ -85,7 +85,7 @@ class Node:
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:
-        """``ended with status 2``, ``was ended by SIGKILL``; once it has ended."""
+        """Says ``ended with status 2`` or ``was ended by SIGKILL``; once it has ended."""
         assert self.ended is not None
         if self.ended >= 0:
             return f"ended with status {self.ended}"
@@ -124,13 +124,13 @@ class Node:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Sends SIGKILL; returns when the process is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """Returns the last line of its log."""
         try:
             lines = (self.directory / LOG_FILE).read_text(encoding="utf-8", errors="replace").split("\n")
         except FileNotFoundError:
@@ -222,7 +222,7 @@ def prepare(
     group: str | None = None,
     settings: Mapping[str, str | int | float] | None = None,
 ) -> Cluster:
-    """The cluster of ``directory``, its config files written; nothing is started.
+    """Prepares the cluster of ``directory``, its config files written; nothing is started.
 
     A directory that holds one already keeps it, ports apart.  ``settings`` go into new config files.
     Raises ``BadArgument``: another number of nodes, a group or setting that is wrong, a port that is taken.
@@ -252,8 +252,8 @@ def prepare(
 
 
 def free_base_port(nodes: int = 3) -> int:
-    """The first of so many ports in a row that nobody listens on, below those that Linux gives to clients.  Processes
-    that are started one after the other look in different places."""
+    """Finds the first of so many free ports in a row, below those that Linux gives to clients. Processes that are
+    started one after the other look in different places."""
     for base in range(20_000 + os.getpid() * 16 % 10_000, 32_000, nodes):
         try:
             for port in range(base, base + nodes):
@@ -266,7 +266,7 @@ def free_base_port(nodes: int = 3) -> int:
 
 @contextmanager
 def ending_with(cluster: Cluster) -> Iterator[Cluster]:
-    """What still runs at the end is killed."""
+    """Kills what still runs at the end."""
     try:
         yield cluster
     finally:
@@ -274,7 +274,7 @@ def ending_with(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def _readable(status: Status) -> int:
-    """How far the node's readers see: a replica may know the DTVLSN before it has synced that far itself."""
+    """Returns how far the node's readers see: a replica may know the DTVLSN before it has synced that."""
     last_sync = (status.document.get("range") or {}).get("last_sync")
     return min(int(status.document.get("dtvlsn") or 0), int(last_sync or 0))
 
@@ -315,7 +315,7 @@ def _new_config(
 
 
 def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:
-    """The same file with other ports; everything else in it is its owner's."""
+    """Changes the ports of a file; everything else in it is its owner's."""
     text = _LISTEN_PORT.sub(rf"\g<1>{port}\g<2>", text)
     for member, url in urls.items():
         pattern = re.compile(rf'^({re.escape(member)}\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)

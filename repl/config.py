@@ -151,7 +151,7 @@ class NodeConfig:
 
     @property
     def url(self) -> str:
-        """Where the others reach this node."""
+        """The URL where the others reach this node."""
         return self.members[self.name]
 
     @property
@@ -192,7 +192,7 @@ def check_name(key: str, text: str) -> None:
 
 
 def check_members(members: Mapping[NodeName, str]) -> None:
-    """Names, URLs, and that no two members share a URL."""
+    """Checks names, URLs, and that no two members share a URL."""
     if not members:
         raise BadArgument("members: none given; list every member as NAME=URL, this node too")
     owners: dict[str, str] = {}
@@ -205,7 +205,7 @@ def check_members(members: Mapping[NodeName, str]) -> None:
 
 
 def check_url(key: str, url: str) -> None:
-    """An ``http://HOST:PORT`` without a path."""
+    """Checks for an ``http://HOST:PORT`` without a path."""
     example = "write it as http://HOST:PORT"
     try:
         parts = urlsplit(url)
@@ -221,7 +221,7 @@ def check_url(key: str, url: str) -> None:
 
 
 def split_listen(text: str) -> tuple[str, int]:
-    """``HOST:PORT`` or ``[V6]:PORT``."""
+    """Splits ``HOST:PORT`` or ``[V6]:PORT``."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
         raise BadArgument(f"listen: {text!r} is not understood; write it as HOST:PORT, such as 127.0.0.1:7701")
@@ -229,7 +229,7 @@ def split_listen(text: str) -> tuple[str, int]:
 
 
 def split_urls(text: str) -> list[str]:
-    """The URLs of a comma-separated list, in order, without doubles or a trailing slash."""
+    """Splits a comma-separated list of URLs, in order, without doubles or a trailing slash."""
     urls = list(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
     if not urls:
         raise BadArgument("url: empty; give at least one http://HOST:PORT")
@@ -239,7 +239,7 @@ def split_urls(text: str) -> list[str]:
 
 
 def parse_members(pairs: Iterable[str]) -> dict[NodeName, str]:
-    """``NAME=URL`` pairs, as ``--member`` takes them."""
+    """Parses ``NAME=URL`` pairs, as ``--member`` takes them."""
     members: dict[NodeName, str] = {}
     for pair in pairs:
         name, equals, url = pair.partition("=")
@@ -266,8 +266,8 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> Resolved:
-    """Each of ``settings`` from the strongest place that gives it; those that none gives are absent.
-    ``flags`` whose value is None count as not given."""
+    """Takes each of ``settings`` from the strongest place that gives it; leaves out those that none gives. ``flags``
+    whose value is None count as not given."""
     document = read_file(path) if path is not None else {}
     environment = os.environ if environment is None else environment
     result = Resolved({}, {})
@@ -292,7 +292,7 @@ def resolve(
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The TOML document, every key of it known."""
+    """Reads the TOML document, every key of it known."""
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
@@ -326,7 +326,7 @@ def load_node_config(
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> NodeConfig:
-    """The node's settings, checked whole.  Raises ``BadArgument``."""
+    """Loads the node's settings, checked whole. Raises ``BadArgument``."""
     values = resolve(NODE_SETTINGS, flags=flags, environment=environment, path=path).values
     for name in ("name", "dir", "members"):
         if name not in values:
@@ -371,7 +371,7 @@ def _text(raw: Any, place: str) -> str:
 
 
 def whole_size(raw: str | int, place: str) -> int:
-    """A number of bytes, such as 67108864 or ``64MiB``."""
+    """Parses a number of bytes, such as 67108864 or ``64MiB``."""
     return _integer(raw, place, size=True)
 
 

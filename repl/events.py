@@ -1,4 +1,4 @@
-"""What happened to a node: one line each in its log, the last thousand in memory, the last few of each kind at hand.
+"""The events of a node: one line each in its log, the last thousand in memory. The last few of each kind stay at hand.
 
     2026-01-02 03:04:05,678 INFO n2 elected term=7            a line of the node's log
     GET /v1/events?from=41  ->  {"first":1,"next":57,"events":[{"number":41,"time":…,"event":"elected","term":7}, …]}
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 RING: Final = 1_000
 RECENT: Final = 10
-"""Of each kind."""
+"""Events kept of each kind."""
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "node": ("open", "opened", "state", "old_image", "unpunched", "no_space", "has_space"),
     "election": ("stands", "vote", "elected", "leads", "steps_down", "hands_over", "hand_over.failed", "master"),
@@ -74,7 +74,7 @@ class Events:
         self._next = 1
 
     def note(self, name: str, time_us: int, fields: Mapping[str, object]) -> int:
-        """How often it was said by now, in the same words, while it was kept."""
+        """Notes an event, and returns how often it was said in these words, while it was kept."""
         plain = {key: _plain(fields[key]) for key in fields}
         said: tuple[object, ...] = (name, *plain.items())
         before = self._repeated.get(said) if name in REPEATING else None
@@ -98,20 +98,20 @@ class Events:
         return int(event.get("count", 1))
 
     def since(self, number: int, limit: int) -> dict[str, Any]:
-        """At most ``limit`` of those from ``number`` on that are kept; ``first`` is the oldest kept, ``next`` where to
-        go on."""
+        """Returns at most ``limit`` of the events from ``number`` on that are kept. ``first`` is the oldest kept,
+        ``next`` where to go on."""
         first = self._ring[0]["number"] if self._ring else self._next
         later = (event for event in self._ring if event["number"] >= number)
         events = list(islice(later, limit))
         return {"first": first, "next": events[-1]["number"] + 1 if events else self._next, "events": events}
 
     def recent(self, kind: str, *names: str) -> list[dict[str, Any]]:
-        """The last ten of ``kind``, the newest first; of ``names`` only, if there are any."""
+        """Returns the last ten of ``kind``, the newest first; of ``names`` only, if there are any."""
         return [event for event in reversed(self._recent[kind]) if not names or event["event"] in names]
 
 
 def level_of(name: str, fields: Mapping[str, object]) -> int:
-    """``logging``'s."""
+    """Chooses ``logging``'s level."""
     if name == "state":
         return _STATE_LEVELS.get(str(fields.get("state", "")), logging.INFO)
     if name in ERRORS:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
-    """A callback that gives ``future`` its result, unless its owner has gone."""
+    """Makes a callback that gives ``future`` its result, unless its owner has gone."""
 
     def call(result: T) -> None:
         if not future.done():
@@ -23,7 +23,7 @@ def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
 
 
 def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
-    """A callback that ends ``future`` with an error, unless its owner has gone."""
+    """Makes a callback that ends ``future`` with an error, unless its owner has gone."""
 
     def call(error: BaseException) -> None:
         if not future.done():

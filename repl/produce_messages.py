@@ -79,7 +79,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
         return not self.problem
 
     def appended(self, acks: Acks) -> Appended:
-        """What a done one says of the append, whose policy was ``acks``."""
+        """Makes the ``Appended`` of a done answer; its policy was ``acks``."""
         return Appended(self.first, self.last, self.term, self.durable, self.synced, acks, self.duplicate)
 
 
@@ -94,7 +94,7 @@ class Asked(NamedTuple):
 
 
 def request_header(id: int, acks: Acks, timeout_ms: int, born: int | None = None) -> bytes:
-    """What goes before the batch in one message."""
+    """Packs what goes before the batch in one message."""
     if born is None:
         return REQUEST.pack(APPEND, _ACKS_CODE[acks], 0, timeout_ms, id)
     return REQUEST.pack(APPEND_ONCE, _ACKS_CODE[acks], 0, timeout_ms, id) + _BORN.pack(born)
@@ -127,14 +127,14 @@ def done_answer(id: int, appended: Appended) -> bytes:
 
 
 def refused_answer(id: int, problem: bytes) -> bytes:
-    """``problem``: a problem document of 1 to ``PROBLEM_BYTES_MAX`` bytes."""
+    """Packs a refusal; ``problem`` is a problem document of 1 to ``PROBLEM_BYTES_MAX`` bytes."""
     assert 0 < len(problem) <= PROBLEM_BYTES_MAX
     head = ANSWER.pack(id, REFUSED, 0, 0, len(problem), 0, 0, 0)
     return head + problem + _PADDING[-len(problem) % 8]
 
 
 def decode_answers(message: Buffer) -> list[Answer]:
-    """All answers of one message, at least one.  Raises ``BadBody``."""
+    """Decodes all answers of one message, at least one. Raises ``BadBody``."""
     answers: list[Answer] = []
     at, end = 0, len(message)
     while at < end or not answers:
