@@ -28,7 +28,7 @@ class ClusterFailed(Exception):
 
 
 def vlsnlog() -> list[str]:
-    """The command, of the environment that runs this."""
+    """Returns the command, of the environment that runs this."""
     return [str(Path(sys.executable).with_name("vlsnlog"))]
 
 
@@ -81,7 +81,7 @@ class Cluster:
         raise ClusterFailed(f"the cluster was not ready in {START_S:.0f} s; see {self.directory}/n*/node.log")
 
     def pid(self, name: str) -> int | None:
-        """The running node's process id, None when it is not running."""
+        """Returns the running node's process id, None when it is not running."""
         try:
             pid = int((self.directory / name / "node.pid").read_text())
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -90,7 +90,7 @@ class Cluster:
         return pid if str(self.directory / name).encode() in words else None
 
     def kill_all(self) -> None:
-        """SIGKILL to every node in one go, then to the command that started them; returns when all are gone."""
+        """Sends SIGKILL to every node in one go, then to their starter; returns when all are gone."""
         nodes = [os.pidfd_open(pid) for name in self.names if (pid := self.pid(name)) is not None]
         for node in nodes:
             _kill(node)
@@ -119,7 +119,7 @@ class Cluster:
         self._command = None
 
     def verify(self) -> dict[str, tuple[int, str]]:
-        """Exit status and output of ``vlsnlog verify`` on each node's directory, nodes stopped."""
+        """Runs ``vlsnlog verify`` on each stopped node's directory; returns exit status and output."""
         running = {
             name: subprocess.Popen(
                 [*vlsnlog(), "verify", str(self.directory / name), "--json"],
@@ -134,7 +134,7 @@ class Cluster:
         return {name: (process.returncode, outputs[name].strip()) for name, process in running.items()}
 
     def status(self, url: str) -> dict[str, Any]:
-        """One node's status; empty while it does not answer."""
+        """Asks for one node's status; empty while it does not answer."""
         try:
             with urllib.request.urlopen(f"{url}/v1/status", timeout=5) as answer:
                 document: dict[str, Any] = json.load(answer)
@@ -143,7 +143,7 @@ class Cluster:
             return {}
 
     def wait_for_durable(self, vlsn: int, *, seconds: float = START_S) -> None:
-        """Until every node serves durable reads up to ``vlsn``."""
+        """Waits until every node serves durable reads up to ``vlsn``."""
         deadline = time.monotonic() + seconds
         behind = list(self.urls)
         while behind:

@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """The exit status."""
+    """Runs the command and returns its exit status."""
     try:
         asked = _asked(options)
         check_options(asked)
@@ -135,17 +135,17 @@ def _asked(options: argparse.Namespace) -> Options:
 
 
 def bytes_per_s(text: str) -> float:
-    """``1mbit`` as bytes a second.  Raises ``ValueError``."""
+    """Parses ``1mbit`` as bytes a second. Raises ``ValueError``."""
     return _measured(text, RATES) / 8
 
 
 def seconds(text: str) -> float:
-    """``100ms`` as seconds.  Raises ``ValueError``."""
+    """Parses ``100ms`` as seconds. Raises ``ValueError``."""
     return _measured(text, TIMES)
 
 
 def _measured(text: str, units: Mapping[str, float]) -> float:
-    """The longest unit that fits counts.  argparse names a ``ValueError`` after the function that is its type."""
+    """Parses a measure by the longest unit that fits."""
     for unit in sorted(units, key=len, reverse=True):
         if text.endswith(unit):
             number = float(text.removesuffix(unit))

@@ -27,11 +27,11 @@ from repl.net.network import AiohttpNetwork
 from vlsn.errors import VlsnLogError
 
 LOAD_S = 1.0
-"""Of load before each loss."""
+"""Seconds of load before each loss."""
 ROUND_S = 60.0
 POLL_S = 0.02
 TARGET_S = {"kill": 2.0, "pause": 3.0}
-"""Of the median.  A master that stands still is only missed after an election timeout."""
+"""The most that the median may be. A master that stands still is only missed after an election timeout."""
 TRANSFER_TARGET_S = 0.5
 Way = Literal["kill", "pause", "transfer"]
 WORDS: Mapping[Way, str] = {
@@ -52,7 +52,7 @@ class Ack:
 
 @dataclass(slots=True)
 class Load:
-    """What the writers were told."""
+    """The answers that the writers got."""
 
     acks: list[Ack] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
@@ -69,9 +69,9 @@ class Round:
     lost: str
     won: str
     seconds: float
-    """From the loss to the first acknowledgement by the new master."""
+    """Seconds from the loss to the first acknowledgement by the new master."""
     longest_s: float
-    """That any append took in this round."""
+    """The longest that any append took in this round."""
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ async def _round(cluster: Cluster, network: AiohttpNetwork, load: Load, *, way: 
 
 
 async def _level(cluster: Cluster, network: AiohttpNetwork) -> tuple[str, int]:
-    """The master and its term, once it leads and all the others follow it closely."""
+    """Returns the master and its term, once it leads and all the others follow it closely."""
     endpoints = Endpoints(network, cluster.urls)
     while True:
         statuses = [each for each in await endpoints.statuses(cluster.urls) if isinstance(each, Status)]
@@ -184,7 +184,7 @@ async def _level(cluster: Cluster, network: AiohttpNetwork) -> tuple[str, int]:
 async def _first_of_a_new_term(
     cluster: Cluster, network: AiohttpNetwork, load: Load, lost_at: float, term: int
 ) -> tuple[str, Ack]:
-    """The new master, and the first append acknowledged after ``lost_at`` that lies in its term."""
+    """Returns the new master, and the first append acknowledged after ``lost_at`` that lies in its term."""
     endpoints = Endpoints(network, cluster.urls)
     while True:
         statuses = [each for each in await endpoints.statuses(cluster.urls) if isinstance(each, Status)]
@@ -204,7 +204,7 @@ async def _term_at(network: AiohttpNetwork, url: str, vlsn: int) -> int:
 
 
 def summary(measured: Measured, *, way: Way) -> list[str]:
-    """Aligned lines."""
+    """Formats aligned lines."""
     seconds = measured.seconds
     longest = max(each.longest_s for each in measured.rounds)
     rows = [
@@ -222,7 +222,7 @@ def summary(measured: Measured, *, way: Way) -> list[str]:
 
 
 def good(measured: Measured, *, way: Way) -> bool:
-    """Whether the group held what it promises."""
+    """Says whether the group held what it promises."""
     if measured.errors:
         return False
     if way == "transfer":

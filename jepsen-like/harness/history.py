@@ -29,13 +29,13 @@ Column = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def value_of(number: int, *, size: int = VALUE_BYTES) -> str:
-    """The value that append ``number`` carries; ``size`` at most 250."""
+    """Returns the value that append ``number`` carries; ``size`` at most 250."""
     at = number % 36
     return f"{number:016x}" + _FILLER[at : at + size - 16]
 
 
 def number_of(value: str) -> int | None:
-    """The append that ``value`` belongs to, None when it is not whole."""
+    """Returns the append that ``value`` belongs to, None when it is not whole."""
     try:
         number = int(value[:16], 16)
     except ValueError:
@@ -45,7 +45,7 @@ def number_of(value: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What must not be: the rule broken, on which node, at which VLSN, for which append."""
+    """A breach of a rule: which one, on which node, at which VLSN, for which append."""
 
     rule: str
     node: str
@@ -68,7 +68,7 @@ class History:
         self._unknown = array("Q")
 
     def sent(self) -> int:
-        """The number of an append that is about to be sent.  Exactly one outcome must follow."""
+        """Returns the number of an append that is about to be sent. Exactly one outcome must follow."""
         with self._lock:
             number = self._next
             self._next += 1
@@ -100,7 +100,7 @@ class History:
         return max(self._ok_vlsns, default=0)
 
     def judge(self, node: str, log: LogRead) -> list[Violation]:
-        """What ``log``, as ``node`` gave it, breaks; acknowledged appends below ``log.from_vlsn`` are left out."""
+        """Lists what ``log``, as ``node`` gave it, breaks; leaves out acknowledged appends below ``log.from_vlsn``."""
         vlsns, numbers = log.columns()
         found = [Violation("value-not-whole", node, vlsn, 0) for vlsn in log.broken]
         found += _each("vlsn-not-rising", node, vlsns[1:], numbers[1:], vlsns[1:] <= vlsns[:-1])
@@ -158,7 +158,7 @@ class LogRead:
 
 
 def differing(logs: Sequence[tuple[str, LogRead]]) -> list[Violation]:
-    """Where logs that were all read up to one VLSN are not equal to the first: one finding a node."""
+    """Lists where logs, all read up to one VLSN, differ from the first: one finding a node."""
     (_, first), *others = logs
     vlsns, numbers = first.columns()
     found = []
@@ -181,6 +181,6 @@ _SHOWN_MAX = 5
 def _each(
     rule: str, node: str, vlsns: Column, numbers: Column, broken: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> list[Violation]:
-    """The first few places where ``broken`` holds."""
+    """Returns the first few places where ``broken`` holds."""
     at = np.flatnonzero(broken)[:_SHOWN_MAX]
     return [Violation(rule, node, int(vlsns[each]), int(numbers[each])) for each in at]

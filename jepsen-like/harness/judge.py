@@ -19,7 +19,7 @@ FINDINGS_MAX = 5
 
 
 async def verify(directories: dict[str, Path]) -> list[Anomaly]:
-    """One anomaly for each directory that ``verify`` does not find whole."""
+    """Returns one anomaly for each directory that ``verify`` does not find whole."""
     outputs = await asyncio.gather(*(_vlsnlog("verify", str(path), "--json") for path in directories.values()))
     found = []
     for name, (status, output) in zip(directories, outputs, strict=True):
@@ -29,8 +29,8 @@ async def verify(directories: dict[str, Path]) -> list[Anomaly]:
 
 
 def write_acknowledged(history: Sequence[Op], path: Path) -> int:
-    """What the audit takes as a client's history: a line an entry that was acknowledged, its VLSN and digest, or
-    refused, its digest; how many were acknowledged.  No value was sent twice by us."""
+    """Writes what the audit takes as a client's history, and counts what was acknowledged. It has a line an entry:
+    acknowledged, with its VLSN and digest, or refused, with its digest. No value was sent twice by us."""
     count = 0
     with path.open("w") as file:
         for op in history:
@@ -46,8 +46,8 @@ def write_acknowledged(history: Sequence[Op], path: Path) -> int:
 
 
 async def audit(directories: dict[str, Path], acknowledged: Path) -> tuple[list[Anomaly], int, str]:
-    """What the Spark audit has against the directories together, and against each for what was ``acknowledged``; how
-    many of these it found in every one; why it could not judge, "" if it did."""
+    """Runs the Spark audit over the directories together, and over each for what was ``acknowledged``. Returns what it
+    finds, how many of these it found in every one, and why it could not judge, "" if it did."""
     status, output = await _vlsnlog("audit", *map(str, directories.values()), "--history", str(acknowledged), "--json")
     if status > 1:
         return [], 0, f"the audit could not run: {output.strip()[-300:]}"

@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Verdict:
-    """What a run found.  ``valid`` only if every check was made and none failed."""
+    """The findings of a run. ``valid`` only if every check was made and none failed."""
 
     rounds: int = 0
     violations: list[Violation] = field(default_factory=list)

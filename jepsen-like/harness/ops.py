@@ -61,11 +61,11 @@ class Recorder:
         self._file = path.open("wb", buffering=1 << 16)
 
     def now_s(self) -> float:
-        """Seconds since the run began."""
+        """Returns the seconds since the run began."""
         return (time.monotonic_ns() - self._began_ns) / 1e9
 
     def next_number(self) -> int:
-        """A number for one value, used once."""
+        """Gives a number for one value, used once."""
         self._number += 1
         return self._number
 
@@ -85,7 +85,7 @@ class Recorder:
 
 
 def read_history(path: Path) -> list[Op]:
-    """A history as it was written."""
+    """Reads a history as it was written."""
     decoder = msgspec.json.Decoder(Op)
     with path.open("rb") as lines:
         return [decoder.decode(line) for line in lines]

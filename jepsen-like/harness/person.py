@@ -1,4 +1,4 @@
-"""What a person does for a node whose disk was struck, after the faults, as docs/operating.md tells it.
+"""The work of a person on a node whose disk was struck, as docs/operating.md tells it.
 
 A node that stays DAMAGED, or keeps damage that no peer can mend, is told to restore; each log then gets a look at all
 of its segments, the current one rolled first, so that what still is rotten is found now and not by ``verify``.
@@ -18,10 +18,10 @@ from repl.http.types import Network
 from vlsn.errors import VlsnLogError
 
 PATIENCE_S = 10.0
-"""How long a node may be busy mending itself before a person steps in."""
+"""Seconds that a node may be busy mending itself before a person steps in."""
 POLL_S = 0.2
 PASSES = 2
-"""Of the scrub: one may have begun before the roll."""
+"""Passes of the scrub: one may have begun before the roll."""
 
 
 class Person:
@@ -35,7 +35,7 @@ class Person:
         self._names = list(names)
 
     async def look_after(self) -> None:
-        """For ever: who has been damaged for too long restores."""
+        """Looks after the nodes for ever: restores who has been damaged for too long."""
         loop = asyncio.get_running_loop()
         since: dict[str, float] = {}
         while True:

@@ -12,8 +12,8 @@ LIMIT = 10_000
 
 
 def read_log(url: str, from_vlsn: int, *, to_vlsn: int) -> LogRead:
-    """DATA entries from ``from_vlsn`` to ``to_vlsn`` as this one node serves them.  Raises ``OSError`` when
-    it does not answer, ``ValueError`` when it answers with anything but 200."""
+    """Reads DATA entries from ``from_vlsn`` to ``to_vlsn`` as this one node serves them. Raises ``OSError`` when it
+    does not answer, ``ValueError`` when it answers with anything but 200."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     log = LogRead(from_vlsn)

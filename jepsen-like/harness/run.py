@@ -38,7 +38,7 @@ from vlsn.errors import BadArgument
 
 ACKNOWLEDGED_MIN: Final = 1000
 HEAL_S: Final = 60.0
-"""How long after the last fault the group may take to serve, and readers to get to the end."""
+"""Seconds after the last fault in which the group is to serve, and readers to get to the end."""
 LOOKS_A_SECOND: Final = 3.0
 POLL_S: Final = 0.1
 CANCEL_AGAIN_S: Final = 5.0
@@ -46,7 +46,7 @@ CANCEL_AGAIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is asked to do."""
+    """The options of a run."""
 
     workload: str
     kinds: tuple[str, ...]
@@ -62,19 +62,19 @@ class Options:
     """The nodes: ``namespaces``, ``proxies``, or the first that the machine lets us have."""
     settings: Mapping[str, str | int | float] = field(default_factory=lambda: SETTINGS)
     shape: Shape = UNSHAPED
-    """What each directed pair of nodes carries."""
+    """The shape of each directed pair of nodes."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to."""
+    """The outcome of a run."""
 
     options: Options
     between: str = ""
-    """What was between the nodes."""
+    """The way between the nodes: proxies or namespaces."""
     found: Found = field(default_factory=Found)
     lacks: list[str] = field(default_factory=list)
-    """Why it would be *unknown*."""
+    """Reasons why it would be *unknown*."""
     ops: dict[str, int] = field(default_factory=dict)
     polls: int = 0
     faults: dict[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Outcome:
     audited: int = 0
     """Acknowledged entries that the Spark audit found in every node's directory."""
     members: list[str] = field(default_factory=list)
-    """In the end."""
+    """The members in the end."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -225,7 +225,7 @@ async def _end_readers(run: _Run, readers: list[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def _background(run: _Run) -> AsyncIterator[None]:
-    """The watch, the nodes' keeper and the progress line, as long as the stages last."""
+    """Runs the watch, the nodes' keeper and the progress line, as long as the stages last."""
 
     def ended(name: str, status: int, words: str) -> None:
         run.recorder.record("group", "info", "ended", {"node": name, "status": status}, words[:300])
@@ -262,8 +262,8 @@ async def _work(run: _Run, work: Work) -> None:
 
 
 def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event) -> list[asyncio.Task[None]]:
-    """One of each node alone, and some of all nodes, each asking another one first; and one of each node alone that
-    reads what is new, linearizable."""
+    """Starts readers: one of each node alone, and some of all nodes, each asking another one first. One of each node
+    alone reads what is new, linearizable."""
     tasks = []
     names = run.group.names
     choices = [[name] for name in names]
@@ -284,8 +284,8 @@ def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event
 
 
 async def _healed(run: _Run, work: Work) -> int:
-    """An append by a client of its own, once the group serves again: its VLSN, up to which every node has to come; or
-    how far any node knows the log to be durable, when they do not in ``HEAL_S``."""
+    """Waits until the group serves again, by an append, and returns its VLSN, up to which every node has to come. Where
+    they do not in ``HEAL_S`` it is how far any node knows the log to be durable."""
     person = Person(run.group, run.watch, run.network, run.recorder, sorted(run.group.may_end))
     looking = asyncio.create_task(person.look_after())
     try:
@@ -337,7 +337,7 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 async def _read_everything(run: _Run, last: int) -> None:
-    """Members to the end; what nodes that were members serve, as far as they go."""
+    """Reads members to the end, and from nodes that were members what they serve."""
     group = run.group
     for name in group.listed:
         if not await read_all(name, group.urls[name], last, run.network, run.recorder):

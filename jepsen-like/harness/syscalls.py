@@ -40,9 +40,9 @@ _LINE = re.compile(
     r" += (?P<result>-?\d+).*<(?P<took>[\d.]+)>$"
 )
 _NUMBER = re.compile(r"(?=(0{9}[0-9a-f]{7}))")
-"""Where the value of one of the first 268 million appends may begin."""
+"""The beginning of the value of one of the first 268 million appends."""
 TEXT_BYTES = 1 << 18
-"""Of each string in the trace: more than one group of appends holds."""
+"""Bytes of each string in the trace: more than one group of appends holds."""
 _FIRST = re.compile(r'"first\\": ?(\d+)|"first": ?(\d+)')
 
 
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the trace shows of one append: the nodes whose own sync of it completed before its answer."""
+    """The trace of one append: the nodes whose own sync of it completed before its answer."""
 
     number: int
     vlsn: int
@@ -68,7 +68,7 @@ class Shown:
 
 
 def may_trace() -> bool:
-    """Whether strace is here and allowed to trace."""
+    """Says whether strace is here and allowed to trace."""
     if shutil.which("strace") is None:
         return False
     return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
@@ -77,8 +77,8 @@ def may_trace() -> bool:
 def trace_appends(
     directory: Path, *, base_port: int, appends: int, writers: int = 1, say: Callable[[str], None]
 ) -> list[Shown]:
-    """Runs the cluster and the trace, and returns what it shows of each append: sent one at a time, or by ``writers``
-    at once, each of which awaits its own before its next."""
+    """Runs the cluster and the trace, and returns what it shows of each append. They are sent one at a time, or by
+    ``writers`` at once, each of which awaits its own before its next."""
     if shutil.which("strace") is None:
         raise ClusterFailed("strace is not installed: apt-get install strace")
     history = History()
@@ -103,7 +103,7 @@ def trace_appends(
 
 
 def _attach(cluster: Cluster, name: str) -> subprocess.Popen[bytes]:
-    """strace on every thread of the node; returns when it is attached."""
+    """Attaches strace to every thread of the node; returns when that is done."""
     pid = cluster.pid(name)
     if pid is None:
         raise ClusterFailed(f"{name} is not running")
@@ -116,7 +116,7 @@ def _attach(cluster: Cluster, name: str) -> subprocess.Popen[bytes]:
 
 
 def wait_traced(pid: int, tracer: subprocess.Popen[bytes]) -> None:
-    """Until every thread of ``pid`` is traced.  Raises ``ClusterFailed``."""
+    """Waits until every thread of ``pid`` is traced. Raises ``ClusterFailed``."""
     deadline = time.monotonic() + 20
     while not all(_traced(task) for task in Path(f"/proc/{pid}/task").iterdir()):
         if time.monotonic() > deadline or tracer.poll() is not None:
@@ -129,7 +129,7 @@ def _traced(task: Path) -> bool:
 
 
 def _append(url: str, history: History, appends: int, writers: int) -> list[tuple[int, int]]:
-    """(number, VLSN) of each append."""
+    """Appends, and returns (number, VLSN) of each."""
     shares = [appends // writers + (writer < appends % writers) for writer in range(writers)]
     with ThreadPoolExecutor(writers) as threads:
         sent = threads.map(lambda share: _append_one_at_a_time(url, history, share), shares)
@@ -137,7 +137,7 @@ def _append(url: str, history: History, appends: int, writers: int) -> list[tupl
 
 
 def _append_one_at_a_time(url: str, history: History, appends: int) -> list[tuple[int, int]]:
-    """(number, VLSN) of each append, in turn."""
+    """Appends in turn, and returns (number, VLSN) of each."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     sent = []
@@ -159,7 +159,7 @@ _OCTETS = {"Content-Type": "application/octet-stream"}
 
 
 def read_trace(paths: Iterable[Path]) -> list[Call]:
-    """The completed calls of one node, in the order of their beginnings."""
+    """Reads the completed calls of one node, in the order of their beginnings."""
     calls = []
     for path in paths:
         for line in path.read_text(errors="replace").splitlines():
@@ -174,8 +174,8 @@ def read_trace(paths: Iterable[Path]) -> list[Call]:
 def judge(
     traces: dict[str, list[Call]], sent: list[tuple[int, int]], *, master: str, shared: bool = False
 ) -> list[Shown]:
-    """For each append: which nodes had synced it before the master began to write its answer.  ``shared``: appends of
-    one group have one sync together."""
+    """Finds for each append which nodes had synced it before the master began to write its answer. ``shared``: appends
+    of one group have one sync together."""
     answers: dict[int, float] = {}
     for call in traces[master]:
         if ".vlog" not in call.path and (match := _FIRST.search(call.text)) is not None:
@@ -197,7 +197,7 @@ def judge(
 
 
 def first_syncs(calls: list[Call], numbers: set[int]) -> dict[int, Call]:
-    """By append the first sync to complete of a file that its value was written to, begun after that write."""
+    """Finds by append the first completed sync of its file that began after its write."""
     waiting: dict[str, list[tuple[float, int]]] = {}
     """By file: when the write completed, of which append."""
     found: dict[int, Call] = {}
@@ -218,7 +218,7 @@ def first_syncs(calls: list[Call], numbers: set[int]) -> dict[int, Call]:
 
 
 def numbers_in(text: str, numbers: set[int]) -> list[int]:
-    """The appends whose whole values ``text`` holds."""
+    """Returns the appends whose whole values ``text`` holds."""
     found = []
     for match in _NUMBER.finditer(text):
         number = int(match[1], 16)

@@ -17,7 +17,7 @@ BROKEN = -1
 
 
 def value_of(number: int) -> bytes:
-    """The value that carries ``number``: most are short, some over a kilobyte."""
+    """Returns the value that carries ``number``: most are short, some over a kilobyte."""
     mixed = number * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     size = (mixed >> 40) % _EXTRA_MAX if mixed & 7 == 0 else (mixed >> 40) % 100
     start = (mixed >> 20) % 512
@@ -26,7 +26,7 @@ def value_of(number: int) -> bytes:
 
 
 def number_of(value: bytes) -> int:
-    """The number that ``value`` carries, ``BROKEN`` when it is not exactly that number's value."""
+    """Returns the number that ``value`` carries, ``BROKEN`` when it is not exactly that number's value."""
     try:
         number = int(value[:_DIGITS], 16)
     except ValueError:

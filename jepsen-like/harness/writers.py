@@ -34,7 +34,7 @@ async def write(client: Client, history: History, stop: asyncio.Event) -> None:
 
 
 async def write_in_vain(url: str, history: History, stop: asyncio.Event) -> None:
-    """Appends that are refused: an unknown ack policy, and a content type that nobody reads."""
+    """Sends appends that are refused: an unknown ack policy, and a content type that nobody reads."""
     turn = 0
     while not stop.is_set():
         turn += 1
@@ -49,8 +49,8 @@ async def write_in_vain(url: str, history: History, stop: asyncio.Event) -> None
 
 
 def post_once(url: str, history: History, *, content_type: str = "application/octet-stream") -> None:
-    """One append by a plain POST that follows no redirect: one that is answered by 307, or by any error but
-    500 and 504, is refused."""
+    """Sends one append by a plain POST that follows no redirect. One that is answered by 307, or by any error but 500
+    and 504, is refused."""
     parts = urlsplit(url)
     number = history.sent()
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=APPEND_TIMEOUT_S)

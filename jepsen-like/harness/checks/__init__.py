@@ -1,4 +1,4 @@
-"""What a history must not show.  Pure: a history in, anomalies out.
+"""The checks of a history: a history in, anomalies out. Pure. Pure: a history in, anomalies out.
 
 The rules of Jepsen's kafka workload, a VLSN being an offset, and ours, which are stricter: VLSNs have no gap, copies
 are equal entry by entry, order holds in real time.
@@ -43,7 +43,7 @@ CHECKS: Sequence[Check] = (*sends.CHECKS, *polls.CHECKS, *logs.CHECKS, *group.CH
 
 
 def check(history: Sequence[Op]) -> Found:
-    """Every anomaly of ``history``, counted by rule."""
+    """Counts every anomaly of ``history`` by rule."""
     view = View.of(history)
     found = Found()
     for anomaly in chain.from_iterable(_each(view)):

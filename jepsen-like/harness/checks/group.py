@@ -1,4 +1,4 @@
-"""What nodes said of themselves, and processes that ended."""
+"""The checks of what nodes said of themselves, and of processes that ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def one_master_a_term(view: View) -> Iterator[Anomaly]:
 
 
 def nothing_falls(view: View) -> Iterator[Anomaly]:
-    """Terms of an incarnation, the durable end of a process.  A node that opens or restores its log has neither."""
+    """Checks that terms of an incarnation, and the durable end of a process, never fall. A node that opens or restores
+    its log has neither."""
     terms: dict[tuple[str, str], int] = {}
     durable: dict[tuple[str, str], int] = {}
     for op in view.statuses:
@@ -39,7 +40,7 @@ def nothing_falls(view: View) -> Iterator[Anomaly]:
 
 
 def nobody_gives_up(view: View) -> Iterator[Anomaly]:
-    """Without a fault of its disk no node ends by itself, is damaged, or halts."""
+    """Checks that no node ends by itself, is damaged, or halts without a fault of its disk."""
     hurt = {node for op in view.others if op.f == "disk" for node in op.value.get("nodes", ())}
     for op in view.others:
         if op.f == "ended" and op.value["node"] not in hurt:
@@ -55,7 +56,7 @@ def nobody_gives_up(view: View) -> Iterator[Anomaly]:
 
 
 def members_as_ordered(view: View) -> Iterator[Anomaly]:
-    """A change that was told durable stays, and the list changes by what was ordered only.  What nobody answered may
+    """Checks that a durable change stays, and that the list changes by what was ordered only. What nobody answered may
     come at any time later."""
     known: set[str] | None = None
     may_change: set[str] = set()
@@ -77,7 +78,7 @@ def members_as_ordered(view: View) -> Iterator[Anomaly]:
 
 
 def nobody_else_leads(view: View) -> Iterator[Anomaly]:
-    """Whose removal is durable in a term leads in no later one, until it is to be added again."""
+    """Checks that who was durably removed in a term leads in no later one, until it is added again."""
     removed: dict[str, int] = {}
     for op in sorted((*view.others, *view.statuses), key=lambda op: op.index):
         value = op.value

@@ -30,7 +30,7 @@ def acknowledged_everywhere(view: View) -> Iterator[Anomaly]:
 
 
 def equal_logs(view: View) -> Iterator[Anomaly]:
-    """Against the first node's, as far as both were read: one anomaly a node, at the first difference."""
+    """Compares logs with the first node's, as far as both were read: one anomaly a node."""
     if not view.finals:
         return
     for final in view.finals[1:]:

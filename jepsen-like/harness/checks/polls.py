@@ -8,7 +8,7 @@ from harness.checks.view import Anomaly, View
 
 
 def poll_order(view: View) -> Iterator[Anomaly]:
-    """From a seek on: the next entry is at the next VLSN, within a page and from page to page."""
+    """Checks that the next entry is at the next VLSN, within a page and from page to page."""
     for stream in view.streams:
         due = stream.start
         for page in stream.pages:
@@ -22,7 +22,7 @@ def poll_order(view: View) -> Iterator[Anomaly]:
 
 
 def lost_reads(view: View) -> Iterator[Anomaly]:
-    """What was shown was durable: it is in every log in the end."""
+    """Checks that all that was shown is in every log in the end: it was durable."""
     for final in view.finals:
         kept = dict(zip(final.page.vlsns, final.page.numbers, strict=True))
         told: set[int] = set()
@@ -36,7 +36,7 @@ def lost_reads(view: View) -> Iterator[Anomaly]:
 
 
 def stale_reads(view: View) -> Iterator[Anomaly]:
-    """A linearizable read sees what was acknowledged, or so read by anybody, before it began."""
+    """Checks that a linearizable read sees what was acknowledged, or so read, before it began."""
     told = [(send.ended, send.first + len(send.numbers) - 1) for send in view.sends if send.end == "ok"]
     told = sorted(told + [(look.ended, look.to) for look in view.looks])
     at = highest = 0
@@ -50,7 +50,8 @@ def stale_reads(view: View) -> Iterator[Anomaly]:
 
 
 def readers_at_the_end(view: View) -> Iterator[Anomaly]:
-    """Every reader that may ask a member gets to the end of what is read in the end, where the group has healed."""
+    """Checks that every reader gets to the end of what is read in the end, where the group has healed. That is every
+    reader that may ask a member."""
     end = min(final.to for final in view.finals if final.member) if view.healed else 0
     members = view.members
     reached: dict[str, int] = {}

@@ -17,7 +17,7 @@ def aborted_reads(view: View) -> Iterator[Anomaly]:
 
 
 def inconsistent_offsets(view: View) -> Iterator[Anomaly]:
-    """Against the first that showed it."""
+    """Compares what readers were shown with the first that showed it."""
     entries: dict[int, tuple[int, int]] = {}
     for who, page in view.pages:
         for vlsn, term, number in page.entries():
@@ -37,7 +37,7 @@ def inconsistent_offsets(view: View) -> Iterator[Anomaly]:
 
 
 def lost_writes(view: View) -> Iterator[Anomaly]:
-    """Acknowledged, and read by nobody anywhere."""
+    """Finds appends that were acknowledged, and read by nobody anywhere."""
     read = set(view.seen.values())
     for send in view.sends:
         if send.end == "ok":
@@ -70,7 +70,7 @@ def unsent_values(view: View) -> Iterator[Anomaly]:
 
 
 def nonmonotonic_sends(view: View) -> Iterator[Anomaly]:
-    """In real time, over all writers: what began after an acknowledgement comes after it."""
+    """Checks real time over all writers: what began after an acknowledgement comes after it."""
     acknowledged = sorted((send for send in view.sends if send.end == "ok"), key=lambda send: send.began)
     under_way: list[tuple[int, int]] = []
     highest = 0
@@ -84,7 +84,7 @@ def nonmonotonic_sends(view: View) -> Iterator[Anomaly]:
 
 
 def reordered_bursts(view: View) -> Iterator[Anomaly]:
-    """Appends sent through one client one behind the other, none of them waited for."""
+    """Checks the order of appends sent through one client, none of them waited for."""
     highest: dict[str, int] = {}
     for send in sorted(view.sends, key=lambda send: (send.began, send.numbers)):
         if send.burst and send.end == "ok":
@@ -95,7 +95,7 @@ def reordered_bursts(view: View) -> Iterator[Anomaly]:
 
 
 def torn_appends(view: View) -> Iterator[Anomaly]:
-    """Of logs read to the end: all values of one append side by side in their order, or none."""
+    """Checks logs read to the end: all values of one append side by side in their order, or none."""
     for final in [each for each in view.finals if each.whole]:
         places = {number: vlsn for vlsn, number in zip(final.page.vlsns, final.page.numbers, strict=True)}
         for send in view.sends:

@@ -18,7 +18,7 @@ NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """What must not be, where it showed."""
+    """A breach of a rule, and where it showed."""
 
     rule: str
     where: str
@@ -27,7 +27,7 @@ class Anomaly:
     vlsn: int = 0
     number: int = 0
     seconds: float = 0.0
-    """Into the run; 0 where it has no moment."""
+    """The moment of the run; 0 where it has none."""
 
     def __str__(self) -> str:
         place = f" at VLSN {self.vlsn}" if self.vlsn else ""
@@ -53,7 +53,7 @@ class Found:
         return bool(self.counts)
 
     def all(self) -> Iterator[Anomaly]:
-        """The examples."""
+        """Yields the examples."""
         return chain.from_iterable(self.examples.values())
 
 
@@ -70,7 +70,7 @@ class Send:
     burst: str = ""
 
     def places(self) -> Iterator[tuple[int, int]]:
-        """(number, VLSN) of an acknowledged one."""
+        """Pairs (number, VLSN) of an acknowledged append."""
         return zip(self.numbers, range(self.first, self.first + len(self.numbers)), strict=True)
 
 
@@ -84,18 +84,18 @@ class Page:
     numbers: list[int]
 
     def entries(self) -> Iterator[tuple[int, int, int]]:
-        """(VLSN, term, number)."""
+        """Yields (VLSN, term, number) of each entry."""
         return zip(self.vlsns, self.terms, self.numbers, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one reader was shown from one seek on."""
+    """The pages that one reader was shown from one seek on."""
 
     process: str
     start: int
     nodes: list[str] = field(default_factory=list)
-    """That it may ask."""
+    """The nodes that it may ask."""
     pages: list[Page] = field(default_factory=list)
 
 
@@ -111,14 +111,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """A node's log in the end, read up to ``to``; ``whole`` when that is as far as it was to be read."""
+    """A node's final log, read up to ``to``; ``whole`` when that is as far as was wanted."""
 
     node: str
     to: int
     whole: bool
     page: Page
     member: bool = True
-    """In the end.  What is no member any more serves what it knows, and is to be read no further."""
+    """True for a member in the end. What is no member any more serves what it knows, and is to be read no further."""
 
 
 @dataclass
@@ -197,12 +197,12 @@ class View:
 
     @property
     def healed(self) -> bool:
-        """Whether every member was read to the end."""
+        """True when every member was read to the end."""
         return bool(self.finals) and all(final.whole for final in self.finals if final.member)
 
     @property
     def members(self) -> set[str] | None:
-        """In the end, as far as told."""
+        """The members in the end, as far as told."""
         told = [op.value["members"] for op in self.others if op.f == "members" and "members" in op.value]
         return set(told[-1]) if told else None
 

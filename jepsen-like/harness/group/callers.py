@@ -1,4 +1,4 @@
-"""Who a connection comes from, asked of the kernel: the process that holds the other end of it."""
+"""The process behind a connection, asked of the kernel: who holds the other end of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TABLE = Path("/proc/net/tcp")
 
 
 def owner_of(peer_port: int, own_port: int, pids: Iterable[int]) -> int | None:
-    """The one of ``pids`` that holds the socket from ``peer_port`` to ``own_port`` (127.0.0.1); None when none of
+    """Finds the one of ``pids`` that holds the socket from ``peer_port`` to ``own_port`` (127.0.0.1). None when none of
     them does, or it is closed already."""
     inode = _inode_of(peer_port, own_port)
     if inode is None:

@@ -33,16 +33,16 @@ PIECE_S = 0.1
 """A narrow pair's connections take turns by pieces of this."""
 PIECE_BYTES_MIN = 1_500
 LINE_PIECES_MAX = 64
-"""So many pieces of one connection are on a long line at once."""
+"""Pieces of one connection that are on a long line at once."""
 _RESET = struct.pack("ii", 1, 0)
 
 
 _Line = asyncio.Queue[tuple[float, bytes]]
-"""When each piece arrives; an empty one is the end."""
+"""The moments at which pieces arrive; an empty one is the end."""
 
 
 def piece_bytes(bytes_per_s: float) -> int:
-    """How much of one connection goes over a pair at once."""
+    """Returns how much of one connection goes over a pair at once."""
     return min(READ_BYTES, max(PIECE_BYTES_MIN, int(bytes_per_s * PIECE_S))) if bytes_per_s else READ_BYTES
 
 
@@ -79,7 +79,7 @@ class Links:
         self._free_s: dict[Pair, float] = {}
 
     def narrow(self, pair: Pair, bytes_per_s: float) -> None:
-        """From now on ``pair`` carries so much; 0: whatever comes."""
+        """Narrows ``pair`` to so much from now on; 0: whatever comes."""
         self._bytes_per_s[pair] = bytes_per_s
 
     async def open(self, name: str, public_port: int, port: int) -> None:
@@ -106,7 +106,8 @@ class Links:
         return self._shape.queue_bytes if self._shape.bytes_per_s else READ_BYTES
 
     def _hold_little(self, end: socket.socket) -> None:
-        """Where pairs are narrow: what a sender may have on its way is what a queue before a real link would hold."""
+        """Bounds what a sender may have on its way, where pairs are narrow. It is what a queue before a real link would
+        hold."""
         if self._shape.bytes_per_s:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._held_bytes)
 
@@ -178,14 +179,15 @@ class Links:
                 each.close()
 
     def _source(self, peer_port: int, own_port: int) -> str | None:
-        """The calling node; "" for the harness itself; None for nobody we know, such as one that was just killed."""
+        """Returns the calling node; "" for the harness itself; None for nobody we know, such as one that was just
+        killed."""
         names = {pid: name for name, pid in self.pids().items()}
         names.setdefault(self._harness_pid, "")
         owner = owner_of(peer_port, own_port, names)
         return None if owner is None else names[owner]
 
     def _shaped(self, source: str) -> bool:
-        """The harness's own connections are not."""
+        """Says whether a connection is shaped; the harness's own are not."""
         return bool(source and self._shape)
 
     async def _send(self, pair: Pair, reader: asyncio.StreamReader, line: _Line) -> None:

@@ -20,7 +20,7 @@ class Listed:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Listed:
-        """From ``GET /v1/group``."""
+        """Reads the list out of ``GET /v1/group``."""
         members = document["members"]
         return cls(
             document["term"],
@@ -39,10 +39,10 @@ class Step:
     name: str
     secondary: bool = False
     fresh: bool = False
-    """What the node has is removed before."""
+    """Removes what the node has before."""
 
     def body(self, url: str) -> dict[str, Any]:
-        """Of ``POST /v1/admin/group``."""
+        """Makes the body of ``POST /v1/admin/group``."""
         if self.change == "add":
             return {"change": "add", "name": self.name, "url": url, "secondary": self.secondary}
         return {"change": self.change, "name": self.name}

@@ -24,15 +24,16 @@ HOPS_MAX = 3
 
 
 class Membership:
-    """Of one group.  What it learns it tells the group's settings."""
+    """The membership of one group; it tells the group's settings what it learns. What it learns it tells the group's
+    settings."""
 
     def __init__(self, group: Group, network: Network) -> None:
         self._group = group
         self._network = network
 
     async def settled(self, until_s: float, holds: Callable[[Listed], bool] = lambda _: True) -> Listed | None:
-        """The members as they are now, no change being under way, once they are such that ``holds``; None where nobody
-        could say so by ``until_s`` of the loop's clock."""
+        """Returns the members, once no change is under way and they are such that ``holds``. None where nobody could
+        say so by ``until_s`` of the loop's clock."""
         loop = asyncio.get_running_loop()
         while loop.time() < until_s:
             listed = await self._listed()
@@ -44,7 +45,7 @@ class Membership:
         return None
 
     async def _listed(self) -> Listed | None:
-        """As the master of the highest term lists them, if that is durable, and a majority still follows it then."""
+        """Returns the durable list of the highest term's master, if a majority still follows it then."""
         documents = await asyncio.gather(*(self._asked(url) for url in self._group.urls.values()))
         leading = [
             (document["term"], url, document)
@@ -62,7 +63,7 @@ class Membership:
         return Listed.of(document) if answer.status == 200 else None
 
     async def _asked(self, url: str) -> dict[str, Any]:
-        """Empty where the node does not say."""
+        """Asks one node; empty where it does not say."""
         try:
             answer = await self._network.request("GET", f"{url}/v1/group", timeout_s=ASK_S)
         except VlsnLogError:
@@ -87,7 +88,7 @@ class Membership:
         return ordered
 
     async def _ask_for(self, step: Step, ordered: Ordered) -> None:
-        """One member after the other, until it is taken, or refused by one that leads."""
+        """Asks one member after the other, until a leader takes the step or refuses it."""
         body = msgspec.json.encode(step.body(self._group.member_urls[step.name]))
         for name in self._group.listed:
             url = self._group.urls[name]
@@ -112,9 +113,9 @@ class Membership:
 
 @dataclass(slots=True)
 class Ordered:
-    """What became of an order."""
+    """The outcome of an order."""
 
     done: bool = False
     unknown: bool = False
-    """Not done, and may be done later: not everybody who was asked has refused."""
+    """True when it was not done, but may be done later: not everybody who was asked has refused."""
     why: str = ""

@@ -32,7 +32,7 @@ from typing import Final
 from harness.group.partitions import UNSHAPED, How, Pair, Shape
 
 SUBNETS: Final = range(256)
-"""Of 198.18.0.0/16, which RFC 2544 keeps for tests of networks."""
+"""Subnets of 198.18.0.0/16, which RFC 2544 keeps for tests of networks."""
 PROGRAMS: Final = ("ip", "ss", "nsenter")
 _OURS: Final = re.compile(r"vl(\d+)(-n\d+|v\d+|b)(@.*)?$")
 PACKET_BYTES: Final = 1_514
@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 class Namespaces:
-    """Of one group.  ``open`` makes one."""
+    """The namespaces of one group. ``open`` makes one."""
 
     def __init__(self, names: Sequence[str], subnet: int, shape: Shape = UNSHAPED) -> None:
         self._shape = shape
@@ -81,7 +81,7 @@ class Namespaces:
         return f"198.18.{self._subnet}.{self._names.index(name) + 1}"
 
     def launcher(self, name: str) -> tuple[str, ...]:
-        """Words before a command that is to run in the node's namespace; the process is the command's."""
+        """Returns the words before a command that is to run in the node's namespace."""
         return ("nsenter", f"--net=/run/netns/{self._space(name)}")
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
@@ -98,7 +98,7 @@ class Namespaces:
                 await self._destroy(pairs)
 
     async def met(self, pairs: Iterable[Pair]) -> int:
-        """Where two blocked pairs share the node that counts, both count what either met."""
+        """Counts what blocked pairs met; two that share the node that counts both count what either met."""
         counted = await self._counted({pair: self._blocked[pair] for pair in pairs if pair in self._blocked})
         return sum(self._cut[pair] + count - self._before[pair] for pair, count in counted.items())
 
@@ -113,7 +113,7 @@ class Namespaces:
         await self._rules("del", {pair: self._blocked.pop(pair) for pair in pairs})
 
     async def close(self) -> None:
-        """Also what was made in part."""
+        """Removes all that was made, in part too."""
         for number, name in enumerate(self._names, 1):
             with suppress(Refused):  # with its space it would go some time later
                 await _run("ip", "link", "delete", self._end(number))
@@ -141,7 +141,7 @@ class Namespaces:
                 await self._shape_links(name)
 
     async def _shape_links(self, name: str) -> None:
-        """What leaves ``name``, for each other node by itself."""
+        """Shapes what leaves ``name``, for each other node by itself."""
         others = {number: self.address(other) for number, other in enumerate(self._names, 1) if other != name}
         lines = shaping(self._shape, others)
         try:
@@ -151,7 +151,7 @@ class Namespaces:
             raise Refused(f"{what}: {refused}") from None
 
     async def _rules(self, verb: str, pairs: Mapping[Pair, How]) -> None:
-        """One call for each node whose rules change."""
+        """Makes one call for each node whose rules change."""
         lines: dict[str, list[str]] = defaultdict(list)
         for (source, target), how in pairs.items():
             where, words = target, f"from {self.address(source)} iif eth0 blackhole"
@@ -162,7 +162,7 @@ class Namespaces:
             await _run("ip", "-n", self._space(name), "-batch", "-", said="".join(commands))
 
     async def _destroy(self, pairs: Iterable[Pair]) -> None:
-        """The TCP connections of these, on both sides: an end that was told of it would not hear it."""
+        """Destroys the TCP connections of these pairs on both sides: a told end would not hear it."""
         others: dict[str, dict[str, Pair]] = defaultdict(dict)
         for source, target in pairs:
             others[source][target] = others[target][source] = source, target
@@ -173,7 +173,7 @@ class Namespaces:
                 self._cut[pair] += gone.count(f"{self.address(other)}:")
 
     async def _counted(self, pairs: Mapping[Pair, How]) -> dict[Pair, int]:
-        """What the kernels of the nodes that block have dropped or refused since they were made."""
+        """Reads what the kernels of blocking nodes have dropped or refused since they were made."""
         counters = {
             pair: (pair[1], "InAddrErrors") if how == "hold" else (pair[0], "OutNoRoutes")
             for pair, how in pairs.items()
@@ -187,7 +187,7 @@ class Namespaces:
         return f"{self._mark}-{name}"
 
     def _end(self, number: int) -> str:
-        """The link to the node of that number, on our side."""
+        """Returns the link to the node of that number, on our side."""
         return f"{self._mark}v{number}"
 
     @property
@@ -196,7 +196,7 @@ class Namespaces:
 
 
 def shaping(shape: Shape, addresses: Mapping[int, str]) -> list[str]:
-    """Lines for ``tc -batch``: a class of its own, by number, for what goes to each of ``addresses``."""
+    """Returns lines for ``tc -batch``: a class of its own, by number, for what goes to each of ``addresses``."""
     rate = f"{int(shape.bytes_per_s * 8)}bit" if shape.bytes_per_s else "10gbit"
     lines = ["qdisc add dev eth0 root handle 1: htb"]
     for number, address in addresses.items():
@@ -214,7 +214,7 @@ def shaping(shape: Shape, addresses: Mapping[int, str]) -> list[str]:
 
 
 async def _run(*command: str, said: str = "") -> str:
-    """Its output; ``said`` is its input.  Raises ``Refused``."""
+    """Runs a command with ``said`` as its input, and returns its output. Raises ``Refused``."""
     with TemporaryFile() as given:  # a pipe may be closed before it is written to
         given.write(said.encode())
         given.seek(0)
@@ -231,7 +231,7 @@ async def _run(*command: str, said: str = "") -> str:
 
 
 def _ip_counters(table: str) -> dict[str, int]:
-    """Of ``/proc/net/snmp``."""
+    """Parses ``/proc/net/snmp``."""
     words, figures = (line.split()[1:] for line in table.splitlines() if line.startswith("Ip:"))
     return {word: int(figure) for word, figure in zip(words, figures, strict=True)}
 
@@ -247,7 +247,7 @@ async def _free_subnet() -> int:
 
 
 async def _sweep() -> None:
-    """What processes have left that did not live to close it."""
+    """Removes what processes have left that did not live to close it."""
     spaces = [line.split()[0] for line in (await _run("ip", "netns", "list")).splitlines() if line.strip()]
     links = [line.split()[1].rstrip(":") for line in (await _run("ip", "-o", "link", "show")).splitlines()]
     for name, delete in (*((each, "netns") for each in spaces), *((each, "link") for each in links)):

@@ -24,9 +24,9 @@ WATCH_S = 0.1
 GONE_POLL_S = 0.01
 START_S = 60.0
 PORT = 7701
-"""Of every node, where each has an address of its own."""
+"""The port of every node, where each has an address of its own."""
 SPARE = "spare"
-"""Why a node that is no member yet is down."""
+"""The reason why a node that is no member yet is down."""
 
 SETTINGS: Mapping[str, str | int | float] = {
     "segment_bytes": 1 << 20,
@@ -76,19 +76,19 @@ class Group:
         return self.node(name).directory
 
     def used(self, name: str) -> bool:
-        """Whether it has ever been started."""
+        """Says whether it has ever been started."""
         return SPARE not in self._stopped[name]
 
     # Members.
 
     def are_members(self, listed: Iterable[str], electable: Iterable[str]) -> None:
-        """Faults meet these from now on; every node's settings name them, and itself, when it starts next."""
+        """Lets faults meet these from now on; every node's next start names them, and itself."""
         self.listed, self.electable = list(listed), list(electable)
         for name in self.names:
             self._name_members(name, self.listed)
 
     def found(self) -> None:
-        """Nobody has a log yet: the settings say who founds the group."""
+        """Lets the settings say who founds the group: nobody has a log yet."""
         self.are_members(self.founders, self.founders)
 
     def _name_members(self, name: str, members: Iterable[str]) -> None:
@@ -114,8 +114,8 @@ class Group:
             return await self.cluster.serving()
 
     async def stop(self, names: list[str], reason: str) -> list[str]:
-        """SIGKILL, all at once, and they stay down while anybody has a reason; those that were running.  Returns when
-        they are gone, which may take seconds where a disk is busy."""
+        """Kills them all at once; they stay down while anybody has a reason. Returns those that were running. Returns
+        when they are gone, which may take seconds where a disk is busy."""
         running = [name for name in names if self.running(name)]
         for name in names:
             self._stopped[name].add(reason)
@@ -133,7 +133,7 @@ class Group:
                 self._start(name)
 
     def pause(self, names: list[str], reason: str) -> list[str]:
-        """SIGSTOP; those that were running."""
+        """Stops them by SIGSTOP, and returns those that were running."""
         running = [name for name in names if self.running(name)]
         for name in running:
             self._paused[name].add(reason)
@@ -147,7 +147,7 @@ class Group:
                 self.node(name).send(signal.SIGCONT)
 
     def release(self) -> None:
-        """No reason holds any node down or still any more, but spares that were never used."""
+        """Drops all reasons that hold nodes down or still, but for spares that were never used."""
         for name in filter(self.used, self.names):
             self._paused[name].clear()
             self._stopped[name].clear()
@@ -195,8 +195,8 @@ async def make_group(
     spares: int = 0,
     shape: Shape = UNSHAPED,
 ) -> Group:
-    """A group that is not started yet.  ``between`` its nodes: ``proxies``, or ``namespaces``, networks of their own;
-    ``spares`` more are there to become members.  Raises ``BadArgument``, ``Refused``."""
+    """Makes a group that is not started yet. ``between`` its nodes: ``proxies``, or ``namespaces``, networks of their
+    own; ``spares`` more are there to become members. Raises ``BadArgument``, ``Refused``."""
     making = _by_proxies if between == "proxies" else _in_namespaces
     base = free_base_port(2 * (nodes + spares))
     cluster = prepare(directory, network, nodes=nodes + spares, base_port=base, settings=settings)

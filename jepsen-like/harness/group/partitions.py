@@ -1,4 +1,5 @@
-"""What cuts nodes off from each other: ``Links`` by proxies, without root; ``Namespaces`` by dropping packets."""
+"""Partitions of nodes: ``Links`` by proxies, without root; ``Namespaces`` by dropping packets. ``Links`` by proxies,
+without root; ``Namespaces`` by dropping packets."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ Pair = tuple[str, str]
 """A directed pair of nodes: from, to."""
 How = Literal["hold", "cut"]
 QUEUE_S = 0.4
-"""How much waits before a narrow link; what comes then is dropped, or its sender is held back."""
+"""Seconds of data that wait before a narrow link; what comes then is dropped, or held back."""
 QUEUE_BYTES_MIN = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What every directed pair of nodes carries: all of its connections together so many bytes a second, each byte so
-    much later.  0: as fast as it goes."""
+    """The shape of every directed pair of nodes: bytes a second over all of its connections, and a delay. 0: as fast as
+    it goes."""
 
     bytes_per_s: float = 0.0
     delay_s: float = 0.0
@@ -37,19 +38,18 @@ class Partitions(Protocol):
     """The network between the nodes of one group; the harness itself reaches every node at any time."""
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
-        """Nothing passes these from now on.  ``hold``: what is sent goes on when it is healed, as after lost packets;
-        ``cut``: connections end with an error, and new ones are refused."""
+        """Lets nothing pass these pairs from now on. ``hold``: what is sent goes on when it is healed, as after lost
+        packets; ``cut``: connections end with an error, and new ones are refused."""
         ...
 
     async def met(self, pairs: Iterable[Pair]) -> int:
-        """How often something was kept back or cut since these were blocked last."""
+        """Counts how often something was kept back or cut since these were blocked last."""
         ...
 
     async def heal(self, pairs: Iterable[Pair] | None = None, *, cut: bool = False) -> None:
-        """These pass again, or all; with ``cut`` the connections that were held end with an error instead of going
-        on."""
+        """Lets these pass again, or all; with ``cut`` the held connections end with an error."""
         ...
 
     async def close(self) -> None:
-        """Nothing of it is left."""
+        """Removes all of it."""
         ...

@@ -1,4 +1,4 @@
-"""What is seen of the group from outside: each node's status, asked again and again, noted when it changes."""
+"""The group seen from outside: each node's status, asked again and again, noted when it changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlsn.errors import VlsnLogError
 
 PERIOD_S = 0.1
 DURABLE_EACH_S = 1.0
-"""How often a node's durable end is noted where nothing else has changed."""
+"""Seconds between two notes of a node's durable end where nothing else has changed."""
 
 
 class Watch:
@@ -46,7 +46,7 @@ class Watch:
         return max(0, len(self.masters) - 1)
 
     async def run(self) -> None:
-        """For ever."""
+        """Watches for ever."""
         async with asyncio.TaskGroup() as tasks:
             for name, url in self._urls.items():
                 tasks.create_task(self._ask(name, url))

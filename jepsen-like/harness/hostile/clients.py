@@ -14,9 +14,9 @@ from vlsn.errors import VlsnLogError
 CLIENTS = 2_000
 TIMEOUT_S = 30.0
 LEAVE_S = 0.002
-"""Between the leaving of two."""
+"""Seconds between the leaving of two."""
 SHARE_MIN = 0.1
-"""Of the median: what the client that got least must have."""
+"""The share of the median that the client which got least must have."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ async def _attack(scene: Scene) -> str:
 
 
 async def _client(scene: Scene, number: int, seen: _Seen) -> None:
-    """An append; once everybody has had one, appends until the time is over, each awaited before the next."""
+    """Appends once; when everybody has, appends until the time is over, each awaited before the next."""
     loop = asyncio.get_running_loop()
     async with connect(",".join(scene.cluster.urls), timeout_s=TIMEOUT_S) as log:
         try:

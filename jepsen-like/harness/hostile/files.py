@@ -22,9 +22,9 @@ from vlsn.segments.directory import survey
 
 POLL_S = 0.1
 END_S = 60.0
-"""In which a node that is told to stop, or that cannot start, has ended."""
+"""Seconds in which a node that is told to stop, or that cannot start, has ended."""
 HEAL_S = 60.0
-"""In which a node that was started follows, whole."""
+"""Seconds in which a node that was started follows, whole."""
 ROLLS = 3
 
 
@@ -36,19 +36,19 @@ class Victim:
     node: Node
     network: AiohttpNetwork
     started_at: int = 0
-    """Where in the node's log its last start begins."""
+    """The place in the node's log where its last start begins."""
 
     @property
     def directory(self) -> Path:
         return self.node.directory
 
     def sealed(self) -> list[tuple[Path, int]]:
-        """The segments that another follows on, the oldest first, and where the log ends in each."""
+        """Returns the segments that another follows on, the oldest first, and where the log ends in each."""
         found = survey(PosixDisk(), str(self.directory))
         return [(Path(each.path), each.live_end) for each in found if each.live_end is not None]
 
     async def status(self) -> dict[str, Any]:
-        """Empty where the node does not answer."""
+        """Asks the node for its status; empty where it does not answer."""
         try:
             response = await self.network.request("GET", f"{self.node.url}/v1/status", timeout_s=END_S)
         except VlsnLogError:
@@ -56,7 +56,7 @@ class Victim:
         return msgspec.json.decode(bytes(response.body), type=dict[str, Any])
 
     async def roll(self) -> None:
-        """Several segments, each with something in it: the watch's writers append all the time."""
+        """Rolls until there are several segments, each with something of the watch's writers in it."""
         async with asyncio.timeout(HEAL_S):
             while len(self.sealed()) < ROLLS:
                 response = await order(self.network, self.node.url, "rotate", timeout_s=END_S)
@@ -72,12 +72,13 @@ class Victim:
         return self.directory / LOG_FILE
 
     def said(self) -> str:
-        """All that it has logged since its last start: a line of another request may stand behind the one that tells
-        why it ends."""
+        """Returns all that it has logged since its last start. A line of another request may stand behind the one that
+        tells why it ends."""
         return self.log.read_bytes()[self.started_at :].decode(errors="replace")
 
     async def stop(self) -> bool:
-        """By SIGTERM; whether it ended in time.  Killed where it did not."""
+        """Stops it by SIGTERM, and says whether it ended in time; kills it where it did not. Killed where it did
+        not."""
         self.node.send(signal.SIGTERM)
         if await self.until(lambda: not self.node.running, END_S):
             return True
@@ -85,7 +86,7 @@ class Victim:
         return False
 
     async def follows(self) -> bool:
-        """Whether it follows within ``HEAL_S``, with no damage that it knows of."""
+        """Says whether it follows within ``HEAL_S``, with no damage that it knows of."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HEAL_S
         while loop.time() < deadline:
@@ -104,7 +105,7 @@ class Victim:
 
 
 def on_a_victim(hurt: Callable[[Victim], Awaitable[str]]) -> Attack:
-    """``hurt`` meets the first replica."""
+    """Makes an attack: ``hurt`` meets the first replica."""
 
     async def attack(scene: Scene) -> str:
         network = AiohttpNetwork()

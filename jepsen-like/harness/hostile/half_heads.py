@@ -10,9 +10,9 @@ from harness.hostile.sockets import address
 
 CONNECTIONS = 1_000
 HEAD_S = 3.0
-"""What the nodes are told to wait for a head."""
+"""Seconds that the nodes are told to wait for a head."""
 LATE_S = 5.0
-"""How much later its end may be seen."""
+"""Seconds by which its end may be seen later."""
 BYTE_S = 0.5
 _HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 
@@ -26,7 +26,7 @@ async def _attack(scene: Scene) -> str:
 
 
 async def _hold(url: str) -> float:
-    """Seconds until the node ended it, or twice what it may take."""
+    """Counts the seconds until the node ended it, or twice what it may take."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     with suppress(OSError):

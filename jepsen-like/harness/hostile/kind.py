@@ -9,12 +9,12 @@ from repl.cluster import Cluster
 
 HEARTBEAT_S = 0.2
 ELECTION_TIMEOUT_S = 1.0
-"""Of a node that is told nothing else."""
+"""The election timeout of a node that is told nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an attack may cost; seconds as on a machine that has nothing else to do."""
+    """The cost that an attack may have; seconds as on a machine that has nothing else to do."""
 
     p99_s: float = HEARTBEAT_S
     """The 99th percentile of ``/healthz``, on each node."""
@@ -36,10 +36,10 @@ class Scene:
     master: str
     """The name of the node that leads as the attack begins."""
     seconds: float
-    """How long an attack that can go on for ever does."""
+    """The seconds of an attack that can go on for ever."""
     say: Callable[[str], None]
     found: list[str] = field(default_factory=list)
-    """What the attack itself saw that must not be."""
+    """Faults that the attack itself saw."""
 
     @property
     def master_url(self) -> str:
@@ -66,4 +66,4 @@ class Kind:
     attack: Attack
     limits: Limits = Limits()
     settings: dict[str, str | int | float] = field(default_factory=dict)
-    """Of the nodes."""
+    """The settings of the nodes."""

@@ -10,7 +10,7 @@ from harness.hostile.sockets import PING, frame, upgraded
 
 SOCKETS = 200
 PINGS = 50_000
-"""Of a socket, before it connects again."""
+"""Pings of a socket, before it connects again."""
 CLOSED_S = 5.0
 
 

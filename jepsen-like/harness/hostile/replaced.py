@@ -1,5 +1,4 @@
-"""What is no file where a stopped replica's files were: it says so, with the path, and ends; and goes on when the file
-is back."""
+"""No file where a stopped replica's files were: it says so, and goes on when the file is back."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ def address(url: str) -> tuple[str, int]:
 
 
 def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
-    """Up to 125 bytes, as a client sends them; a mask of zeros leaves them as they are."""
+    """Packs up to 125 bytes as a client sends them; a mask of zeros leaves them as they are."""
     assert len(payload) < 126
     return bytes([fin << 7 | opcode, 0x80 | len(payload)]) + bytes(4) + payload
 
 
 @asynccontextmanager
 async def upgraded(url: str, path: str) -> AsyncIterator[Upgraded]:
-    """A WebSocket.  Raises ``ConnectionError``, also where the upgrade is refused, and ``TimeoutError``."""
+    """Opens a WebSocket. Raises ``ConnectionError``, also where the upgrade is refused, and ``TimeoutError``."""
     host, port = address(url)
     async with asyncio.timeout(UPGRADE_S):
         reader, writer = await asyncio.open_connection(host, port)
@@ -47,7 +47,8 @@ async def upgraded(url: str, path: str) -> AsyncIterator[Upgraded]:
 
 
 class Upgraded:
-    """Sends as fast as it is read, and drops what comes, as far as it does not say why it ended."""
+    """A WebSocket that is sent to as fast as it is read. It drops what comes, as far as that does not say why it
+    ended."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -58,7 +59,7 @@ class Upgraded:
         """Bytes."""
 
     async def send(self, one: bytes, times: int, *, until: float) -> bool:
-        """Whether all was sent: not once the other side ends, nor past ``until`` (loop time)."""
+        """Says whether all was sent: not once the other side ends, nor past ``until`` (loop time)."""
         loop = asyncio.get_running_loop()
         at_once = max(1, _BYTES_AT_ONCE // len(one))
         piece = one * at_once
@@ -78,7 +79,7 @@ class Upgraded:
         return times <= 0
 
     async def ended(self, until: float) -> str:
-        """How the other side has ended it: the close code, ``cut off``, or ``still open``."""
+        """Says how the other side has ended it: the close code, ``cut off``, or ``still open``."""
         loop = asyncio.get_running_loop()
         await asyncio.wait([self._dropping], timeout=max(0.0, until - loop.time()))
         if not self._dropping.done():

@@ -21,13 +21,13 @@ from vlsn.errors import VlsnLogError
 
 NODES = 3
 SERVES_S = 120.0
-"""In which a group starts, and has all of its log everywhere again after the attack."""
+"""Seconds in which a group starts, and has its whole log everywhere after the attack."""
 SETTINGS: dict[str, str | int | float] = {"segment_bytes": 4 << 20}
 
 
 @dataclass(slots=True)
 class Row:
-    """What one kind sent, and what became of the group."""
+    """The row of one kind: what it sent, and what became of the group."""
 
     kind: str
     sent: str = ""
@@ -37,7 +37,7 @@ class Row:
     acknowledged: int = 0
     append_p99_ms: float = 0.0
     found: list[str] = field(default_factory=list)
-    """What must not be; nothing where it holds."""
+    """Faults; none where the kind holds."""
 
     @property
     def holds(self) -> bool:
@@ -50,7 +50,7 @@ class Row:
 async def run_kind(
     kind: Kind, directory: Path, *, seconds: float, slack: float = 1.0, say: Callable[[str], None] = lambda _: None
 ) -> Row:
-    """``slack``: how many times as long as its limits say everything may take."""
+    """Runs one kind; everything may take ``slack`` times as long as its limits say."""
     row = Row(kind.name)
     network = AiohttpNetwork()
     try:
@@ -106,7 +106,7 @@ def _tell(row: Row, watched: Watched) -> None:
 
 
 def judge(watched: Watched, limits: Limits) -> list[str]:
-    """What of ``limits`` was passed."""
+    """Lists the ``limits`` that were passed."""
     found = []
     for name, each in watched.answers.items():
         if each.p99_s > limits.p99_s:
@@ -128,7 +128,7 @@ def judge(watched: Watched, limits: Limits) -> list[str]:
 
 
 async def _lost(cluster: Cluster, watched: Watched) -> list[str]:
-    """What was acknowledged and is not there, once the group has come to rest."""
+    """Lists what was acknowledged and is not there, once the group has come to rest."""
     held: dict[int, bytes] = {}
     try:
         async with asyncio.timeout(SERVES_S), connect(",".join(cluster.urls)) as log:
@@ -145,7 +145,7 @@ async def _lost(cluster: Cluster, watched: Watched) -> list[str]:
 async def run_suite(
     kinds: list[Kind], directory: Path, *, seconds: float, slack: float, say: Callable[[str], None]
 ) -> list[Row]:
-    """A group of its own for each; the directories of those that hold are removed."""
+    """Runs each kind on a group of its own; removes the directories of those that hold."""
     rows = []
     for kind in kinds:
         say(f"{kind.name}: {kind.says}")

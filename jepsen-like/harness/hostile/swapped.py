@@ -1,4 +1,4 @@
-"""A segment that is taken from under a running replica, a FIFO in its place: whoever has the old file open reads on,
+"""A segment that is taken from under a running replica, a FIFO in its place. Whoever has the old file open reads on,
 others are told of damage; nothing waits, the node ends when it is told to, and follows when the file is back."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def _swapped(victim: Victim) -> str:
 
 
 async def _says_so(victim: Victim) -> bool:
-    """The scrub meets it, or a reader has."""
+    """Waits until the scrub, or a reader, meets it."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + HEAL_S
     while loop.time() < deadline:

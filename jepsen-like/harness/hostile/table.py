@@ -11,7 +11,7 @@ _HEAD = ("kind", "/healthz p99 / longest, ms", "lead", "appends", "p99, ms", "ve
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Aligned lines, each kind's under its name; what was sent and what was found below it."""
+    """Formats aligned lines, each kind's under its name; what was sent and found stands below."""
     cells = [_HEAD] + [_cells(row) for row in rows]
     lines = []
     for number, line in enumerate(aligned(list(zip(*cells, strict=True)))):

@@ -1,4 +1,4 @@
-"""As many tails as a node takes, all on one replica: each reads the whole log, then follows it."""
+"""Tails, as many as a node takes, all on one replica: each reads the whole log, then follows it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Counts(asyncio.Protocol):
 
 
 async def _tail(url: str, until: float) -> int:
-    """Bytes read; a tail that is cut off begins again."""
+    """Counts the bytes that a tail reads; one that is cut off begins again."""
     loop = asyncio.get_running_loop()
     read = 0
     while loop.time() < until:

@@ -1,4 +1,4 @@
-"""What well-behaved clients meet while a group is attacked, seen from a process of its own.
+"""The life of well-behaved clients while a group is attacked, seen from a process of its own.
 
     each node:  GET /healthz every 20 ms, each on a new connection, as a health check does
     writers:    plain clients, an append after the other
@@ -30,7 +30,7 @@ PERIOD_S = 0.02
 PROBE_S_MAX = 60.0
 WRITERS = 4
 PAUSE_S = 0.02
-"""Between a writer's answer and its next append."""
+"""Seconds between a writer's answer and its next append."""
 STATUS_PERIOD_S = 0.1
 READY_S = 60.0
 END_S = 90.0
@@ -39,7 +39,7 @@ _REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r
 
 @dataclass(slots=True)
 class Answers:
-    """Of one node."""
+    """The answers of one node."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
@@ -89,7 +89,7 @@ class Watching:
         self._watched: Watched | None = None
 
     def stop(self) -> Watched:
-        """What it has seen; once its last append is answered."""
+        """Returns what it has seen, once its last append is answered."""
         if self._watched is None:
             self._end.send(None)
             if not self._end.poll(END_S):
@@ -100,7 +100,7 @@ class Watching:
 
 @contextmanager
 def watching(urls: dict[str, str]) -> Iterator[Watching]:
-    """Of the nodes at ``urls``; begun when it returns: each has answered, and each writer has appended."""
+    """Watches the nodes at ``urls``; on entry each has answered, and each writer has appended."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(urls, theirs), daemon=True)

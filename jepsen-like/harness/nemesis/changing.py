@@ -1,4 +1,4 @@
-"""Members come, go and come back while other faults strike: one step at a time, each seen through to its end.
+"""Members that come, go and come back under other faults: one step at a time, each to its end.
 
 who is a member now? ─► draw a step ─► the node is there ─► order it until it is done ─► who is a member now?
 """
@@ -21,12 +21,12 @@ from repl.http.types import Network
 
 SPARES: Final = 2
 PATIENCE_S: Final = 20.0
-"""How long beyond its strike a step may take: nodes start meanwhile, and other faults hold it up."""
+"""Seconds beyond its strike that a step may take: nodes start meanwhile, and other faults hold it up."""
 POLL_S: Final = 0.1
 
 
 class Changing:
-    """Of one run.  ``stay``: members that are never removed, and the only ones that are wiped."""
+    """The changes of one run. ``stay``: members that are never removed, and the only ones that are wiped."""
 
     def __init__(self, group: Group, network: Network, recorder: Recorder, *, stay: Sequence[str]) -> None:
         self._group = group
@@ -102,7 +102,7 @@ class Changing:
         return await self._membership.order(step, before, until_s)
 
     async def at_rest(self, seconds: float) -> Listed | None:
-        """The members in the end, nobody joining any more, noted; None where nobody says so in time."""
+        """Returns the members in the end, nobody joining any more, noted; None where nobody says so."""
         until_s = asyncio.get_running_loop().time() + seconds
         listed = await self._membership.settled(until_s, lambda listed: not listed.joining)
         if listed is not None:

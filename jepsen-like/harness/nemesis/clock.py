@@ -18,7 +18,7 @@ JUMPS_S: Final = (0.2, 1.0, 5.0, 90.0, 3_600.0, 4 * 3_600.0)
 
 
 def find_library() -> Path | None:
-    """libfaketime on this machine."""
+    """Finds libfaketime on this machine."""
     given = os.environ.get(LIBRARY_VARIABLE)
     if given:
         return Path(given) if Path(given).is_file() else None
@@ -29,7 +29,7 @@ def find_library() -> Path | None:
 
 
 def environment(library: Path, directory: Path) -> dict[str, str]:
-    """Of a node whose clock ``set_offset`` moves."""
+    """Makes the environment of a node whose clock ``set_offset`` moves."""
     return {
         "LD_PRELOAD": str(library),
         "FAKETIME_TIMESTAMP_FILE": str(_file(directory)),
@@ -40,7 +40,7 @@ def environment(library: Path, directory: Path) -> dict[str, str]:
 
 
 def set_offset(directory: Path, seconds: float) -> None:
-    """Within a second the node's wall clock is off by ``seconds``."""
+    """Sets the node's wall clock off by ``seconds``, within a second."""
     file = _file(directory)
     new = file.with_suffix(".new")
     new.write_text(f"{seconds:+.3f}\n")
@@ -48,7 +48,7 @@ def set_offset(directory: Path, seconds: float) -> None:
 
 
 def moved(pid: int | None) -> bool:
-    """Whether that process reads its clock through the library."""
+    """Says whether that process reads its clock through the library."""
     try:
         return _NAME in Path(f"/proc/{pid}/maps").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What happens to a disk: gone, bits flipped, calls that fail.
+"""Faults of a disk: gone, bits flipped, calls that fail.
 
 All of a run's disk faults meet one minority of the nodes, drawn from the seed: what a majority has on its disks stays.
 """
@@ -20,7 +20,7 @@ WAIT_S = 10.0
 
 
 def minority(names: list[str], chance: Random) -> list[str]:
-    """The nodes whose disks may be hurt."""
+    """Returns the nodes whose disks may be hurt."""
     return chance.sample(names, (len(names) - 1) // 2)
 
 
@@ -87,7 +87,7 @@ class FailingCalls:
 
 
 def may_trace() -> bool:
-    """Whether strace is here and allowed to trace."""
+    """Says whether strace is here and allowed to trace."""
     if shutil.which("strace") is None:
         return False
     return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0

@@ -145,8 +145,8 @@ class Nemesis:
         return self._ends(strike, number, struck, where=where)
 
     async def _transfer(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
-        """The master is told to hand over, and may be struck by others meanwhile: again, until somebody has done it or
-        the strike is over."""
+        """Tells the master to hand over, again and again, until somebody has done it or the strike is over. It may be
+        struck by others meanwhile."""
         loop, status = asyncio.get_running_loop(), 0
         until_s = loop.time() + strike.lasts_s
         while self._watch.master is None and loop.time() < until_s:  # noqa: ASYNC110  the watch sees it
@@ -160,7 +160,7 @@ class Nemesis:
         return self._ends(strike, number, status == 200, status=status)
 
     async def _handed_over(self, master: str, way: str, chance: Random) -> int:
-        """The answer's status, 0 where there was none."""
+        """Orders a hand-over and returns the answer's status, 0 where there was none."""
         others = [name for name in self._group.electable if name != master]
         heir = f"?to={chance.choice(others)}" if way == "named" else ""
         try:
@@ -185,7 +185,7 @@ class Nemesis:
 
 
 def _sides(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Whom a partition is about: those that lose most; both, where none does."""
+    """Returns whom a partition is about: those that lose most; both, where none does."""
     lost = Counter(name for pair in pairs for name in pair)
     most = max(lost.values())
     return sorted(name for name, count in lost.items() if count == most)

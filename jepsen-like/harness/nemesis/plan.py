@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 INTERVAL_S: Final = 10.0
-"""On average between two strikes of one kind, in runs that are long enough."""
+"""Seconds on average between two strikes of one kind, in runs that are long enough."""
 SHORT_PARTS: Final = 3
 """A shorter run is divided by this."""
 LASTS_S_MIN: Final = 0.4

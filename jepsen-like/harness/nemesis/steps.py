@@ -1,4 +1,4 @@
-"""Which change of the members comes next, from a way of the plan and from who is a member.  Pure.
+"""The next change of the members, from a way of the plan and from who is a member. Pure. Pure.
 
     3 founders, 2 spares      add n5 ─► secondary n4 ─► promote n4 ─► remove n2 ─► readmit n3, wiped ─► add n2 …
 
@@ -21,9 +21,9 @@ INSTEAD: Final[Mapping[str, Sequence[str]]] = {
     "remove": ("remove", "add"),
     "readmit": ("readmit",),
 }
-"""What is done where a way cannot be gone."""
+"""The ways that are taken where a way cannot be gone."""
 FRESH: Final = 0.5
-"""How often a node that was a member before comes back without its log."""
+"""The share of members that come back without their log."""
 
 
 def draw(
@@ -36,7 +36,7 @@ def draw(
     keep: Collection[str],
     chance: Random,
 ) -> Step | None:
-    """The next step, None where nothing can be done.  ``names``: members and spares; ``stay``: members always;
+    """Draws the next step, None where nothing can be done. ``names``: members and spares; ``stay``: members always;
     ``keep``: nodes that have, or may have, a log that the group counts on: not to be wiped before they are added."""
     spares = [name for name in names if name not in listed.members]
     secondaries = [name for name in listed.members if name not in listed.electable | listed.joining]

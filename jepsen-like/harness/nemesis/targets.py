@@ -8,7 +8,7 @@ Pair = tuple[str, str]
 
 
 def nodes_hit(way: str, names: list[str], running: list[str], master: str | None, chance: Random) -> list[str]:
-    """``one`` is one that is ``running``, while any is; ``master`` too, while nobody leads."""
+    """Chooses nodes; ``one`` is one that is ``running``, while any is; ``master`` too, while nobody leads."""
     few = (len(names) - 1) // 2
     match way:
         case "master" if master is not None:
@@ -25,7 +25,7 @@ def nodes_hit(way: str, names: list[str], running: list[str], master: str | None
 
 
 def pairs_hit(way: str, names: list[str], master: str | None, chance: Random) -> list[Pair]:
-    """Directed pairs (from, to) that nothing passes.
+    """Lists directed pairs (from, to) that nothing passes.
 
     ``halves`` parts a majority from the rest; in a ``ring`` each node has a majority, and no two the same one;
     ``one-way`` loses one direction of one pair; ``deaf``: nothing reaches the master, ``mute``: nothing comes from it.
@@ -51,13 +51,13 @@ def pairs_hit(way: str, names: list[str], master: str | None, chance: Random) ->
 
 
 def apart(some: list[str], names: list[str]) -> list[Pair]:
-    """Both directions between ``some`` and the others."""
+    """Lists both directions between ``some`` and the others."""
     others = [name for name in names if name not in some]
     return [pair for one in some for other in others for pair in ((one, other), (other, one))]
 
 
 def _ring(order: list[str]) -> list[Pair]:
-    """Each node reaches its neighbours on a circle, as many on either side as make a majority with itself."""
+    """Cuts a ring: each node reaches as many neighbours on either side as make a majority with itself."""
     size = len(order)
     reach = (size // 2 + 1) // 2  # 3 nodes: 1 on either side would be all, so one of the three links is cut
     if size == 3:

@@ -1,1 +1,1 @@
-"""How a run is told: a line while it runs, a table, ``results.json``, and a page with its timeline."""
+"""The report of a run: a line while it runs, a table, ``results.json``, and a timeline."""

@@ -1,4 +1,4 @@
-"""Where things stand on the timeline: one axis of time, rows below each other."""
+"""The places on the timeline: one axis of time, rows below each other."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Frame:
         return self._tops[row]
 
     def fault_y(self, lane: str, kind: str) -> int:
-        """Below a node's state, kinds beside each other where they overlap."""
+        """Places a fault below a node's state, kinds beside each other where they overlap."""
         if lane == "partitions":
             return self._tops[lane]
         return self._tops[lane] + HEIGHTS["state"] + 1 + (_MARKS.index(kind) % 2) * HEIGHTS["mark"]
 
     def wait_share(self, seconds: float) -> float:
-        """0 at 1 ms, 1 at 10 s."""
+        """Scales a wait: 0 at 1 ms, 1 at 10 s."""
         low, high = log10(self.WAITS[0][0]), log10(self.WAITS[-1][0])
         return min(1.0, max(0.0, (log10(max(seconds, 1e-6)) - low) / (high - low)))
 
@@ -60,14 +60,14 @@ class Frame:
         yield f'<text class="name" x="{LEFT}" y="{self._tops[row] - 8}">{escape(text)}</text>'
 
     def scale(self, row: str, marks: Iterable[tuple[float, str]]) -> Iterable[str]:
-        """Lines at shares of the row's height, from its bottom."""
+        """Yields lines at shares of the row's height, from its bottom."""
         for share, label in marks:
             y = self._tops[row] + HEIGHTS[row] * (1 - share)
             yield f'<line class="grid" x1="{LEFT}" x2="{LEFT + WIDE}" y1="{y:.1f}" y2="{y:.1f}"/>'
             yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>'
 
     def axis(self) -> Iterable[str]:
-        """Seconds below, names of lanes at the side."""
+        """Yields seconds below, and names of lanes at the side."""
         step = next(step for step in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if self._seconds / step <= _TICKS_MAX)
         for tick in range(0, int(self._seconds) + 1, step):
             x = self.x(tick)

@@ -1,4 +1,4 @@
-"""What is happening, on one line of a terminal that is written over; elsewhere a line each ``EACH_S``."""
+"""Progress on one line of a terminal that is written over; elsewhere a line each ``EACH_S``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Progress:
         self._show()
 
     async def run(self) -> None:
-        """For ever; also flushes the history."""
+        """Shows progress for ever; also flushes the history."""
         said = time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)
@@ -44,7 +44,7 @@ class Progress:
                 self._show()
 
     def say(self, line: str = "") -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         if not self._quiet:
             print((CLEAR if self._terminal else "") + line, flush=True)
 

@@ -14,7 +14,7 @@ SHOWN_MAX = 3
 
 
 def new_directory(options: Options, store: Path = STORE) -> Path:
-    """``store/<run>``, made, and ``store/latest`` pointing at it."""
+    """Makes ``store/<run>``, and points ``store/latest`` at it."""
     moment = time.strftime("%Y%m%dT%H%M%S")
     name = f"{moment}-{options.workload}-{'-'.join(options.kinds)}-{options.nodes}n-seed{options.seed}"
     directory = store / name
@@ -27,7 +27,7 @@ def new_directory(options: Options, store: Path = STORE) -> Path:
 
 
 def command(options: Options) -> str:
-    """What runs the same again: the same faults at the same moments; what they meet is the machine's."""
+    """Formats the command that strikes the same faults at the same moments; what they meet is the machine's."""
     words = ["python jepsen-like run", f"--workload {options.workload}"]
     words += [f"--nemesis {','.join(options.kinds)}"] if options.kinds else ["--nemesis none"]
     words += [f"--nodes {options.nodes}", f"--time {options.seconds:g}", f"--seed {options.seed}"]
@@ -46,7 +46,7 @@ def command(options: Options) -> str:
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    """What ``results.json`` says."""
+    """Makes the document of ``results.json``."""
     return {
         "valid": outcome.valid,
         "ops": outcome.ops,
@@ -77,7 +77,7 @@ def write_results(outcome: Outcome, directory: Path) -> None:
 
 
 def table(outcome: Outcome) -> list[str]:
-    """The result as aligned lines, the verdict last."""
+    """Formats the result as aligned lines, the verdict last."""
     ops = outcome.ops
     rows = [
         ("appends acknowledged, each read at its VLSN on every node", f"{ops['ok']:,}"),

@@ -1,4 +1,4 @@
-"""What the timeline shows, taken from a history: appends by moment, nodes' states, faults.  Pure."""
+"""The series of the timeline, taken from a history: appends by moment, nodes' states, faults. Pure. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Bucket:
     waits_s: list[float] = field(default_factory=list)
 
     def wait_s(self, share: float) -> float | None:
-        """The wait that ``share`` of them did not exceed; None where nothing was acknowledged."""
+        """Returns the wait that ``share`` of them did not exceed; None where nothing was acknowledged."""
         ordered = sorted(self.waits_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
@@ -53,7 +53,7 @@ class Fault:
     struck: bool = False
     detail: str = ""
     pairs: list[tuple[str, str]] = field(default_factory=list)
-    """That nothing passed, of a partition."""
+    """Pairs that nothing passed, of a partition."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def series_of(history: Sequence[Op]) -> Series:
 
 
 def electorates(history: Iterable[Op]) -> list[tuple[float, list[str]]]:
-    """Who had a vote from when on, as told."""
+    """Lists who had a vote from when on, as told."""
     return [(op.seconds, op.value["electable"]) for op in history if op.f == "members" and "electable" in op.value]
 
 
@@ -96,8 +96,8 @@ def without_majority(
     last: float,
     voting: Sequence[tuple[float, list[str]]] = (),
 ) -> list[tuple[float, float]]:
-    """From what is seen: who answers nobody, is killed or paused, and which pairs are parted; of those that have a vote
-    then, by default of all."""
+    """Finds the times without a majority, from what is seen. That is who answers nobody, is killed or paused, and which
+    pairs are parted; of those that have a vote then, by default of all."""
     names = voting[0][1] if voting else sorted({stretch.node for stretch in stretches})
     spans = [(each.start_s, each.end_s) for each in stretches] + [(each.start_s, each.end_s) for each in faults]
     moments = {0.0, last, *(at for span in spans for at in span), *(at for at, _ in voting)}
@@ -117,7 +117,7 @@ def without_majority(
 
 
 def _majority_stands(names: Sequence[str], down: set[str], parted: set[tuple[str, str]]) -> bool:
-    """Whether some node that is up has a majority, itself included, that it reaches and that reaches it."""
+    """Says whether some node that is up has a majority, itself included, that it reaches and that reaches it."""
     up = [name for name in names if name not in down]
     return any(
         sum(one == other or not {(one, other), (other, one)} & parted for other in up) > len(names) // 2 for one in up

@@ -1,6 +1,5 @@
-"""``timeline.html``: a run on one page that needs nothing else: appends, how long they took, each node's state and what
-struck it, over one axis of time.
-"""
+"""``timeline.html``: a run on one page that needs nothing else. It shows appends, how long they took, each node's state
+and what struck it, over one axis of time."""
 
 from __future__ import annotations
 
@@ -50,13 +49,13 @@ def page(outcome: Outcome, history: Sequence[Op]) -> str:
 
 
 def _names(series: Series, nodes: int) -> list[str]:
-    """The founders, and every other node that was ever seen up."""
+    """Returns the founders, and every other node that was ever seen up."""
     seen = {stretch.node for stretch in series.stretches if stretch.state != GONE}
     return sorted({f"n{number}" for number in range(1, nodes + 1)} | seen)
 
 
 def chart(series: Series, names: list[str], anomalies: Iterable[Anomaly]) -> str:
-    """The SVG: appends, waits, a lane a node, a lane for partitions."""
+    """Returns the SVG: appends, waits, a lane a node, a lane for partitions."""
     frame = Frame(series.seconds, names)
     parts = [
         *_no_majority(series, frame),
@@ -78,7 +77,7 @@ def chart(series: Series, names: list[str], anomalies: Iterable[Anomaly]) -> str
 
 
 def _no_majority(series: Series, frame: Frame) -> Iterable[str]:
-    """Behind appends and waits: gaps there are the faults' doing."""
+    """Draws the times without a majority behind appends and waits: gaps there are the faults' doing."""
     yield (
         '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         '<rect width="6" height="6" class="hatch"/><line class="hatch" y2="6"/></pattern></defs>'
@@ -110,7 +109,7 @@ def _appends(series: Series, frame: Frame) -> Iterable[str]:
 
 
 def _waits(series: Series, frame: Frame) -> Iterable[str]:
-    """Logarithmic, from 1 ms on."""
+    """Draws waits, logarithmic, from 1 ms on."""
     yield from frame.title("waits", "how long an acknowledged append took")
     yield from frame.scale("waits", [(frame.wait_share(wait), label) for wait, label in frame.WAITS])
     line: list[str] = []
@@ -128,7 +127,7 @@ def _waits(series: Series, frame: Frame) -> Iterable[str]:
 
 
 def _line(parts: list[str]) -> Iterable[str]:
-    """One moment alone is a short stroke."""
+    """Draws a line; one moment alone is a short stroke."""
     if parts:
         yield f'<path class="p50" d="{"".join(parts)}"/>'
 

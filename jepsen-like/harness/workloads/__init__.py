@@ -1,1 +1,1 @@
-"""What the clients do while faults strike: writers that append, readers that follow, each noting what it was told."""
+"""Clients at work under faults: writers that append, readers that follow, each noting what it was told."""

@@ -35,7 +35,7 @@ class Row(msgspec.Struct):
 
 
 class Positions:
-    """How far each reader is, and which nodes it may ask."""
+    """The place of each reader, and the nodes that it may ask."""
 
     def __init__(self) -> None:
         self.next: dict[str, int] = {}
@@ -114,8 +114,8 @@ def _note(process: str, page: Page, recorder: Recorder) -> None:
 async def read_all(
     node: str, url: str, to_vlsn: int, network: Network, recorder: Recorder, *, member: bool = True
 ) -> bool:
-    """What ``node`` alone serves from its first VLSN to ``to_vlsn``, noted as ``final``; whether that is all of it.
-    What it serves of a log that it does not serve to the end is ``info``, up to where it got."""
+    """Reads what ``node`` alone serves, notes it as ``final``, and says whether that is all. What it serves of a log
+    that it does not serve to the end is ``info``, up to where it got."""
     vlsns: list[int] = []
     terms: list[int] = []
     numbers: list[int] = []

@@ -32,7 +32,7 @@ class Work:
     http: bool
 
     def appender(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[Appender]:
-        """A client of its own."""
+        """Opens a client of its own."""
         if self.producers:
             return producing_appender(list(urls.values()))
         return plain_appender(list(urls.values()))
@@ -46,7 +46,7 @@ class Work:
         rate: float,
         stop: asyncio.Event,
     ) -> None:
-        """Writer ``number``, until ``stop``."""
+        """Runs writer ``number``, until ``stop``."""
         process, chance = f"w{number}", Random(f"{seed} w{number}")
         by_http = self.http and number % HTTP_EACH == HTTP_EACH - 1
 

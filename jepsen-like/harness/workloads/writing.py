@@ -31,7 +31,7 @@ PRODUCER_TIMEOUT_S = 60.0
 
 class Appender(Protocol):
     async def append(self, values: list[bytes]) -> int:
-        """All of them as one atomic append; the first VLSN.  Raises ``VlsnLogError``."""
+        """Appends all of them at once, and returns the first VLSN. Raises ``VlsnLogError``."""
         ...
 
 
@@ -50,20 +50,20 @@ class _ThroughClient:
 
 @asynccontextmanager
 async def plain_appender(urls: list[str]) -> AsyncIterator[Appender]:
-    """The client as most use it: what may have been logged is never sent again."""
+    """Opens the client as most use it: what may have been logged is never sent again."""
     async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
         yield _ThroughClient(client)
 
 
 @asynccontextmanager
 async def producing_appender(urls: list[str]) -> AsyncIterator[Appender]:
-    """The client as an exactly-once producer: it sends again until it knows."""
+    """Opens the client as an exactly-once producer: it sends again until it knows."""
     async with connect(",".join(urls), timeout_s=PRODUCER_TIMEOUT_S, exactly_once=True) as client:
         yield _ThroughClient(client)
 
 
 class HttpAppender:
-    """Plain POSTs at whichever node, each on a connection of its own with nothing of ours in between; a redirect is
+    """Plain POSTs at whichever node, each on a connection of its own with nothing of ours in between. A redirect is
     followed once or not at all: what is redirected was not logged."""
 
     def __init__(self, urls: list[str], chance: Random) -> None:
@@ -87,7 +87,8 @@ class HttpAppender:
 
 
 async def _post(url: str, value: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers by lower-case name, body.  Raises ``Unreachable`` when nothing was sent, else ``LostAnswer``."""
+    """Posts a value; returns status, headers by lower-case name, and body. Raises ``Unreachable`` when nothing was
+    sent, else ``LostAnswer``."""
     target = urlsplit(url)
     try:
         reader, writer = await asyncio.open_connection(target.hostname, target.port)
@@ -128,8 +129,8 @@ async def write(
     stop: asyncio.Event,
     client: bool = True,
 ) -> None:
-    """Appends about ``rate`` times a second until ``stop``: one at a time and, through a ``client``, now and then
-    several at once, which stay in their order.  A writer whose append ended as unknown begins anew."""
+    """Appends about ``rate`` times a second until ``stop``, one at a time or, through a ``client``, several at once.
+    These stay in their order. A writer whose append ended as unknown begins anew."""
     bursts = itertools.count(1)
     while not stop.is_set():
         async with appender() as opened:
@@ -146,7 +147,7 @@ async def write(
 
 
 async def _burst(burst: str, appender: Appender, recorder: Recorder, chance: Random, size: int) -> bool:
-    """Appends that are all under way before any has ended, each a process of its own in the history."""
+    """Sends appends that are all under way before any has ended, each a process of its own."""
     sizes = [_values(chance) for _ in range(size)]
     ends = await asyncio.gather(
         *(append_once(f"{burst}.{at}", appender, recorder, sizes[at], burst=burst) for at in range(size))
@@ -159,7 +160,7 @@ def _values(chance: Random) -> int:
 
 
 async def append_once(process: str, appender: Appender, recorder: Recorder, count: int, *, burst: str = "") -> bool:
-    """One append of ``count`` values, noted; False when its end is unknown."""
+    """Sends one append of ``count`` values, noted; False when its end is unknown."""
     numbers = [recorder.next_number() for _ in range(count)]
     recorder.record(process, "invoke", "append", {"numbers": numbers, **({"burst": burst} if burst else {})})
     try:
