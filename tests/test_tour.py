@@ -28,7 +28,7 @@ def test_tour_passes_through_every_journey() -> None:
 
 
 def _defined(path: Path) -> set[str]:
-    """Names of the classes and functions of a module; methods as ``Class.method``."""
+    """Returns names of the classes and functions of a module; methods as ``Class.method``."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

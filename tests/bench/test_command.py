@@ -1,4 +1,4 @@
-"""A benchmark as a person runs it: the command, on its own event loop, with ceilings and a cluster of its own."""
+"""A benchmark as a person runs it: the command, with ceilings and a cluster of its own."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from repl.bench.wrk import run_wrk, wrk_installed
 
 
 async def _serve(answers: list[int]) -> tuple[web.ServerRunner, str]:
-    """A server that answers each POST with the next status of ``answers``, then with 200."""
+    """Returns a server that answers each POST with the next status of ``answers``, then with 200."""
     left = list(answers)
 
     async def handle(request: web.BaseRequest) -> web.Response:

@@ -1,4 +1,4 @@
-"""What a report promises: exact percentiles, and the fields of ``--json``."""
+"""The promises of a report: exact percentiles, and the fields of ``--json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run refuses before it writes anything."""
+"""Refusals of a run before it writes anything."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("ctrl_c", [signal.SIG_DFL, signal.SIG_IGN], ids=["foreground", "background"])
 def test_a_benchmark_that_is_told_to_end_leaves_no_node_and_no_file(ctrl_c: signal.Handlers, tmp_path: Path) -> None:
-    """Also one that a script has started in the background, where Ctrl-C is ignored."""
+    """Ends also a benchmark that a script has started in the background, where Ctrl-C is ignored."""
     begun = "vlsnlog-bench-*/n*/node.pid"
     process = subprocess.Popen(
         [VLSNLOG, "bench", "append", "--seconds", "600", "--bytes-max", "64000000"],

@@ -40,17 +40,17 @@ class Answer:
         return json.loads(self.body)
 
     def lines(self) -> list[dict[str, Any]]:
-        """The objects of a page of NDJSON."""
+        """Returns the objects of a page of NDJSON."""
         return [json.loads(line) for line in self.body.splitlines()]
 
     def ok(self) -> dict[str, Any]:
-        """The object of a 200."""
+        """Returns the object of a 200."""
         assert self.status == 200, self.body
         document: dict[str, Any] = self.json()
         return document
 
     def refused(self, status: int, slug: str) -> dict[str, Any]:
-        """The problem document of exactly that refusal."""
+        """Returns the problem document of exactly that refusal."""
         document: dict[str, Any] = self.json()
         told = (self.status, document.get("type"), self.headers.get("content-type"), document.get("status"))
         assert told == (status, slug, PROBLEM, status), document
@@ -61,7 +61,7 @@ class Answer:
 
 
 def connection(url: str, timeout_s: float = TIMEOUT_S) -> HTTPConnection:
-    """Not yet connected, to the URL's host and port."""
+    """Makes a connection, not yet connected, to the URL's host and port."""
     parts = urlsplit(url)
     assert parts.hostname
     return HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
@@ -115,7 +115,7 @@ def raw_socket(url: str) -> socket.socket:
 
 
 def raw(url: str, *pieces: bytes, shut: bool = True) -> bytes:
-    """What comes back for these bytes until the server closes; ``shut`` says first that no more will come."""
+    """Sends these bytes and returns what comes until the server closes; ``shut`` says first that no more will come."""
     with raw_socket(url) as link:
         try:
             for piece in pieces:

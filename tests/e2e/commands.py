@@ -21,7 +21,7 @@ class Ended:
     err: str
 
     def refused(self) -> str:
-        """The one line that a command with status 2 says."""
+        """Returns the one line that a command with status 2 says."""
         assert (self.status, self.out) == (2, b""), self
         assert self.err.count("\n") == 1, self
         return self.err

@@ -124,7 +124,7 @@ class Group:
         self.kill(*NAMES)
 
     def status(self, name: str) -> dict[str, Any]:
-        """What the node says of itself; empty while it says nothing."""
+        """Returns what the node says of itself; empty while it says nothing."""
         try:
             answer = call("GET", f"{self.urls[name]}/v1/status", timeout_s=5)
         except OSError:
@@ -133,7 +133,7 @@ class Group:
         return document
 
     def standing(self) -> dict[str, Standing]:
-        """Of every running node, all of the log on each."""
+        """Returns the standing of every running node, all of the log on each."""
         self.settle()
         told = {name: self.status(name) for name in NAMES if self._nodes[name].running}
         return {name: Standing(each["process"], each["state"], each["range"]["last"]) for name, each in told.items()}
@@ -158,7 +158,7 @@ class Group:
         return call("POST", f"{self.urls[name or self.leader]}/v1/entries{query}", body=value, headers=OCTETS)
 
     def feeder(self, name: str) -> dict[str, Any]:
-        """What the master says of its feed to ``name``; empty when there is none."""
+        """Returns what the master says of its feed to ``name``; empty when there is none."""
         feeders: list[dict[str, Any]] = self.status(self.leader).get("feeders") or []
         return next((each for each in feeders if each["replica"] == name), {})
 
@@ -169,7 +169,7 @@ class Group:
             time.sleep(POLL_S)
 
     def faults(self) -> list[str]:
-        """What the nodes logged of faults: lines of ERROR or worse, and tracebacks."""
+        """Lists the faults that nodes logged: lines of ERROR or worse, and tracebacks."""
         logged = [(name, line) for name in NAMES for line in (self.path(name) / LOG_FILE).read_text().splitlines()]
         return [f"{name}: {line}" for name, line in logged if re.search(r" (ERROR|CRITICAL) |^Traceback", line)]
 
@@ -181,8 +181,8 @@ class Group:
 
     @contextmanager
     def unharmed(self, *, appended: int = 0) -> Iterator[None]:
-        """What is done inside leaves every node's process, its state and its log as they were, but for so many
-        entries that it appends; and appends go on with the very next VLSN."""
+        """Checks that what is done inside leaves every node's process, its state and its log as they were. So many
+        entries it may append; and appends go on with the very next VLSN."""
         before = self.standing()
         yield
         after = {name: replace(each, last=each.last + appended) for name, each in before.items()}

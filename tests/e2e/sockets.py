@@ -28,7 +28,7 @@ async def tell(socket: ClientWebSocketResponse, message: bytes) -> None:
 
 
 async def until_closed(socket: ClientWebSocketResponse) -> list[bytes]:
-    """What still comes before the other side closes."""
+    """Collects what still comes before the other side closes."""
     found: list[bytes] = []
     while True:
         message = await socket.receive()

@@ -39,7 +39,7 @@ def record(group: Group, name: str) -> NodeRecord:
 
 
 def hello(group: Group, name: str, **changed: str) -> dict[str, str]:
-    """The headers that ``name`` itself would send, some of them changed."""
+    """Returns the headers that ``name`` itself would send, some of them changed."""
     own = record(group, name)
     sent = encode_hello(
         FeedHello(
@@ -128,7 +128,7 @@ def test_a_replica_feeds_nobody(group: Group) -> None:
 
 @pytest.fixture
 def bereft(hurt: Group) -> Group:
-    """The group without n3, whose place somebody takes."""
+    """Returns the group without n3, whose place somebody takes."""
     hurt.kill("n3")
     hurt.until(lambda: not hurt.feeder("n3"), "the feed of n3 has ended")
     return hurt
@@ -136,19 +136,19 @@ def bereft(hurt: Group) -> Group:
 
 @asynccontextmanager
 async def fed(group: Group) -> AsyncIterator[ClientWebSocketResponse]:
-    """A feed for n3.  On leaving, the master has ended it."""
+    """Returns a feed for n3. On leaving, the master has ended it."""
     async with websocket(f"{group.master}/v1/feed", hello(group, "n3")) as socket:
         yield socket
     group.until(lambda: not group.feeder("n3"), "the feed of n3 has ended")
 
 
 def empty(group: Group) -> bytes:
-    """What n3 would say of an empty log."""
+    """Makes the SYNCUP of an empty log."""
     return encode(Syncup(first=0, last=0, last_sync=0, stored_term=record(group, "n3").term, term_runs=[]))
 
 
 def refusal(messages: list[bytes]) -> str:
-    """The type that a REFUSE gives, the only message there is."""
+    """Returns the type that a REFUSE gives, the only message there is."""
     (message,) = messages
     return decode_json(message, Refuse).slug
 
@@ -258,7 +258,7 @@ async def test_a_second_feed_of_one_incarnation_takes_the_place_of_the_first(ber
 
 
 async def test_a_replica_with_more_than_the_master_is_told_where_the_two_part(bereft: Group) -> None:
-    """It rolls back what lies past that; the master changes nothing."""
+    """The replica rolls back what lies past that; the master changes nothing."""
     with bereft.unharmed():
         told = bereft.status("n1")
         last, term = told["range"]["last"], told["term"]

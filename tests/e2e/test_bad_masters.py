@@ -1,4 +1,4 @@
-"""A replica fed by somebody in its master's place: whatever comes ends that feed alone, and its log stays as it was.
+"""A replica fed by somebody in its master's place: that feed alone ends, and its log stays.
 
 The stand-in answers at the master's address, with the master's identity.  The replica connects anew after every
 feed, so each piece of garbage has a feed of its own, and the next one shows that the replica is whole.
@@ -110,7 +110,7 @@ class StandIn:
 
     @asynccontextmanager
     async def feed(self) -> AsyncIterator[Channel]:
-        """The next feed that n2 asks for, its SYNCUP received.  On leaving it is closed."""
+        """Returns the next feed that n2 asks for, its SYNCUP received. On leaving it is closed."""
         async with asyncio.timeout(WAIT_S):
             channel, over = await self._feeds.get()
             try:
@@ -122,7 +122,7 @@ class StandIn:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Channel]:
-        """The same past its syncup, with a heartbeat that n2 has answered."""
+        """Returns the same past its syncup, with a heartbeat that n2 has answered."""
         async with self.feed() as channel:
             await channel.send(encode(self.matchpoint))
             assert decode_json(await channel.receive(), Start).from_vlsn == self.last + 1
@@ -135,7 +135,7 @@ class StandIn:
         return Position(last or self.last, dtvlsn or self.last, 1, term or self.term)
 
     def block(self, *, first: int = 0, term: int = 0) -> bytearray:
-        """One that might follow."""
+        """Returns one that might follow."""
         sealed = seal(
             [Values([b"forged"])],
             term=term or self.term,
@@ -146,7 +146,7 @@ class StandIn:
         return bytearray(sealed[0].data)
 
     def own_entry(self, kind: EntryKind, value: bytes) -> bytes:
-        """A block that might follow, of the log's own."""
+        """Returns a block that might follow, of the log's own."""
         return seal_local(
             [kind], [value], term=self.term, first_vlsn=self.last + 1, dtvlsn=self.last - 1, clock_us=1
         ).data
@@ -161,7 +161,7 @@ async def ended(channel: Channel) -> None:
 
 
 def last_block(group: Group) -> bytes:
-    """Of n1, which is down."""
+    """Reads the last block of n1, which is down."""
     *_, row = dump_rows(PosixDisk(), LmdbStores(), str(group.path("n1")))
     data = (group.path("n1") / row.file).read_bytes()
     start = row.offset + FRAME_BYTES
@@ -171,7 +171,7 @@ def last_block(group: Group) -> bytes:
 
 @pytest.fixture
 async def stand_in(hurt: Group) -> AsyncIterator[StandIn]:
-    """In n1's place while n1 is down, and n3 too, so that n2 cannot be elected; afterwards n2 is the same process
+    """Stands in n1's place while n1 and n3 are down, so that n2 cannot be elected. Afterwards n2 is the same process
     with the same log, and both are back."""
     last = hurt.settle()
     process = hurt.status("n2")["process"]

@@ -22,12 +22,12 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_
 VALUES = [b"first", b"second value", b"x"]
 COUNT, KEY_BYTES, VALUE_BYTES, BODY_BYTES, BODY_CRC, HEADER_CRC = 8, 12, 16, 20, 24, 28
 OFFSETS = BATCH_BYTES
-"""Of three values without keys: 0 5 17 18."""
+"""The offsets column of three values without keys: 0 5 17 18. 0 5 17 18."""
 
 
 def bent(at: int, value: int, *, data: bytes = b"", more: bytes = b"") -> bytes:
-    """A right batch with one u32 replaced and ``more`` behind it, its checksums right again: what is left to
-    find is what was bent."""
+    """Bends a right batch: one u32 replaced and ``more`` behind it, its checksums right again. What is left to find is
+    what was bent."""
     spoilt = bytearray(data or batch.encode(VALUES)) + more
     pack_into("<I", spoilt, at, value)
     if at != BODY_CRC:
@@ -414,7 +414,7 @@ def test_pipelined_requests_are_answered_in_order(group: Group) -> None:
 
 
 def test_a_page_in_a_browser_has_a_node_do_nothing(group: Group) -> None:
-    """What a fetch without a word of ours sends: any name, any origin, a content type that needs no leave."""
+    """A fetch without a word of ours sends any name, any origin, a content type that needs no leave."""
     own = f"127.0.0.1:{urlsplit(group.master).port}"
     hello = json.dumps({"group": "x"}).encode()
     with group.unharmed():

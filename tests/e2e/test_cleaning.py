@@ -21,7 +21,7 @@ VALUE = b"." * 100_000
 
 @pytest.fixture
 def cleaning(tmp_path: Path) -> Iterator[Group]:
-    """Nothing goes by itself: only when it is asked for."""
+    """Starts a group that cleans only when it is asked to."""
     made = Group(tmp_path / "group", segment_bytes=MIB, retention_bytes=KEPT, cleaning_period_s=3600)
     try:
         made.start()

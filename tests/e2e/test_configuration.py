@@ -18,7 +18,7 @@ def free_port() -> int:
 
 
 def toml(directory: Path, **changed: str) -> Path:
-    """The config file of a right node n1 of three in ``directory``, some of its lines replaced."""
+    """Returns the config file of a right node n1 of three in ``directory``, some of its lines replaced."""
     port = free_port()
     lines = {
         "name": 'name = "n1"',
@@ -87,7 +87,7 @@ def test_flags_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 
 def said(ended: Ended) -> str:
-    """The last line of a node that had begun to log before it gave up."""
+    """Returns the last line of a node that had begun to log before it gave up."""
     assert ended.status == 2, ended
     return ended.err.splitlines()[-1]
 
@@ -105,7 +105,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """What a directory holds, without what a start says (log and pid)."""
+    """Digests a directory, without what a start says (log and pid)."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))

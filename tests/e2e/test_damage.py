@@ -31,17 +31,17 @@ class Stopped:
     ends: dict[str, int]
     """Sealed segments, and where the log ends in each."""
     frames: list[dict[str, Any]]
-    """Of ``dump --all``."""
+    """The frames of ``dump --all``."""
 
     def frame_at(self, file: str, offset: int) -> dict[str, Any]:
-        """The frame that this byte is in."""
+        """Returns the frame that this byte is in."""
         return max(
             (frame for frame in self.frames if frame["file"] == file and frame["offset"] <= offset),
             key=lambda frame: int(frame["offset"]),
         )
 
     def vlsn_after(self, frame: dict[str, Any]) -> int:
-        """The frame's first VLSN; of a local record, the next one that the log has."""
+        """Returns the frame's first VLSN; of a local record, the next one that the log has."""
         behind = [each for each in self.frames if each["lsn"] >= frame["lsn"] and each["first"]]
         return int(behind[0]["first"]) if behind else 0
 
@@ -183,7 +183,7 @@ def test_verify_never_writes(stopped: Stopped, capfdbinary: pytest.CaptureFixtur
 
 @dataclass(frozen=True, slots=True)
 class Wound:
-    """A replica that runs alone with one damaged block, the middle one of five, in a sealed segment of its log."""
+    """A replica that runs alone, with the middle one of five blocks damaged in a sealed segment."""
 
     url: str
     directory: Path
@@ -193,7 +193,8 @@ class Wound:
 
 @pytest.fixture
 def wound(hurt: Group) -> Iterator[Wound]:
-    """While the others are stopped, nobody can give it the block; they are back afterwards, and it is whole."""
+    """Damages a block while the others are stopped, so that nobody can give it. They are back afterwards, and it is
+    whole."""
     vlsns = hurt.append(*[b"%d" % number * 1000 for number in range(5)])
     hurt.settle()
     call("POST", f"{hurt.urls['n3']}/v1/admin/rotate").ok()
@@ -247,7 +248,7 @@ def test_entries_before_a_damaged_one_are_served(wound: Wound) -> None:
 
 
 def test_a_flipped_bit_in_a_stopped_replicas_sealed_segment_is_mended_from_a_peer(hurt: Group, wound: Wound) -> None:
-    """By the scrub: nobody reads it."""
+    """The scrub finds it: nobody reads it."""
     hurt.start("n1", "n2")
     kept = wound.directory / wound.frame["file"].replace(".vlog", f".damaged-{wound.frame['offset']}")
     hurt.until(kept.exists, "the damaged bytes are kept aside")

@@ -1,4 +1,4 @@
-"""What a node takes: no Spark, no Arrow, and memory that does not grow with its log."""
+"""The footprint of a node: no Spark, no Arrow, and memory that does not grow with its log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_node_imports_neither_spark_nor_arrow(group: Group) -> None:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that the process ever had resident."""
+    """Returns the most memory that the process ever had resident."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (kib,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(kib) * 1024
@@ -60,7 +60,7 @@ def test_memory_stays_in_bounds_while_the_log_grows_and_is_read_whole(group: Gro
 
 
 def scanned(url: str, by_blocks: bool, end: int) -> int:
-    """How many DATA entries a node gives from the first to ``end``: as lines, or out of whole blocks."""
+    """Counts the DATA entries that a node gives from the first to ``end``: as lines, or out of whole blocks."""
     at, count = 1, 0
     while at <= end:
         page = call("GET", f"{url}/v1/entries?from={at}&limit=10000", headers=BLOCKS if by_blocks else None)

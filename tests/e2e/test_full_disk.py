@@ -1,4 +1,4 @@
-"""A disk without room: appends are refused and say why, reads go on, and with room appends go on by themselves."""
+"""A disk without room: appends are refused and say why, and go on by themselves with room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUE = b"x" * 100_000
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, in memory."""
+    """Yields a file system of its own, in memory."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -46,7 +46,7 @@ def cramped(small_disk: Path) -> Iterator[Group]:
 
 
 def fill(place: Path, left: int) -> Path:
-    """A file that leaves so many bytes free."""
+    """Returns a file that leaves so many bytes free."""
     ballast = place / "ballast"
     size = 0
     with ballast.open("wb") as file, suppress(OSError):

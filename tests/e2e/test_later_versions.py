@@ -1,4 +1,4 @@
-"""A directory that a later vlsnlog has written: refused with status 2 and one line, and not a byte of it is touched.
+"""A directory that a later vlsnlog has written: refused with status 2, and not a byte is touched.
 
 Each file format gets a version that no binary has yet, under a right checksum.  With a wrong checksum the same bytes
 are damage, as ever: a version counts only where its checksum does.
@@ -110,7 +110,7 @@ def last_segment(path: Path, right: bool) -> None:
 
 
 def _block_with_one_behind_it(path: Path) -> tuple[Path, int, int]:
-    """Returns file, offset and length in bytes: the very last block, spoilt, may pass for a write that a crash cut."""
+    """Returns file, offset and length in bytes. The very last block, spoilt, may pass for a write that a crash cut."""
     rows = dump_rows(PosixDisk(), LmdbStores(), str(path), DumpFilter(kinds=frozenset({"BLOCK"})), reverse=True)
     next(rows)
     row = next(rows)
@@ -202,7 +202,7 @@ FORMATS: dict[str, tuple[Later, str, str, tuple[str, ...]]] = {
     "index bucket": (index_bucket, "index", "version 2", ("node", "verify", "index")),
     "restore marker": (marker, "restore.marker", "version 2", EVERY),
 }
-"""How it is made, the file and the version that are named, and who reads that format."""
+"""Ways to make it, the file and the version that are named, and who reads that format."""
 
 
 def commands(made: Made, path: Path) -> dict[str, tuple[str | Path, ...]]:
@@ -226,7 +226,7 @@ def copy(made: Made, tmp_path: Path) -> Iterator[Path]:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Every file byte for byte, and its name; not the two that only say who is running."""
+    """Returns every file byte for byte, and its name; not the two that only say who is running."""
     files = (each for each in path.rglob("*") if each.is_file() and each.name not in ("LOCK", "lock.mdb"))
     return {str(each.relative_to(path)): each.read_bytes() for each in files}
 
@@ -251,7 +251,7 @@ def test_a_later_version_is_refused_and_nothing_is_touched(name: str, made: Made
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("block", "record")])
 def test_a_later_version_of_an_embedded_log_is_refused_too(name: str, tmp_path: Path) -> None:
-    """What lies in its closed segments no open reads."""
+    """An open reads nothing of its closed segments."""
     later, file, version, _ = FORMATS[name]
     with Log.open(tmp_path, LogOptions(segment_bytes=1 << 20)) as log:
         log.append([b"in the first segment"] * 9)
@@ -267,7 +267,7 @@ def test_a_later_version_of_an_embedded_log_is_refused_too(name: str, tmp_path: 
 
 
 def test_what_was_made_is_a_log_without_a_finding(made: Made, copy: Path) -> None:
-    """Or every refusal above might have another reason."""
+    """Every refusal above might have another reason otherwise."""
     names = [name for name in commands(made, copy) if name != "node"]
     ended = dict(zip(names, run_all(*(commands(made, copy)[name] for name in names)), strict=True))
     assert {name: each.status for name, each in ended.items() if name != "truncate"} == dict.fromkeys(

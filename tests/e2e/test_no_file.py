@@ -1,4 +1,4 @@
-"""What is no file in a file's place: every command and the node itself say so at once, with its path, and end."""
+"""No file in a file's place: every command and the node say so at once, with its path, and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vlsn.limits import MIB
 from vlsn.state.options import LogOptions
 
 END_S = 60.0
-"""On a busy machine; what hangs never ends."""
+"""Seconds on a busy machine; what hangs never ends."""
 
 
 def a_socket(path: Path) -> None:
@@ -44,7 +44,7 @@ FIFOS = ["00000001.vidx", "node.id", "LOCK", "state/data.mdb", "index/data.mdb"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped log of two segments."""
+    """Returns a stopped log of two segments."""
     path = tmp_path_factory.mktemp("whole") / "log"
     with Log.open(path, LogOptions(segment_bytes=MIB)) as log:
         for _ in range(30):
@@ -54,7 +54,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(*arguments: str | Path) -> str:
-    """The one line that the command says before it ends."""
+    """Returns the one line that the command says before it ends."""
     ended = subprocess.run([VLSNLOG, *map(str, arguments)], capture_output=True, timeout=END_S, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr.count(b"\n")) == (2, b"", 1), ended
     return ended.stderr.decode()
@@ -116,7 +116,7 @@ def test_a_node_ends_and_says_so(hurt: Group, name: str) -> None:
 
 
 def test_a_segment_that_is_replaced_under_a_running_node_is_damage_there(hurt: Group) -> None:
-    """Who opens it, the scrub at the latest, is told of damage; nothing waits, and the node stops when told to."""
+    """The scrub, at the latest, is told of damage; nothing waits, and the node stops when told to."""
     (vlsn,) = hurt.append(b"here")
     hurt.settle()
     call("POST", f"{hurt.urls['n3']}/v1/admin/rotate").ok()

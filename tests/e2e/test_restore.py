@@ -1,4 +1,4 @@
-"""A real replica that was away until what it has was cleaned away: it restores its log from a member, and follows."""
+"""A real replica that lacks what was cleaned away: it restores its log from a member, and follows."""
 
 from __future__ import annotations
 

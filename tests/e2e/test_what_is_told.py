@@ -1,4 +1,4 @@
-"""What every node says of itself and of the others: version, places of all members, levels of events, metrics."""
+"""Status of every node on itself and others: version, places of members, levels of events, metrics."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """What the lock names for a node or a client, from the cache that has filled this environment, and the wheel."""
+    """Installs the wheel with what the lock names for a node or a client, from the cache."""
     place = tmp_path_factory.mktemp("wheel")
     env = place / "env"
     steps: list[list[str | Path]] = [
@@ -89,7 +89,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture
 def node(installed: Installed, tmp_path: Path) -> Iterator[str]:
-    """The URL of a node that serves."""
+    """Yields the URL of a node that serves."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

@@ -23,7 +23,7 @@ SAME_TIME_S = 1e-9
 
 
 class Ways(Protocol):
-    """What a connection asks of the network that it lies in."""
+    """The questions of a connection to the network that it lies in."""
 
     loop: asyncio.AbstractEventLoop
     stall_s: float
@@ -32,11 +32,11 @@ class Ways(Protocol):
     def delay_s(self, source: str, target: str) -> float: ...
 
     def carries_s(self, source: str, target: str, size: int, from_s: float) -> float:
-        """When ``size`` bytes, which begin to arrive at ``from_s`` at the earliest, have all arrived."""
+        """Returns when ``size`` bytes, which begin to arrive at ``from_s`` at the earliest, have all arrived."""
         ...
 
     def unsent(self, source: str, target: str, size: int, due: float) -> None:
-        """What was to arrive until ``due`` never will: the link is free for others."""
+        """Drops what was to arrive until ``due``: the link is free for others."""
         ...
 
     def blocked(self, source: str, target: str) -> bool: ...
@@ -85,25 +85,25 @@ class Connection:
         return all(wire.over for wire in self.wires)
 
     def cut(self, reason: str) -> None:
-        """Both ends raise ``ChannelClosed`` from now on, whatever was under way."""
+        """Makes both ends raise ``ChannelClosed`` from now on, whatever was under way."""
         self.reason = self.reason or reason
         for wire in self.wires:
             wire.drop()
 
     def abandon(self, host: str) -> None:
-        """That end is gone without a word: nothing more leaves it, not even a close."""
+        """Ends that host without a word: nothing more leaves it, not even a close."""
         (self.client, self.server)[self.hosts.index(host)].abandon()
 
     def leave(self, host: str, *, silent: bool) -> None:
-        """That end is gone; what it had sent goes on its way, a close behind it, unless its machine is gone too and
-        its end is ``silent``."""
+        """Ends that host; what it had sent goes on its way, with a close behind it. Nothing does where its machine is
+        gone too and its end is ``silent``."""
         self.left, self.reason = host, self.reason or f"{host} is gone"
         (self.client, self.server)[self.hosts.index(host)].leave()
         if not silent:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Whoever is left hears it, behind what is still under way, or when it sends."""
+        """Lets whoever is left hear it, behind what is still under way, or when it sends."""
         gone = self.hosts.index(self.left)
         self.wires[gone].put(None)
         self.wires[1 - gone].drop()
@@ -114,7 +114,7 @@ class Connection:
             wire.move()
 
     def refuse(self, wire: Wire) -> None:
-        """What came over ``wire`` ends the connection."""
+        """Ends the connection for what came over ``wire``."""
         self.reason = self.reason or "a message over the limit"
         wire.end()
         self.wires[wire is self.wires[0]].put(None)
@@ -191,7 +191,7 @@ class Wire:
         )
 
     def end(self) -> None:
-        """Nothing more arrives; what did arrive can still be taken."""
+        """Lets nothing more arrive; what did arrive can still be taken."""
         self.over = True
         self.forget()
         for wire in self._connection.wires:  # who sends the other way is to see it too
@@ -199,7 +199,7 @@ class Wire:
             wire.writable.set()
 
     def forget(self) -> None:
-        """What is under way never arrives; the wire itself stays."""
+        """Drops what is under way; the wire itself stays."""
         while self._under_way:
             _, due, message = self._under_way.popleft()
             if message:

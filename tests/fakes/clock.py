@@ -8,8 +8,8 @@ EPOCH_US = 1_700_000_000_000_000
 
 
 class FakeClock:
-    """``now`` is the source of monotonic seconds: a virtual loop's ``time``, or nothing for a clock that
-    moves by ``advance`` only.  ``offset_us`` moves the wall clock alone, either way."""
+    """A clock whose ``now`` is the source of monotonic seconds: a virtual loop's ``time``, or nothing. Without one it
+    moves by ``advance`` only. ``offset_us`` moves the wall clock alone, either way."""
 
     def __init__(self, now: Callable[[], float] | None = None, *, offset_us: int = 0) -> None:
         self._now = now or (lambda: 0.0)

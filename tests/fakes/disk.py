@@ -65,7 +65,7 @@ class Call(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether a crash before and after it could leave different disks."""
+        """True when a crash before and after the call could leave different disks."""
         return self.name in CHANGES
 
 
@@ -206,7 +206,7 @@ class FakeDisk:
             return _normal(path) in self._locks
 
     def step(self, name: str, path: str) -> AbstractContextManager[object]:
-        """A step of a store on this machine, as a call among the disk's own: it can be the last one too."""
+        """Counts a step of a store on this machine among the disk's own calls: it can be the last."""
         return self._call(name, path)
 
     def half_the_time(self) -> bool:
@@ -215,7 +215,7 @@ class FakeDisk:
     # What a test does to it.
 
     def stop_at(self, when: int | Callable[[Call], bool], *, moment: Moment = "before") -> None:
-        """The process ends at call number ``when`` (or the first that it holds for): before the call has any
+        """Ends the process at call number ``when`` (or the first that it holds for). It ends before the call has any
         effect, after all of it, or ``during``: a write then leaves a part of its bytes."""
         self._rules.append(_Rule(_when(when), 0, moment, 1))
 
@@ -249,11 +249,11 @@ class FakeDisk:
         return [f"{directory}/{name}" for name, node in sorted(names.items()) if isinstance(node, Inode)]
 
     def unsynced_sectors(self, path: str) -> Sequence[int]:
-        """Numbers of the sectors of ``path`` that a power cut may lose."""
+        """Returns numbers of the sectors of ``path`` that a power cut may lose."""
         return sorted(self._inode(path).dirty)
 
     def power_cut_keeping(self, kept: Mapping[str, Collection[int]]) -> None:
-        """As ``power_cut``, with exactly these sectors of what was not synced kept, and every name and size."""
+        """Cuts the power as ``power_cut``, but keeps exactly these sectors, and every name and size."""
         keep = {id(self._inode(path)): set(sectors) for path, sectors in kept.items()}
 
         def cut(node: Node) -> None:
@@ -269,7 +269,7 @@ class FakeDisk:
             cut(self._root)
 
     def clone(self) -> FakeDisk:
-        """The same bytes and names, synced or not, on another disk, where nothing is open or locked."""
+        """Returns the same bytes and names, synced or not, on another disk, where nothing is open or locked."""
         other = FakeDisk(rng=Random(self._rng.random()), capacity_bytes=self.capacity_bytes)
         other.punches = self.punches
         with self._latch:
@@ -292,18 +292,18 @@ class FakeDisk:
         return bytes(self._inode(path).cached)
 
     def durable_content(self, path: str) -> bytes:
-        """What the medium alone holds of a file, were its name there."""
+        """Returns what the medium alone holds of a file, were its name there."""
         return bytes(self._inode(path).durable)
 
     def medium(self, directory: str) -> Mapping[str, bytearray]:
-        """Name → content of the files in ``directory`` whose names are synced, as the medium alone holds them: what
-        the worst power cut would leave.  Not to be changed."""
+        """Returns name → content of the files in ``directory`` whose names are synced. That is what the medium alone
+        holds: what the worst power cut would leave. Not to be changed."""
         found = self._look(directory)
         durable = found.durable if isinstance(found, Directory) else {}
         return {name: node.durable for name, node in durable.items() if isinstance(node, Inode)}
 
     def on_medium(self, path: str) -> bytearray | None:
-        """One of these files, if it is there."""
+        """Returns one of these files, if it is there."""
         directory, _, name = path.rpartition("/")
         found = self._look(directory)
         node = found.durable.get(name) if isinstance(found, Directory) else None
@@ -345,7 +345,7 @@ class FakeDisk:
     # Below the seam.
 
     def _call(self, name: str, path: str, offset: int = 0, size: int = 0) -> _UnderWay:
-        """To be entered at once: the latch is taken here, and given back where the body ends."""
+        """Begins a call, to be entered at once: takes the latch, which the body's end gives back."""
         self._latch.acquire()
         try:
             if self.stopped:
@@ -492,7 +492,7 @@ class FakeFile:
             self._inode.drop_cache()
 
     def close(self) -> None:
-        """Nothing happens for a process that is gone: its files are closed."""
+        """Closes the file; does nothing for a process that is gone, whose files are closed."""
         if self._open and not self._disk.stopped and self.life == self._disk.life:
             with self._call("close"):
                 self._open = False

@@ -1,4 +1,4 @@
-"""What a loop of virtual time has to run: asyncio's handles without their debug mode."""
+"""Handles of a loop of virtual time: asyncio's own, without their debug mode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 
 class VirtualHandle(asyncio.TimerHandle):
-    """Of a callback, now or at ``when``; one class for both, so that the interpreter sees but one where they run."""
+    """A handle of a callback, now or at ``when``. It is one class for both, so that the interpreter sees but one where
+    they run."""
 
     __slots__ = ()
 
@@ -31,7 +32,7 @@ class VirtualHandle(asyncio.TimerHandle):
 def made(
     callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None, when: float
 ) -> VirtualHandle:
-    """A new handle.  A function, and no ``__init__``: the interpreter calls one without leaving its own loop."""
+    """Returns a new handle. A function, and no ``__init__``: the interpreter calls one without leaving its own loop."""
     handle = _new(VirtualHandle)
     handle._context = copy_context() if context is None else context
     handle._loop = loop
@@ -46,7 +47,7 @@ _new = VirtualHandle.__new__
 
 
 def report(handle: VirtualHandle, error: BaseException) -> None:
-    """What asyncio does with an exception that a callback raised: its loop hears of it, but for the end of all."""
+    """Reports a callback's exception as asyncio does: its loop hears of it. The end of all is raised."""
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         raise error
     context = {"message": f"Exception in callback {handle._callback!r}", "exception": error, "handle": handle}

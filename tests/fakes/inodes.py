@@ -1,4 +1,4 @@
-"""What a medium remembers: sectors and directory entries, each either synced or not yet.
+"""The memory of a medium: sectors and directory entries, each either synced or not yet.
 
 A power cut keeps **any subset** of what was not synced:
 
@@ -36,7 +36,7 @@ class Inode:
 
     @property
     def dirty(self) -> dict[int, list[bytes]]:
-        """By sector: every version that was written since the last sync."""
+        """The versions of each sector that were written since the last sync."""
         versions: dict[int, list[bytes]] = {}
         for first, data in self._written:
             for at in range(0, len(data), SECTOR_BYTES):
@@ -49,7 +49,7 @@ class Inode:
         return len(self.cached) - len(self.holes) * PAGE_BYTES
 
     def punch(self, offset: int, size: int) -> None:
-        """Zeros, as far as the file goes, that any part of a power cut may undo; whole pages take no disk now."""
+        """Puts zeros, as far as the file goes, that any part of a power cut may undo. Whole pages take no disk now."""
         end = min(offset + size, len(self.cached))
         self.put(offset, bytes(max(0, end - offset)))
         self.holes |= set(range(-(-offset // PAGE_BYTES), end // PAGE_BYTES))
@@ -76,14 +76,14 @@ class Inode:
             self.sizes.append(size)
 
     def sync(self) -> None:
-        """Only what is dirty reaches the medium: bytes that a failed sync lost are not written again."""
+        """Syncs only what is dirty: bytes that a failed sync lost are not written again."""
         _resize(self.durable, len(self.cached))
         for first, data in self._written:
             _place(self.durable, first, data)
         self._clean()
 
     def sync_failed(self, rng: Random) -> None:
-        """As Linux does it: every dirty page counts as clean from now on, written or not."""
+        """Fails a sync as Linux does: every dirty page counts as clean from now on, written or not."""
         for sector, versions in sorted(self.dirty.items()):
             if rng.random() < 0.5:
                 _place(self.durable, sector, versions[-1])
@@ -122,7 +122,7 @@ class Inode:
         self._came_back(image)
 
     def flip(self, offset: int, bit: int) -> None:
-        """One bit is wrong from now on, on the medium and in the cache; what was to be written there is, flipped."""
+        """Flips one bit for good, on the medium and in the cache. What was to be written there is flipped, too."""
         for data in (self.cached, self.durable):
             if offset < len(data):
                 data[offset] ^= 1 << bit

@@ -22,7 +22,7 @@ from vlsn.seams import KeyValue
 
 @dataclass(slots=True)
 class Contents:
-    """What is committed under one path."""
+    """The committed contents under one path."""
 
     values: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
@@ -90,7 +90,7 @@ class FakeStores:
         return self._disk.step(name, path) if self._disk is not None else nullcontext()
 
     def draws(self) -> bool:
-        """Whether a commit that failed has happened all the same."""
+        """Says whether a commit that failed has happened all the same."""
         return self._disk is not None and self._disk.half_the_time()
 
     def _set_aside(self, path: str) -> str:

@@ -36,7 +36,7 @@ TURNS_MAX = 500_000
 CANCELLED_MAX = 200
 """Cancelled timers that may lie in the heap; then, and when they are half of it, they are thrown out."""
 ENDED_MAX = 20
-"""Ended tasks are let go of once there are as many of them as of the others, and so many more."""
+"""Ended tasks past which they are let go of, beside as many as there are others."""
 
 
 class Deadlock(AssertionError):
@@ -66,7 +66,7 @@ class Tasks:
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
-    """Once it is done, however it ended; a cancel of whoever waits does not go on to it."""
+    """Waits until the task is done, however it ended; a cancel of whoever waits does not go on to it."""
     waiter: asyncio.Future[None] = task.get_loop().create_future()
     task.add_done_callback(lambda _: wake(waiter))
     await waiter
@@ -88,7 +88,7 @@ class Owner:
         self._context.run(OWNER.set, self)
 
     def context(self) -> Context:
-        """To start a task in that belongs to this process."""
+        """Copies the context, to start a task that belongs to this process."""
         return self._context.copy()
 
     def add(self, task: VirtualTask, tasks: Tasks) -> None:
@@ -163,11 +163,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._break = call
 
     def pause(self, owner: Owner) -> None:
-        """Nothing of that process runs until ``resume``, as between SIGSTOP and SIGCONT; time goes on."""
+        """Lets nothing of that process run until ``resume``, as between SIGSTOP and SIGCONT; time goes on."""
         self._paused.add(owner)
 
     def resume(self, owner: Owner) -> None:
-        """What it would have done meanwhile it does now, in that order.  Harmless when it was not paused."""
+        """Does now what the process would have done meanwhile, in that order. Harmless when it was not paused."""
         self._paused.discard(owner)
         held, self._held = self._held, []
         for handle in held:
@@ -205,8 +205,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _run_once(self) -> None:
-        """Turns until the loop is to stop, each as asyncio's own, without its selector, its clock and its debug mode;
-        time moves instead of being waited for."""
+        """Turns until the loop is to stop, each as asyncio's own, without its selector, clock and debug mode. Time
+        moves instead of being waited for."""
         ready, timers, paused = self._ready, self._timers, self._paused
         while True:
             if self._timer_cancelled_count > CANCELLED_MAX:
@@ -242,7 +242,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
 
     get_debug = staticmethod(bool)
-    """Asked by every future; ``bool()`` is False, and no code of Python's own."""
+    """A false ``get_debug``, which every future asks: ``bool()`` is no code of Python's own."""
 
     def _throw_out(self) -> None:
         timers = self._timers
@@ -291,7 +291,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Kept, but for the end of a simulated process and what comes of it: that is meant."""
+        """Keeps the exception, but for the end of a simulated process and what comes of it: that is meant."""
         error = context.get("exception")
         if _ended(context):
             return
@@ -319,7 +319,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     connect_accepted_socket = getaddrinfo = getnameinfo = _no_sockets
 
     def _write_to_self(self) -> None:
-        """There is no select to wake."""
+        """Does nothing: there is no select to wake."""
 
     def _check_closed(self) -> None:
         if self.is_closed():
@@ -327,7 +327,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
-    """What ``main`` returns, on a loop of its own.  Tasks that it leaves behind are cancelled."""
+    """Runs ``main`` on a loop of its own, returns what it does, and cancels tasks that it leaves. Tasks that it leaves
+    behind are cancelled."""
     loop = VirtualLoop(limit_s=limit_s)
     with _by_the_loop_alone():
         try:
@@ -347,7 +348,7 @@ def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
 
 @contextmanager
 def _by_the_loop_alone() -> Iterator[None]:
-    """Tasks are kept by their loop, not in asyncio's weak set of all: those of one run after the other have the same
+    """Keeps tasks by their loop, not in asyncio's weak set of all. Those of one run after the other have the same
     numbers, which are their hashes, and a new one would be compared with all that are not collected yet."""
     everywhere: Any = getattr(asyncio.tasks, "_all_tasks" if sys.version_info < (3, 12) else "_scheduled_tasks", None)
     if everywhere is None:
@@ -377,7 +378,7 @@ def _end_tasks(loop: VirtualLoop) -> None:
 
 
 def _ended(fault: dict[str, Any]) -> bool:
-    """Whether it happened to a task or callback of a process that is gone."""
+    """Says whether it happened to a task or callback of a process that is gone."""
     task, handle = fault.get("task", fault.get("future")), fault.get("handle")
     owner = task.owner if isinstance(task, VirtualTask) else None
     if handle is not None:

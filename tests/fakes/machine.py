@@ -69,7 +69,7 @@ class Machine:
             process.owner.end()
 
     def image(self) -> Image:
-        """A copy of the disk as it is now, whatever runs on it."""
+        """Returns a copy of the disk as it is now, whatever runs on it."""
         return Image(self.disk.clone(), {path: contents.copy() for path, contents in self.stores.contents.items()})
 
     def put_back(self, image: Image) -> None:
@@ -87,7 +87,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What lay on a machine's disk at one moment."""
+    """The contents of a machine's disk at one moment."""
 
     disk: FakeDisk
     stores: dict[str, Contents]

@@ -42,7 +42,7 @@ from vlsn.seams import Buffer
 PACKET_BYTES = 1500
 HELD_UP_S = 0.1
 CLOSE_S = 2.0
-"""How long a listener that closes lets requests under way run."""
+"""Seconds that a listener which closes lets requests under way run."""
 FIRST_PORT = 49_152
 
 
@@ -96,7 +96,7 @@ class FakeNet:
         self._bringing: set[asyncio.Task[Any]] = set()
 
     def host(self, name: str, owner: Owner | None = None) -> FakeHost:
-        """The network of a new process on that host; ``owner`` is who its handlers' tasks belong to."""
+        """Returns the network of a new process on that host; ``owner`` is who its handlers' tasks belong to."""
         self.kill(name)  # also what a silent death has left
         self._dark.discard(name)
         self._hosts[name] = host = FakeHost(self, name, owner or Owner())
@@ -106,11 +106,11 @@ class FakeNet:
     # Faults.
 
     def block(self, source: str, target: str) -> None:
-        """Nothing from ``source`` arrives at ``target``."""
+        """Lets nothing from ``source`` arrive at ``target``."""
         self._blocked.add((source, target))
 
     def split(self, *groups: Iterable[str]) -> None:
-        """Between the groups nothing arrives, either way; inside them all is well."""
+        """Lets nothing arrive between the groups, either way; inside them all is well."""
         sides = [list(group) for group in groups]
         for one, other in itertools.permutations(sides, 2):
             for source, target in itertools.product(one, other):
@@ -152,7 +152,7 @@ class FakeNet:
                 connection.cut(f"{name} is gone")
 
     def forget(self, name: str) -> None:
-        """Nobody is there any more, and its address says so: after ``kill``, silent or not."""
+        """Forgets a host: its address says that nobody is there, after ``kill``, silent or not."""
         self._dark.discard(name)
         self._change()
 
@@ -178,7 +178,7 @@ class FakeNet:
         return done
 
     def unsent(self, source: str, target: str, size: int, due: float) -> None:
-        """What was to be carried until ``due`` is not sent any further."""
+        """Sends no further what was to be carried until ``due``."""
         rate = self.bytes_per_s.get((source, target)) if self.bytes_per_s else None
         if rate and due > self.loop.time():
             self._busy_until[source, target] -= min(size / rate, due - self.loop.time())
@@ -208,11 +208,11 @@ class FakeNet:
         return len(self._bringing)
 
     def bring(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """What the network does by itself, whoever has ended."""
+        """Does what the network does by itself, whoever has ended."""
         self.go_on(self.loop.create_task(coroutine, context=Context()))
 
     def go_on(self, task: asyncio.Task[Any]) -> None:
-        """It does without whoever has waited for it."""
+        """Lets it go on without whoever has waited for it."""
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 

@@ -32,7 +32,8 @@ class StoppingDisk:
         self._open: list[Callable[[], None]] = []
 
     def stop_at(self, when: int | Callable[[Call], bool], *, moment: Moment = "before") -> None:
-        """As ``FakeDisk``: ``during`` leaves the first half of a write."""
+        """Stops as ``FakeDisk``: ``during`` leaves the first half of a write. ``during`` leaves the first half of a
+        write."""
         self._stops.append(((lambda call: call.number == when) if isinstance(when, int) else when, moment))
 
     def fail_at(self, when: Callable[[Call], bool]) -> None:
@@ -161,7 +162,7 @@ class StoppingFile:
             self._file.drop_cache()
 
     def close(self) -> None:
-        """Also of a process that is gone: harmless."""
+        """Closes the file, harmlessly for a process that is gone."""
         self._file.close()
 
 

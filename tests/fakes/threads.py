@@ -84,7 +84,7 @@ class FakeWorker:
         return self._pending
 
     def close(self) -> None:
-        """In no virtual time: what was submitted runs, and is told, inside this call."""
+        """Closes in no virtual time: what was submitted runs, and is told, inside this call."""
         self._closed = True
         while self._jobs and not self._threads.killed:
             self._run_next()
@@ -150,8 +150,8 @@ class FakeWorker:
 
 
 class InlineThreads:
-    """Every job and completion runs on the caller's thread before ``submit`` returns; what these submit
-    runs after them, still before the outermost ``submit`` returns.  ``StopHere`` comes out of ``submit``."""
+    """Threads whose jobs and completions run on the caller's thread before ``submit`` returns. What these submit runs
+    after them, still before the outermost ``submit`` returns. ``StopHere`` comes out of ``submit``."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()

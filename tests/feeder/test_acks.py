@@ -1,4 +1,4 @@
-"""What acknowledgements prove, against a plain count."""
+"""The proof of acknowledgements, against a plain count."""
 
 from __future__ import annotations
 

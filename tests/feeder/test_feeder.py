@@ -1,4 +1,4 @@
-"""What a feeder takes of its replica: an ACK of its own term, for what was sent."""
+"""A feeder takes of its replica only ACKs of its own term, for what was sent."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Owner:
 
 @pytest.mark.parametrize(("term", "beyond"), [(0, 1), (0, 1000), (1, 0), (-1, 0)])
 async def test_an_acknowledgement_of_another_term_or_of_what_was_never_sent_is_none(term: int, beyond: int) -> None:
-    """It would make durable what nobody has."""
+    """The ACK would make durable what nobody has."""
     opened = Opened(Machine())
     for _ in range(3):
         opened.append(b"value")

@@ -21,7 +21,7 @@ def test_a_majority_with_the_master_itself_confirms_a_round() -> None:
 
 
 def test_an_answer_to_an_earlier_round_confirms_no_later_one() -> None:
-    """It was given before the reads of the later round were asked."""
+    """The answer was given before the reads of the later round were asked."""
     rounds = Rounds(N1)
     rounds.begin()
     rounds.answered(N2, 1)

@@ -1,4 +1,4 @@
-"""What a feeder's source gives of a log that was rolled back: the visible life of each VLSN, and no other."""
+"""A feeder's source on a log that was rolled back: the visible life of each VLSN, and no other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def everything(source: Source, last: int) -> list[tuple[int, int, int]]:
 
 
 def rolled_back() -> tuple[Opened, list[tuple[int, int]]]:
-    """A log after nested and disjoint rollbacks over some segments; (term, VLSN) of what is visible."""
+    """Returns a log after nested and disjoint rollbacks over some segments; (term, VLSN) of what is visible."""
     model = Model()
     opened = Undurable(Machine(), 4)
     put(opened, model.held, 20, size=6000)
@@ -72,7 +72,7 @@ async def test_the_ring_forgets_what_was_rolled_back() -> None:
 
 
 async def test_a_source_that_the_ring_has_overtaken_goes_on_where_the_log_was_cleaned_before() -> None:
-    """It looks its place up anew: where it read the segments last may be gone."""
+    """The source looks its place up anew: where it read the segments last may be gone."""
     options = replace(SMALL, ring_bytes_max=64 << 10, retention_bytes=3 * SMALL.segment_bytes)
     opened = Opened(Machine(), options)
     held: dict[int, bytes] = {}

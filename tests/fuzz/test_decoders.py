@@ -123,7 +123,7 @@ def blocks_again(data: bytes) -> bytes:
 
 
 def reseal_blocks(data: bytes) -> bytes:
-    """The first block's checksums made right again."""
+    """Returns the first block's checksums made right again."""
     size = int.from_bytes(data[92:96], "little")
     body, head = data[104 : 104 + size], data[40:96]
     head += crc(body).to_bytes(4, "little")
@@ -268,7 +268,7 @@ def test_decoder_meets_changed_bytes(name: str, drawn: st.DataObject) -> None:
 @settings(max_examples=25, deadline=None)
 @given(drawn=st.data())
 def test_decoder_takes_what_is_right(name: str, drawn: st.DataObject) -> None:
-    """Or the tests above would pass against a decoder that refuses everything."""
+    """The tests above would pass against a decoder that refuses everything otherwise."""
     form = FORMATS[name]
     data = drawn.draw(form.valid)
     assert form.reseal(data) == data

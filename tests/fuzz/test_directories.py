@@ -1,4 +1,4 @@
-"""Dump and verify on directories that no log has written: they say what is wrong, and neither fail, hang nor swell.
+"""Dump and verify on directories that no log has written: they say what is wrong, within bounds.
 
 Files are flipped, cut, prolonged, swapped, removed and filled with noise; headers, frames and sidecars also get any
 values under right checksums, since a random flip seldom comes past one.
@@ -64,7 +64,7 @@ def noisy(rng: Random, data: bytearray) -> bytearray:
 
 
 def header_with_any_fields(rng: Random, data: bytearray) -> bytearray:
-    """A header page whose checksum is right: number, size, ends and salts are anything."""
+    """Returns a header page whose checksum is right: number, size, ends and salts are anything."""
     if len(data) >= FIRST_FRAME:
         for _ in range(rng.randint(1, 3)):
             at = rng.choice((10, 12, 16, 20, 24, 40, 44, 48, 56))
@@ -75,7 +75,7 @@ def header_with_any_fields(rng: Random, data: bytearray) -> bytearray:
 
 
 def frame_with_any_fields(rng: Random, data: bytearray) -> bytearray:
-    """A frame whose checksum is right and whose length, kind, distances or block are anything."""
+    """Returns a frame whose checksum is right and whose length, kind, distances or block are anything."""
     at = FIRST_FRAME
     for _ in range(rng.randrange(12)):
         if at + FRAME_BYTES <= len(data):
@@ -207,7 +207,7 @@ def test_any_bytes_in_the_place_of_a_segment_a_sidecar_and_a_node_file(data: byt
 
 
 def test_a_file_full_of_frames_that_are_none_is_given_up_on() -> None:
-    """Each place claims a frame up to the end of the file; each claim is a checksum over all of it."""
+    """Each place claims a frame up to the end of the file, and a checksum over all of it."""
     size = 4 << 20
     data = bytearray(size)
     for at in range(FIRST_FRAME, size - 64, 24):

@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parent
 
 
 def golden(name: str) -> bytes:
-    """The bytes of one golden file."""
+    """Returns the bytes of one golden file."""
     path = GOLDEN / name
     if path.suffix != ".hex":
         return path.read_bytes()

@@ -65,7 +65,7 @@ def final(node: str, *rows: tuple[int, int, int], to: int = 0) -> Line:
 
 
 def cut_final(node: str, *rows: tuple[int, int, int]) -> Line:
-    """A node that serves no more than this."""
+    """Returns a node that serves no more than this."""
     return ("final", "info", "final", {"node": node, "to": max((row[0] for row in rows), default=0), **entries(*rows)})
 
 
@@ -86,7 +86,7 @@ def rules(*parts: Line | list[Line]) -> set[str]:
 
 
 LOG = ((1, 1, OWN), (2, 1, OWN), (3, 1, 1), (4, 1, 2), (5, 1, 3))
-"""Of two appends, acknowledged: values 1 and 2 together, then 3."""
+"""The log of two appends, acknowledged: values 1 and 2 together, then 3."""
 SENDS = [*append("w1", "ok", 1, 2, first=3), *append("w2", "ok", 3, first=5)]
 
 

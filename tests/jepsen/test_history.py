@@ -1,4 +1,4 @@
-"""The judgement: each rule on a history and a log made for it, and on logs that keep all of them."""
+"""The judgement: each rule on a history made for it, and on logs that keep all rules."""
 
 from __future__ import annotations
 

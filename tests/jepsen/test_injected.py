@@ -143,8 +143,8 @@ def test_a_sync_that_fails_while_opening_leaves_a_log_that_opens(tmp_path: Path,
 
 
 def test_an_open_reads_nothing_that_only_the_page_cache_held(tmp_path: Path) -> None:
-    """Each file is synced, dropped from the cache, and only then read for what is believed; the headers of segments
-    and the node file are read before as well, for the names in them and for whether a later release wrote them."""
+    """Each file is synced, dropped from the cache, and only then read for what is believed. The headers of segments and
+    the node file are read before as well, for the names in them and for whether a later release wrote them."""
     directory, trace = tmp_path / "log", tmp_path / "opening"
     with Log.open(directory) as log:
         log.append(b"value")
@@ -181,7 +181,7 @@ class Hurt:
         wait_traced(pid, self._tracer)
 
     def end(self) -> None:
-        """Of the node where it ended, or of the tracing."""
+        """Waits for the end of the node, or of the tracing."""
         if self._tracer.poll() is None:
             self._tracer.send_signal(signal.SIGINT)
         self._tracer.wait(30)
@@ -191,7 +191,7 @@ OCTETS = {"Content-Type": "application/octet-stream"}
 
 
 def post(url: str, value: str) -> int:
-    """The VLSN of an acknowledged append; 0 for any other end."""
+    """Returns the VLSN of an acknowledged append; 0 for any other end."""
     request = urllib.request.Request(f"{url}/v1/entries?timeout=5", data=value.encode(), headers=OCTETS)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:

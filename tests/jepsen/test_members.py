@@ -1,4 +1,4 @@
-"""Members that come and go: which step is next, what of it is noted and judged, and a short run of real nodes."""
+"""Members that come and go: the next step, what is noted and judged, and a short real run."""
 
 from __future__ import annotations
 

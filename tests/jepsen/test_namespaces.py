@@ -65,7 +65,7 @@ class Caller:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     async def say(self, verb: str, target: str, data: str = "-") -> str:
-        """What came back, or the error."""
+        """Returns what came back, or the error."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(f"{verb} {self._spaces.address(target)} {data}\n")
         self.process.stdin.flush()
@@ -82,7 +82,7 @@ def output(*command: str) -> str:
 
 @asynccontextmanager
 async def spaces(shape: Shape = UNSHAPED) -> AsyncIterator[tuple[Namespaces, Caller]]:
-    """An echo on n2 and on n3, and a caller on n1."""
+    """Returns an echo on n2 and on n3, and a caller on n1."""
     try:
         made = await Namespaces.open(NAMES, shape=shape)
     except Refused as refused:

@@ -103,7 +103,7 @@ def test_one_flipped_bit_is_one_flipped_bit_and_a_wiped_node_keeps_its_settings(
 
 @asynccontextmanager
 async def linked(shape: Shape = UNSHAPED, *, caller: str = "a") -> AsyncIterator[tuple[Links, int]]:
-    """An echo on "b", called through its link by "a", or by the harness; the public port."""
+    """Returns an echo on "b", called through its link by "a", or by the harness; the public port."""
     public, port = (base := free_base_port(2)), base + 1
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What the harness orders as a person would is taken by a node."""
+"""The harness's orders, as a person would give them, are taken by a node."""
 
 from __future__ import annotations
 

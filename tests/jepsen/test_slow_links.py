@@ -35,7 +35,7 @@ class Nodes:
         return msgspec.json.decode(bytes(response.body), type=dict[str, Any])
 
     async def standing(self) -> list[tuple[object, ...]]:
-        """Of each node its state, its term, and how often it has got a feed past syncup."""
+        """Returns each node's state, its term, and how often it has got a feed past syncup."""
         told = [await self.status(name) for name in self.group.names]
         return [(each["state"], each["term"], len(each["syncups"])) for each in told]
 
@@ -58,8 +58,8 @@ async def running(directory: Path) -> AsyncIterator[Nodes]:
 
 
 async def test_a_replica_behind_a_slow_link_catches_up_and_stays(tmp_path: Path) -> None:
-    """300 kB/s for a group that logs 200: what the kernel has room for on the way is 6 MB, so a replica hears of no
-    whole message for many seconds."""
+    """The link carries 300 kB/s for a group that logs 200. The kernel has room for 6 MB on the way, so a replica hears
+    of no whole message for many seconds."""
     async with running(tmp_path / "group") as nodes:
         slow = nodes.others[0]
         nodes.links.narrow((nodes.master, slow), 300_000)

@@ -49,7 +49,7 @@ class Outcome:
 
 
 def mutants(names: list[str] | None = None) -> list[Mutant]:
-    """All of them, or those named; ordered by name.  Raises ``ValueError`` for a patch without its two lines."""
+    """Returns all of them, or those named; ordered by name. Raises ``ValueError`` for a patch without its two lines."""
     found = []
     for patch in sorted(HERE.glob("*.patch")):
         head = dict(line.split(": ", 1) for line in patch.read_text().splitlines()[:2] if ": " in line)
@@ -76,7 +76,7 @@ def apply(mutant: Mutant, directory: Path, *, dry_run: bool = False) -> str | No
 
 
 def apply_patch(patch: Path, directory: Path, *, dry_run: bool = False) -> str | None:
-    """What speaks against it; None when it applies.  No fuzz: a patch means the lines that it names."""
+    """Returns what speaks against the patch; None when it applies. No fuzz: a patch means the lines that it names."""
     command = ["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-s", "-i", str(patch)]
     done = subprocess.run(
         [*command, *(["--dry-run"] if dry_run else [])], cwd=directory, capture_output=True, text=True, check=False
@@ -85,7 +85,7 @@ def apply_patch(patch: Path, directory: Path, *, dry_run: bool = False) -> str |
 
 
 def fails(test: str, directory: Path) -> bool:
-    """Whether ``test`` fails in the copy at ``directory``.  A mutant that never ends is found out, too."""
+    """Says whether ``test`` fails in the copy at ``directory``. A mutant that never ends is found out, too."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(directory),

@@ -12,7 +12,7 @@ from tests.mutants.record.__main__ import Bug, bugs
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy that nothing is written to."""
+    """Returns a copy that nothing is written to."""
     path = tmp_path_factory.mktemp("tree")
     copy_tree(path)
     return path

@@ -1,4 +1,4 @@
-"""Every setting has an effect: something in the product reads it, and what a node is told changes what it does."""
+"""Every setting has an effect: the product reads it, and it changes what a node does."""
 
 from __future__ import annotations
 

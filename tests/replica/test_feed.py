@@ -73,7 +73,7 @@ def follower() -> tuple[Opened, Matchpoint]:
 
 
 class Streaming(Master):
-    """After its MATCHPOINT the other end says what the test puts into ``take``."""
+    """A feed whose other end says, after its MATCHPOINT, what the test puts into ``take``."""
 
     def __init__(self, events: list[object], matchpoint: Matchpoint) -> None:
         super().__init__(events, matchpoint)
@@ -117,8 +117,8 @@ def feed_of(opened: Opened, events: list[object], channel: Channel, *, somebody_
 
 
 async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 0) -> tuple[list[object], object]:
-    """What the replica did with that matchpoint, and what ended the feed; ``somebody_stores`` that term while the
-    feed's own is on its way to the node file."""
+    """Returns what the replica did with that matchpoint, and what ended the feed. ``somebody_stores`` that term while
+    the feed's own is on its way to the node file."""
     events: list[object] = []
     feed = feed_of(opened, events, Master(events, matchpoint), somebody_stores=somebody_stores)
     ended: list[BaseException] = []
@@ -180,7 +180,7 @@ async def test_a_feed_below_the_stored_term_is_left_alone() -> None:
 
 @pytest.mark.parametrize("what", ["synced", "heartbeat", "round"])
 async def test_a_feed_says_nothing_more_once_a_later_term_is_stored(what: str) -> None:
-    """Whatever asks for an answer: a group that was synced, the master, a read round."""
+    """Each of these asks for an answer: a group that was synced, the master, a read round."""
     opened, matchpoint = follower()
     events: list[object] = []
     channel = Streaming(events, matchpoint)

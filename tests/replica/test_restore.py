@@ -56,7 +56,7 @@ def provider_log(held: dict[int, bytes], *, seed: int = 77) -> Opened:
 
 
 def old_log(machine: Machine) -> tuple[int, int]:
-    """What the restoring node had: a few entries of term 1; their end."""
+    """Gives the restoring node a few entries of term 1, and returns their end."""
     held: dict[int, bytes] = {}
     opened = Opened(machine)
     put(opened, held, 10, 300)
@@ -177,7 +177,7 @@ def test_a_restore_that_was_cut_goes_on_behind_its_last_block_also_from_another_
 
 @pytest.mark.parametrize("ranges", [2, 3])
 def test_a_restore_that_was_cut_before_its_first_block_goes_on_wherever_it_is_cut_next(ranges: int) -> None:
-    """Each open makes a standby, and the next one burns its number: the log begins past the number in its record."""
+    """Each open makes a standby, and the next burns its number: the log begins past its record's."""
     held: dict[int, bytes] = {}
     source = provider_log(held)
     provider = Provider(source)
@@ -205,7 +205,7 @@ def test_a_restore_that_was_cut_before_its_first_block_goes_on_wherever_it_is_cu
 
 
 def test_another_provider_goes_on_behind_what_the_one_before_has_left_in_the_queue() -> None:
-    """The disk is slow, a run waits behind the group that is written: it has its VLSNs, and nobody gives them again."""
+    """The disk is slow; a run waits behind the group that is written, and has its VLSNs."""
     held_there: dict[int, bytes] = {}
     source = provider_log(held_there)
     put(source, held_there, 90, 900)
@@ -260,7 +260,7 @@ def test_what_was_restored_from_another_history_is_told_apart() -> None:
 
 
 class Mistaken(Provider):
-    """What it offers is not what its segments hold."""
+    """A provider whose offer is not what its segments hold."""
 
     def __init__(self, opened: Opened, offered: Callable[[Offer], Offer]) -> None:
         super().__init__(opened)
@@ -363,7 +363,7 @@ def _reopened(
     end: tuple[int, int],
     note: str,
 ) -> str:
-    """What the cut has left."""
+    """Opens what the cut has left."""
     try:
         opened = Opened(machine, take_term=False)
     except Restoring:

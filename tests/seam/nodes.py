@@ -23,7 +23,7 @@ PORT = 7701
 JSON = {"Content-Type": "application/json"}
 SEGMENT = 64 * KIB
 BIG = b"." * 4000
-"""What makes an entry fill a segment soon."""
+"""A value with which an entry fills a segment soon."""
 CLEANS: dict[str, Any] = {
     "segment_bytes": SEGMENT,
     "checkpoint_bytes": SEGMENT,
@@ -108,12 +108,13 @@ class Group:
 
     @property
     def master(self) -> str:
-        """Who leads, as far as the nodes know: of the highest term.  The first by name while nobody does."""
+        """The leader of the highest term, as far as the nodes know; the first by name while nobody leads. The first by
+        name while nobody does."""
         leading = {name: node.opened().node_file.record.term for name, node in self.nodes.items() if node.is_master()}
         return max(leading, key=lambda name: leading[name], default=self.names[0])
 
     async def serving(self, master: str = "") -> None:
-        """Until ``master``, or anyone, leads, with its own first block durable."""
+        """Waits until ``master``, or anyone, leads, with its own first block durable."""
 
         def ready() -> bool:
             node = self.nodes.get(master or self.master)
@@ -144,8 +145,8 @@ class Group:
             await asyncio.sleep(0.05)
 
     async def read(self, name: str, begins: int = 0) -> dict[int, bytes]:
-        """What a client reads from one node, from the first VLSN to its durable end; with ``begins`` from there on,
-        and the node may clean meanwhile."""
+        """Reads as a client from one node, from the first VLSN to its durable end. With ``begins`` it reads from there
+        on, and the node may clean meanwhile."""
         found: dict[int, bytes] = {}
         at = begins or 1
         while True:

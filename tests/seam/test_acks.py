@@ -1,4 +1,4 @@
-"""What an answer says is so when it is given: replicas give up what they acknowledged while the master's disk works."""
+"""An answer is true when it is given: replicas give up what they acknowledged while the master's disk works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW_S = 0.8
 
 
 def holders(group: Group, value: bytes) -> set[str]:
-    """In whose segments ``value`` lies."""
+    """Returns the nodes in whose segments ``value`` lies."""
     return {
         name
         for name, machine in group.machines.items()
@@ -30,7 +30,7 @@ def holders(group: Group, value: bytes) -> set[str]:
 
 
 async def acknowledged(group: Group, master: str, replica: str) -> asyncio.Task[tuple[int, dict[str, Any]]]:
-    """An append under way that ``replica`` has acknowledged; the disk of ``master`` takes seconds for it."""
+    """Returns an append under way that ``replica`` has acknowledged; the disk of ``master`` takes seconds for it."""
     (third,) = (name for name in group.names if name not in (master, replica))
     group.kill(third)
     await fed(group, 1)
@@ -133,7 +133,7 @@ class Mute(Channel):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_an_answer_does_not_count_what_a_feed_that_was_replaced_has_brought(late: bool) -> None:
-    """Another store has come under the name while the old connection was half open; ``late``: an acknowledgement that
+    """Another store has come under the name while the old connection was half open. ``late``: an acknowledgement that
     was under way on it is read after that."""
 
     async def main() -> None:

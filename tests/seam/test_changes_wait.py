@@ -1,4 +1,4 @@
-"""What a change of the group waits for: the one before it, and a member that has all that the others have."""
+"""A change of the group waits for the one before it, and for a member that has everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _slow(call: Call) -> float:
 
 
 def test_of_two_changes_asked_at_once_one_waits_for_its_turn() -> None:
-    """Both meet the same list, before anything is sealed: the second one's entry would take back what the first one's
+    """Both meet the same list, before anything is sealed. The second one's entry would take back what the first one's
     has changed, though that was told to be durable."""
 
     async def main() -> None:

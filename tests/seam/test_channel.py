@@ -216,7 +216,7 @@ def test_an_address_is_had_once(run_body: RunBody) -> None:
 
 
 async def noted_end(work: Awaitable[None], said: list[str], ended: asyncio.Event) -> None:
-    """Until the channel that ``work`` is at is closed."""
+    """Waits until the channel that ``work`` is at is closed."""
     try:
         await work
     except ChannelClosed:
@@ -509,7 +509,7 @@ def test_a_listener_that_closes_ends_its_channels(run_body: RunBody) -> None:
 
 
 def test_who_has_connected_closes_without_a_word_from_the_other_side(run_body: RunBody) -> None:
-    """It may stand still: a replica that leaves its feed to elect another master waits for nobody."""
+    """The other side may stand still: a replica that leaves its feed to elect another master waits for nobody."""
     ended = asyncio.Event()
 
     async def stands_still(channel: Channel) -> None:

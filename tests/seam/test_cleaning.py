@@ -1,4 +1,4 @@
-"""Three nodes that clean: each for itself, never past what a replica has to be fed, and age by agreed clocks only."""
+"""Three nodes that clean: each for itself, never past its replicas, and age by agreed clocks only."""
 
 from __future__ import annotations
 

@@ -16,8 +16,9 @@ async def moved(group: Group, to: str) -> None:
 
 
 async def parted(seed: int, *, cleaned: bool = False, instead: int = 200) -> tuple[Group, dict[int, bytes]]:
-    """n1 and n2, back from images of term 1, serve in the very term that n3, which is down, has durable entries of.
-    ``cleaned``: in a later one, and n3 has cleaned away what it has in common with them.  Its entries."""
+    """Parts n1 and n2, back from images of term 1, from n3, which is down. They serve in the very term that n3 has
+    durable entries of. ``cleaned``: in a later one, and n3 has cleaned away what it has in common with them. Returns
+    its entries."""
     pad, count = (BIG, 100) if cleaned else (b"", 20)
     group = Group(seed, **(CLEANS if cleaned else {}))
     await group.start("n1", "n2")
@@ -61,7 +62,7 @@ def segments(group: Group, name: str) -> dict[str, bytes]:
 
 
 async def stays(group: Group, name: str, precious: dict[int, bytes], said: str) -> None:
-    """It halts, serves its reads, and keeps every one of its entries, while the others go on."""
+    """Waits until it halts; it serves its reads, and keeps every one of its entries, while the others go on."""
     await group.until(lambda: group.state(name) == "HALTED", f"{name} halts")
     await asyncio.sleep(20.0)
     node = group.nodes[name]
@@ -113,7 +114,7 @@ def test_entries_known_durable_are_not_given_up_where_no_matchpoint_is_left() ->
 
 
 def test_entries_known_durable_are_not_given_up_to_a_log_that_has_yet_to_pass_them() -> None:
-    """Where the others end below its durable end a node waits; once they are past that, the difference is plain."""
+    """The node waits where the others end below its durable end; past that the difference is plain."""
 
     async def main() -> None:
         group, precious = await parted(93, cleaned=True, instead=80)

@@ -26,7 +26,7 @@ def disk(request: pytest.FixtureRequest) -> Disk:
 
 @pytest.fixture
 def at(disk: Disk, tmp_path: Path) -> Callable[[str], str]:
-    """A path in a directory of the test's own."""
+    """Returns a path in a directory of the test's own."""
     disk.make_directory(str(tmp_path))
     return lambda name: posixpath.join(str(tmp_path), name)
 
@@ -129,7 +129,7 @@ def test_a_closed_file_is_of_no_use_and_closes_again(disk: Disk, at: At) -> None
 
 
 def test_a_close_that_fails_has_closed(tmp_path: Path) -> None:
-    """What counts of a file was synced before; whoever closes many goes on to the next."""
+    """The file's bytes that count were synced before; whoever closes many goes on to the next."""
     file = PosixDisk().open(str(tmp_path / "a"), create=True)
     os.close(file._fd)
     file.close()
@@ -326,7 +326,7 @@ def test_what_is_no_file_is_refused_at_once_by_its_path(tmp_path: Path) -> None:
 
 
 def test_calls_that_the_kernel_ends_early_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What signals, quotas and calls over 2 GiB do: fewer bytes than were asked for."""
+    """Signals, quotas and calls over 2 GiB do so: fewer bytes than were asked for."""
     write, read = os.pwritev, os.pread
 
     def write_little(fd: int, buffers: Sequence[Buffer], offset: int) -> int:

@@ -20,7 +20,7 @@ SLOW_S = (0.4, 0.4)
 
 
 async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, Any]:
-    """What ``to`` answers when ``sender`` asks for its vote, as of a hand-over that the master has announced."""
+    """Asks ``to`` for its vote as ``sender``, as in a hand-over that the master has announced."""
     for node in group.nodes.values():
         if node.electing is not None:
             node.electing.announced = Term(int(fields["term"]) - 1), sender
@@ -43,7 +43,7 @@ async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, A
 
 @pytest.mark.parametrize("behind", [0, 1])
 def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
-    """A block is on its way to n2's disk when n2 is asked: it counts, or else it would be acknowledged for the old
+    """A block is on its way to n2's disk when n2 is asked, and it counts. Else it would be acknowledged for the old
     term behind a vote for a log that lacks it."""
 
     async def main() -> None:
@@ -143,7 +143,7 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
 
 
 def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
-    """What it would say of its end is being given up; and elected it would seal behind that."""
+    """Its end is being given up; and elected it would seal behind that."""
     asked: list[bool] = []
     """Of each vote that n1 has asked for, whether a rollback was under way."""
 
@@ -184,8 +184,9 @@ def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_whoever_has_stored_a_higher_term_than_a_master_with_a_majority_finds_back(size: int) -> None:
-    """It gave its vote, or stood, as that master was elected: the others hear a master and refuse every vote, and what
-    is fed in a term below the stored one it may not take.  So the master has to learn of the term, and step down."""
+    """The node gave its vote, or stood, as that master was elected. The others hear a master and refuse every vote, and
+    what is fed in a term below the stored one it may not take. So the master has to learn of the term, and step
+    down."""
 
     async def main() -> None:
         group = Group(33, size)

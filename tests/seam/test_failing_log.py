@@ -1,4 +1,4 @@
-"""What clients are told when the master's disk fails for good."""
+"""Clients of a master whose disk fails for good."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WRITERS = 64
 
 
 def test_an_append_that_was_never_logged_is_told_so_when_the_masters_disk_fails() -> None:
-    """While one group is written others wait in the queue: of those nothing is logged, and another node takes them."""
+    """Others wait in the queue while one group is written: nothing of those is logged, and another node takes them."""
 
     async def main() -> None:
         group = Group(5)

@@ -1,5 +1,5 @@
-"""What clients notice of a change of master: writers that retry no error, tails no gap and no repeat, and how long it
-takes in virtual time, where nothing waits for a busy machine."""
+"""A change of master as clients notice it: writers that retry no error, tails no gap and no repeat. How long it takes
+is measured in virtual time, where nothing waits for a busy machine."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed: int) 
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_plain_client_does_not_wait_for_a_master_that_stands_still(seed: int) -> None:
-    """What it had sent has an unknown end as soon as another leads; what comes next is appended there."""
+    """Its unanswered appends have an unknown end as soon as another leads; the next go there."""
 
     async def main() -> None:
         group = await started(seed)
@@ -241,7 +241,7 @@ def test_a_command_waits_for_a_node_that_is_being_started_and_not_for_one_that_i
 
 
 def test_a_tail_is_told_when_what_it_stood_on_is_in_the_log_no_more() -> None:
-    """Only a person can do that: here by letting two wiped nodes found the group anew beside a reader of the old."""
+    """Only a person can do that. Here two wiped nodes are let found the group anew beside a reader of the old."""
 
     async def main() -> None:
         group = await started(4)

@@ -1,4 +1,4 @@
-"""What the fake disk does beyond the seam: it forgets, fails and stops as real ones do."""
+"""The fake disk beyond the seam: it forgets, fails and stops as real ones do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def a_file(disk: FakeDisk, path: str = "/d/a", content: bytes = b"") -> FakeFile
 
 
 def images(prepare: Callable[[FakeDisk], object], *, tear: bool = False) -> set[bytes]:
-    """All that /d/a was found to hold after power cuts of many seeds."""
+    """Returns all that /d/a was found to hold after power cuts of many seeds."""
     found = set()
     for seed in SEEDS:
         disk = FakeDisk()
@@ -220,7 +220,7 @@ def test_a_stop_during_a_write_leaves_a_part_of_it() -> None:
 
 
 def test_every_call_of_an_operation_can_be_its_last() -> None:
-    """How crash points are enumerated: count once, then stop at each."""
+    """The count enumerates crash points: count once, then stop at each."""
 
     def operation(disk: FakeDisk) -> None:
         file = disk.open("/d/new", create=True)

@@ -1,4 +1,4 @@
-"""What the fake network does beyond the seam: partitions, cuts, deaths, and the same again from a seed."""
+"""The fake network beyond the seam: partitions, cuts, deaths, and the same again from a seed."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_faulty_handler_fails_the_run() -> None:
 
 
 def history(seed: int) -> list[str]:
-    """When each message arrived, and when the connection was cut by a draw."""
+    """Notes when each message arrived, and when the connection was cut by a draw."""
     seen: list[str] = []
 
     async def receive(channel: Channel) -> None:
@@ -374,7 +374,7 @@ def test_what_a_lost_connection_had_sent_holds_a_narrow_link_up_no_longer() -> N
 
 
 def slow_net() -> FakeNet:
-    """One that brings whatever is under way from a process that has ended, in a second."""
+    """Returns one that brings whatever is under way from a process that has ended, in a second."""
     loop = asyncio.get_running_loop()
     return FakeNet(loop, Random(1), delay_s=(1.0, 1.0), stall_s=STALL_S, late_rate=1.0)
 

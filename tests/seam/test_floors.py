@@ -1,4 +1,4 @@
-"""A vote floor stands until the log has reached it, or has all that its master has: whatever else is lost meanwhile."""
+"""A vote floor stands until the log has reached it, or has all that its master has."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from vlsn.verify.dump import DumpFilter, dump_rows
 
 
 async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
-    """n1 and n2 have four appends on their media, n2 the last three of them in one group; n3 has two, and is down.
-    VLSN of the first; where the blocks of those three lie on n2, which is down and has noted that they are synced."""
+    """Puts four appends on the media of n1 and n2, on n2 the last three of them in one group. n3 has two, and is down.
+    Returns the VLSN of the first, and where the blocks of those three lie on n2, which is down and has noted that they
+    are synced."""
     await group.start()
     await group.serving("n1")
     process = group.machines["n2"].process
@@ -55,9 +56,9 @@ async def opened(group: Group, first: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknowledged(at_once: bool) -> None:
-    """What said that its last group was synced is lost, so rot in it passes for a torn tail.  The block headers that
-    are left there tell its floor; then they rot as well; or all do at once.  By n2 and n3 alone nobody is elected, for
-    it would be n3, which lacks acknowledged entries."""
+    """The note that its last group was synced is lost, so rot in it passes for a torn tail. The block headers that are
+    left there tell its floor; then they rot as well; or all do at once. By n2 and n3 alone nobody is elected, for it
+    would be n3, which lacks acknowledged entries."""
 
     async def main() -> None:
         group = Group(21, checkpoint_period_s=60.0)
@@ -85,7 +86,8 @@ def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknowledged
 
 
 def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
-    """Else two of three would wait for a master that is gone, however long ago they have got all of its log."""
+    """Two of three would wait otherwise for a master that is gone. They would, however long ago they have got all of
+    its log."""
 
     async def main() -> None:
         group = Group(22, checkpoint_period_s=60.0)
@@ -109,7 +111,7 @@ def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
 
 
 def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
-    """Its master goes while n2 is on the way to what it had: n2 and n3, which both lack acknowledged entries, wait."""
+    """Its master goes while n2 is on the way to what it had. n2 and n3, which both lack acknowledged entries, wait."""
 
     async def main() -> None:
         group = Group(23, checkpoint_period_s=60.0)

@@ -1,4 +1,4 @@
-"""Founding, cut at every disk call of the founder and of a member: one group, one first block, or none yet."""
+"""Founding, cut at every disk call of the founder and of a member: one group, or none yet."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ RAISE = CommitEntry(set=Settings(level=2)).encode()
 
 @pytest.fixture(autouse=True)
 def files_of_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the decoders of this process read; what each node's binary speaks is its machine's."""
+    """Lets this process read both levels; what each node's binary speaks is its machine's."""
     monkeypatch.setattr("vlsn.levels.LEVELS", BOTH)
 
 
@@ -51,7 +51,7 @@ def log(group: Group, name: str) -> LocalLog:
 
 
 def promised(group: Group, name: str) -> int:
-    """What its node file says, as the disk has it."""
+    """Reads the level of its node file, as the disk has it."""
     return node_file.read(group.machines[name].disk, f"/{name}/node.id").level
 
 
@@ -232,7 +232,7 @@ def test_a_level_that_a_member_does_not_speak_is_not_raised_to() -> None:
 
 
 def test_an_older_member_keeps_nothing_of_a_raise_that_it_cannot_read() -> None:
-    """As if it had been admitted just behind the check: the entry comes on its feed."""
+    """The member might have been admitted just behind the check: the entry comes on its feed."""
 
     async def main() -> None:
         group = await made(97)

@@ -1,4 +1,4 @@
-"""A master that hands over under load: the heir has all of the log before it stands, and wins at once."""
+"""A master that hands over under load: the heir has the whole log before it stands, and wins at once."""
 
 from __future__ import annotations
 

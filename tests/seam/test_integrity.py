@@ -34,8 +34,8 @@ async def filled(seed: int, told: dict[int, bytes]) -> Group:
 
 
 def forge(group: Group, name: str, vlsn: int, *, byte: int) -> None:
-    """``name``, which is up, is killed, and the last byte of the block that holds ``vlsn`` in its log is another one;
-    its checksums are right."""
+    """Kills ``name``, which is up, and changes the last byte of the block that holds ``vlsn`` in its log. Its checksums
+    are right."""
     path, offset = place(group, name, vlsn)
     group.kill(name)
     disk = group.machines[name].disk
@@ -127,7 +127,7 @@ def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() 
 
 @pytest.mark.parametrize("seed", [62, 63])
 def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_leads(seed: int) -> None:
-    """Where the first two to meet have halted (63), the third meets nobody any more, and says where to look."""
+    """The third meets nobody any more where the first two to meet have halted (63), and says where to look."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}
@@ -159,7 +159,7 @@ def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_le
     st.data(),
 )
 def test_what_copies_prove(size: int, copies: dict[NodeName, str], data: st.DataObject) -> None:
-    """Against the definition: of all that those who are silent could still tell."""
+    """The rule is held against the definition: of all that those who are silent could still tell."""
     electable = NAMES[:size]
     own = data.draw(st.sampled_from(sorted(copies)))
     weighed = weigh(copies, electable, own)

@@ -1,4 +1,4 @@
-"""A member that removes itself, and whose removal is not durable yet, may be the only one that can be elected."""
+"""A member that removes itself, not durably yet, may be the only one that can be elected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.seam.test_membership import changed, fed, listed
 
 
 def test_a_master_that_left_itself_out_stands_until_that_is_durable() -> None:
-    """Of four the master alone has the list that leaves it out; another one is lost.  Neither of the two others gets
+    """The master alone, of four, has the list that leaves it out; another one is lost. Neither of the two others gets
     the vote of the one whose log is longer, and by its own list that one is nobody."""
 
     async def main() -> None:

@@ -71,8 +71,8 @@ def test_many_reads_share_rounds() -> None:
 
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_master_that_is_cut_off_never_answers_what_a_new_one_has_outdone(seed: int) -> None:
-    """It believes that it leads: its own durable reads go on, a linearizable one waits in vain.  Nor does a replica
-    that was cut off with it."""
+    """The old master believes that it leads: its own durable reads go on, a linearizable one waits in vain. Nor does a
+    replica that was cut off with it."""
 
     async def main() -> None:
         group = await started(seed, size=5)
@@ -110,12 +110,12 @@ def test_a_master_that_is_cut_off_never_answers_what_a_new_one_has_outdone(seed:
 
 
 def answer_of(group: Group, name: str) -> int:
-    """The VLSN of the last entry that ``name`` knows to be durable."""
+    """Returns the VLSN of the last entry that ``name`` knows to be durable."""
     return group.nodes[name].dtvlsn()
 
 
 def test_a_read_asked_before_the_terms_first_block_is_durable_waits_for_it() -> None:
-    """Before that a new master does not know what its predecessors made durable."""
+    """A new master does not know before that what its predecessors made durable."""
 
     async def main() -> None:
         group = await started(11)

@@ -1,4 +1,4 @@
-"""A GROUP entry that was cleaned away, and lost with `state`: it comes back, and who waits for it says why."""
+"""A GROUP entry that was cleaned away, and lost with `state`: it comes back, and waiting says why."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(seed: i
 
 
 def test_who_is_behind_tells_of_the_group_as_far_as_its_own_log_goes() -> None:
-    """It has heard how far the log is durable; whether another GROUP entry lies on the way there it does not know."""
+    """The node has heard how far the log is durable. Whether another GROUP entry lies on the way there it does not
+    know."""
 
     async def main() -> None:
         group = Group(6)

@@ -52,8 +52,8 @@ async def due(group: Group, producer: int, name: str) -> dict[str, Any]:
 
 
 async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
-    """Three nodes, whose logs begin behind all submissions of ``LATER`` and ``ONCE``, in one of ``ACROSS``, and before
-    the newest GROUP entry; and the VLSN of each submission."""
+    """Makes three nodes whose logs begin behind all submissions of ``LATER`` and ``ONCE``, in one of ``ACROSS``. They
+    begin before the newest GROUP entry. Returns the VLSN of each submission, too."""
     group = Group(seed, **CLEANS, retention_bytes=3 * SEGMENT)
     await group.start()
     await group.serving()
@@ -72,7 +72,7 @@ async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
 
 
 def tables(group: Group) -> list[ProducersRecord]:
-    """What each node knows, as of a VLSN that is durable everywhere."""
+    """Returns what each node knows, as of a VLSN that is durable everywhere."""
     at = Vlsn(min(node.opened().dtvlsn for node in group.nodes.values()))
     return [node.opened().history.producers.record(at) for node in group.nodes.values()]
 
@@ -120,7 +120,7 @@ def test_a_master_whose_state_was_lost_knows_every_producer_again(seed: int) -> 
 
 
 async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) -> None:
-    """What nobody there can know is to come again, and nothing of it is logged; all else is served."""
+    """Checks that what nobody there can know is to come again, unlogged, and all else is served."""
     assert (await group.append(b"plain"))[0] == 200
     turn = max(sequence for producer, sequence in places if producer == ACROSS) + 1
     durable = group.nodes[group.master].dtvlsn()
@@ -142,7 +142,7 @@ async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) 
 
 @pytest.mark.parametrize("seed", [4, 5, 6])
 def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_has_told(seed: int) -> None:
-    """They serve: plain appends, producers whose newest submission is there, and those that are new by their birth.
+    """The two serve plain appends, producers whose newest submission is there, and those that are new by their birth.
     What they know is no more for their having written it down, or having been restored from one another."""
 
     async def main() -> None:

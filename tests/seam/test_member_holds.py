@@ -1,4 +1,4 @@
-"""What an absent member needs is kept by whoever leads later: hold positions are shared with the feeds."""
+"""An absent member's needs are kept by whoever leads later: hold positions are shared with the feeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vlsn.state.holds import Owner
 
 
 async def master_changed(group: Group) -> None:
-    """While one is away: the other one leads, and the old master follows it."""
+    """Changes the master while one is away: the other one leads, and the old master follows it."""
     old = group.master
     other = next(name for name in group.nodes if name != old)
     await moved(group, other)
@@ -127,8 +127,8 @@ def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
 
 
 def test_a_master_whose_term_is_over_takes_no_hold_away() -> None:
-    """It stood still while another one was elected, and a member was added that is away now: it says what it knows
-    before it hears of all that."""
+    """The old master stood still while another one was elected, and a member was added that is away now. It says what
+    it knows before it hears of all that."""
 
     async def main() -> None:
         group = Group(6, 5)

@@ -8,7 +8,7 @@ from tests.seam.test_membership import fed
 
 
 def silent(group: Group, name: str) -> dict[str, str]:
-    """The members that ``name`` could not reach, and why."""
+    """Returns the members that ``name`` could not reach, and why."""
     members = group.nodes[name].services.monitoring.status()["members"]
     return {member["name"]: member["silent"] for member in members if member["silent"]}
 

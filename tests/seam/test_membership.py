@@ -13,7 +13,7 @@ from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 
 
 async def ordered(group: Group, to: str = "", **change: Any) -> tuple[int, dict[str, Any]]:
-    """One change, asked of ``to`` or the master; status and document."""
+    """Returns one change, asked of ``to`` or the master; status and document."""
     response = await group.client.request(
         "POST",
         f"{group.url(to or group.master)}/v1/admin/group",
@@ -31,7 +31,7 @@ async def changed(group: Group, **change: Any) -> dict[str, Any]:
 
 
 def listed(group: Group, name: str = "") -> dict[str, Any]:
-    """Who is a member, as that node's log says."""
+    """Returns who is a member, as that node's log says."""
     found = group.nodes[name or group.master].opened().history.group
     assert found is not None
     return {member.name: member for member in found.members}
@@ -48,7 +48,7 @@ async def electable(group: Group, name: str) -> None:
 
 
 async def told(group: Group, count: int, prefix: str = "") -> dict[int, bytes]:
-    """So many appends, acknowledged; an append that nothing was logged of is sent again."""
+    """Makes so many appends, acknowledged; sends again an append that nothing was logged of."""
     found: dict[int, bytes] = {}
     for number in range(count):
         value = f"{prefix}{number}".encode()
@@ -64,7 +64,7 @@ async def has_all(group: Group, told: dict[int, bytes], *names: str) -> None:
 
 
 async def fed(group: Group, count: int) -> None:
-    """So many replicas count for the master."""
+    """Waits until so many replicas count for the master."""
 
     def there() -> bool:
         role = group.nodes[group.master].role
@@ -412,7 +412,7 @@ def test_who_is_not_the_master_shows_the_way_to_it() -> None:
 
 
 def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be_rolled_back() -> None:
-    """Its log was cleaned past the GROUP entry before, which only its state record had: by the change alone, an
+    """Its log was cleaned past the GROUP entry before, which only its state record had. By the change alone, an
     incarnation that nobody has admitted yet would count its own vote."""
 
     async def main(*, lost: bool) -> bool:

@@ -117,7 +117,7 @@ class Storm:
         self.images[name] = self.group.machines[name].image()
 
     async def puts_back(self) -> None:
-        """An image that members which are up have heard more of: the others had time to say so to one another."""
+        """Puts back an image that members which are up have heard more of, and could tell of."""
         await self.heal()
         await asyncio.sleep(6.0)
         name = self.any()
@@ -173,7 +173,7 @@ class Storm:
         self.group.names = names
 
     async def heal_but(self, name: str) -> None:
-        """As far as it goes with ``name`` perhaps no member any more."""
+        """Heals the group as far as it goes with ``name`` perhaps no member any more."""
         group = self.group
         group.net.heal()
         await group.until(self.whole, f"the group is whole, {name} removed or not", limit_s=90)

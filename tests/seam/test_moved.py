@@ -33,7 +33,7 @@ class Moving(Group):
 
 
 class Forgetful(Moving):
-    """Nobody else's settings ever change."""
+    """A group of which nobody else's settings ever change."""
 
     def config(self, name: str) -> NodeConfig:
         told = super().config(name)
@@ -43,7 +43,7 @@ class Forgetful(Moving):
 
 
 async def moves(group: Moving) -> None:
-    """It is removed, and added where it is now, with its log."""
+    """Removes it, and adds it where it is now, with its log."""
     group.machine("n4")
     await group.start("n4")
     await changed(group, change="add", name="n4", url=group.url("n4"))

@@ -39,7 +39,7 @@ async def back(group: Group, name: str) -> None:
 
 
 async def a_vote_forgotten(seed: int) -> tuple[Group, dict[int, bytes], str]:
-    """The name of a node that is down, whose disk is as it was before it voted for the master that leads now."""
+    """Returns the name of a node that is down, whose disk forgot its vote for the present master."""
     group, entries = await started(seed)
     old = group.master
     images = {name: group.machines[name].image() for name in group.names if name != old}
@@ -161,8 +161,8 @@ def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
 
 
 def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
-    """The only two that hold an entry are the master, which dies, and one that comes back as an old image; the third
-    heard of it in time.  Together they would be a majority without that entry."""
+    """The only two that hold an entry are the master, which dies, and one that comes back as an old image. The third
+    heard of it in time. Together they would be a majority without that entry."""
 
     async def main() -> None:
         group, entries = await started(63)
@@ -290,8 +290,8 @@ def test_an_honest_start_is_never_taken_for_an_old_image(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [67, 68])
 def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(seed: int) -> None:
-    """The image is of between a node's vote in a term and its rollback by that term's master: the same node file, and a
-    tail of an older term that is longer than what the node acknowledged in its place."""
+    """The image is of between a node's vote in a term and its rollback by that term's master. It has the same node
+    file, and a tail of an older term that is longer than what the node acknowledged in its place."""
 
     async def main() -> None:
         group, entries = await started(seed)
@@ -365,7 +365,7 @@ def test_who_has_heard_most_may_answer_last() -> None:
 
 @pytest.mark.parametrize("ends", ["transfer", "no majority"])
 def test_what_a_lead_has_heard_is_known_at_every_moment_of_its_end(ends: str) -> None:
-    """Between any two callbacks of the loop: whoever asks just then may be what comes back as an old image."""
+    """The strike comes between any two callbacks: whoever asks just then may be what comes back old."""
 
     async def main() -> None:
         group, _ = await started(75)

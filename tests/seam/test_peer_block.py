@@ -1,4 +1,4 @@
-"""A block that a member asks for: by its name whoever has it gives it, by its VLSN alone only what is durable."""
+"""Blocks for members: by name whoever has one gives it, by VLSN alone only what is durable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def block(group: Group, of: str, *, term: int, first: int) -> tuple[int, b
 
 
 def test_by_its_vlsn_alone_no_block_is_given_that_may_be_rolled_back() -> None:
-    """Who asks so knows no term: a block of a master that is cut off would be put where the group has another one."""
+    """The asker knows no term. A block of a master that is cut off would be put where the group has another one."""
 
     async def main() -> None:
         group = Group(941)

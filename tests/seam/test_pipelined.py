@@ -17,8 +17,8 @@ from vlsn.format import batch
 
 @pytest.mark.parametrize("expires", [0, 1, 3])
 def test_what_is_held_behind_an_append_that_expires_is_refused_with_it(expires: int) -> None:
-    """The master hands over to a replica that stands still, and goes on after that: request ``expires`` has not the
-    time for it.  Those before it are logged, and none behind it is."""
+    """The master hands over to a replica that stands still, and goes on after that. Request ``expires`` has not the
+    time for it: those before it are logged, and none behind it is."""
 
     async def main() -> None:
         group = Group(71)
@@ -72,8 +72,8 @@ REFUSED_LATER = {
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("which", REFUSED_LATER)
 def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused_with_it(which: str, held: bool) -> None:
-    """It is sent while nobody knows yet what becomes of the one before it; ``held``: and by a master that holds both
-    back, for it hands over.  Another connection's appends go on."""
+    """The append is sent while nobody knows yet what becomes of the one before it. ``held``: and by a master that holds
+    both back, for it hands over. Another connection's appends go on."""
 
     async def main() -> None:
         group = Group(72)
@@ -121,7 +121,8 @@ def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused_with_
 
 
 def test_a_submission_that_was_here_before_keeps_nobody_behind_it_from_being_logged() -> None:
-    """Sent again with what came behind it, as a client does that has lost its connection: in order, all of it once."""
+    """The submission is sent again with what came behind it, as a client does that has lost its connection. It is
+    logged in order, all of it once."""
 
     async def main() -> None:
         group = Group(73)

@@ -1,4 +1,4 @@
-"""Who comes next where the master's process has ended: its port refuses connections, and nobody waits for silence."""
+"""The successor of a master whose process has ended: its port refuses, and nobody waits for silence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SEEDS = 60
 
 
 async def failed_over(seed: int, higher: int, lower: int) -> tuple[bool, float]:
-    """n1 leads and is killed; whether the one of n2 and n3 with the ``higher`` priority comes next, and after how
-    long."""
+    """Kills n1, which leads, and says whether the ``higher`` priority comes next, and after how long. That is the one
+    of n2 and n3 that has it."""
     group = Group(seed)
     await group.start()
     await group.serving()

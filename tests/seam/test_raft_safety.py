@@ -1,4 +1,4 @@
-"""What the Raft paper and its dissertation ask of a group, by section, of whole nodes in virtual time.
+"""The demands of the Raft paper and its dissertation, by section, on whole nodes in virtual time.
 
 Figure 3 of the paper names five properties; each has its test here, and what else the sections ask of elections, of
 followers that fail, of handing over and of nodes that come back.  The pure core's rules are in
@@ -121,8 +121,8 @@ def test_leader_append_only(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_log_matching(seed: int) -> None:
-    """§5.3, figure 3: two logs that hold a block of one term at one VLSN are equal up to there, also between logs
-    that have parted and have not been brought together again."""
+    """§5.3, figure 3: two logs that hold a block of one term at one VLSN are equal up to there. That holds also for
+    logs that have parted and have not been brought together again."""
 
     async def story(group: Group) -> None:
         for round_ in range(5):
@@ -172,8 +172,8 @@ def test_leader_completeness_by_the_election_restriction(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_new_leader_commits_entries_of_earlier_terms_by_one_of_its_own(seed: int) -> None:
-    """§5.4.2: an entry of an earlier term counts once an entry of the current one is on a majority; the TERM entry
-    that a leader seals at once is that entry, so nothing waits for a client."""
+    """§5.4.2: an entry of an earlier term counts once an entry of the current one is on a majority. The TERM entry that
+    a leader seals at once is that entry, so nothing waits for a client."""
 
     async def story(group: Group) -> None:
         leader = group.master

@@ -32,7 +32,7 @@ async def append(group: Group, count: int, told: dict[int, bytes]) -> None:
 
 
 async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
-    """A group whose n3 was away until what it has was cleaned away on the others."""
+    """Returns a group whose n3 was away until what it has was cleaned away on the others."""
     group = Group(seed, **{**SETTINGS, **settings})
     await group.start()
     await group.serving()
@@ -151,7 +151,7 @@ def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_cancel_is_left_counted_in_the_tasks_that_follow_and_restore() -> None:
-    """Python 3.11.2 takes each timeout in such a task for a cancel: a restore would end with the first answer that does
+    """Python 3.11.2 takes each timeout in such a task for a cancel. A restore would end with the first answer that does
     not come, and nobody hear of it."""
 
     async def main() -> None:
@@ -185,7 +185,7 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
         terms: defaultdict[str, set[int]] = defaultdict(set)
 
         async def look() -> None:
-            """Which stored terms a status shows in each state, also where no log is open between two."""
+            """Notes which stored terms a status shows in each state, also where no log is open between two."""
             while True:
                 said = group.nodes["n3"].services.monitoring.status()
                 terms[said["state"]].add(said["term"])
@@ -218,7 +218,7 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
 
 
 def test_a_provider_that_falls_silent_half_way_is_replaced_by_another() -> None:
-    """The log that was open before has ended in a task group, in whose task no timeout could end any more."""
+    """The log that was open before has ended in a task group, whose task could end no timeout."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}
@@ -237,8 +237,8 @@ def test_a_provider_that_falls_silent_half_way_is_replaced_by_another() -> None:
 
 
 def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() -> None:
-    """It serves no feed and begins earlier than the master, so it is asked first; the master has cleaned away what is
-    rotten there."""
+    """The provider serves no feed and begins earlier than the master, so it is asked first. The master has cleaned away
+    what is rotten there."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}
@@ -292,7 +292,7 @@ def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word() -> N
 
 
 def after_marker(number: int, *, begun: bool) -> Callable[[Call], bool]:
-    """Stops at the disk call so far behind the one that writes the marker, or behind the start of the process."""
+    """Stops at the disk call so far behind the marker's write, or behind the process's start."""
     left = number if begun else 0
 
     def when(call: Call) -> bool:
@@ -439,7 +439,7 @@ def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks() -> No
 
 
 def newest(group: Group, name: str) -> str:
-    """The newest segment of a node that holds frames."""
+    """Returns the newest segment of a node that holds frames."""
     disk = group.machines[name].disk
     named = [each for each in disk.list(f"/{name}") if each.endswith(".vlog")]
     return max(each for each in named if any(disk.content(f"/{name}/{each}")[4096:5000]))
@@ -593,8 +593,8 @@ def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_ag
 
 
 def test_a_log_is_not_given_up_for_one_that_knows_less_durable() -> None:
-    """Of the two others one is down, and one was cut off before the last entries were acknowledged: what the restoring
-    node holds of them is the only copy that is up."""
+    """One of the two others is down, and one was cut off before the last entries were acknowledged. The restoring
+    node's copy of them is the only one that is up."""
 
     async def main() -> None:
         group = Group(28)

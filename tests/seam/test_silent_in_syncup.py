@@ -49,7 +49,7 @@ def test_a_master_that_stands_still_while_both_replicas_are_in_syncup_is_succeed
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_syncup_that_takes_longer_than_an_election_timeout_is_not_given_up(seed: int) -> None:
-    """The master lives, and says so when it is asked: the replica's disk is slow, which has to give a block first."""
+    """The master lives, and says so when it is asked. The replica's disk is slow, which has to give a block first."""
 
     async def main() -> None:
         group = Group(seed)

@@ -1,4 +1,4 @@
-"""Links that carry little, and messages that take long: what is on its way is heard, and nobody is given up for it."""
+"""Links that carry little: what is on its way is heard, and nobody is given up for it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_large_batch_on_links_that_take_longer_than_an_election_timeout_is_log
 
 
 def test_a_master_that_stands_still_behind_a_slow_link_is_succeeded() -> None:
-    """What was on its way when it stopped is heard for as long as it comes, and not for longer."""
+    """Messages on their way as it stopped are heard for as long as they come, and not for longer."""
 
     async def main() -> None:
         group = Group(83, **SETTINGS)

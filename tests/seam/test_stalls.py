@@ -1,4 +1,4 @@
-"""Who is silent, and who only stood still: disks that stop, processes and whole machines that are stopped."""
+"""Silence, and mere standstill: disks that stop, processes and whole machines that are stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _stalled(call: Call) -> float:
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_master_whose_disk_has_stopped_makes_way(size: int) -> None:
-    """Its replicas acknowledge, so that appends become durable without it; but what its clients ask of its own disk
+    """Its replicas acknowledge, so that appends become durable without it. But what its clients ask of its own disk
     (``acks=none``, ``all``) would wait for ever."""
 
     async def main() -> None:
@@ -70,7 +70,7 @@ def test_a_master_whose_disk_has_stopped_makes_way(size: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_machines_that_stood_still_together_hold_nobody_silent(seed: int) -> None:
-    """All nodes are stopped for longer than any timeout, as on one host that is suspended: nobody was silent, and what
+    """All nodes are stopped for longer than any timeout, as on one host that is suspended. Nobody was silent, and what
     they said lies unread in their sockets."""
 
     async def main() -> None:
@@ -98,7 +98,7 @@ def test_machines_that_stood_still_together_hold_nobody_silent(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_a_secondary_leaves_the_feed_of_a_master_that_stands_still(seed: int) -> None:
-    """It takes no part in the election, so nothing but the silence of its feed ends that."""
+    """The secondary takes no part in the election, so nothing but the silence of its feed ends that."""
 
     async def main() -> None:
         group = Group(920 + seed)

@@ -11,7 +11,7 @@ from vlsn.state.node_file import NodeFile
 
 
 def test_a_vote_for_the_same_candidate_as_in_an_earlier_term_is_stored() -> None:
-    """A restore, or a person who lifts a vote floor, raises the stored term and leaves the vote of the one before."""
+    """A restore, or a person who lifts a floor, raises the stored term and leaves the earlier vote."""
 
     async def main() -> None:
         group = Group(91)

@@ -1,4 +1,4 @@
-"""What one who is no member says in the name of members, or of nobody: of no effect on terms, leads, feeds or names."""
+"""A stranger speaks in the name of members, or of nobody: without effect on terms, leads, feeds or names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def terms(group: Group) -> dict[str, int]:
 
 
 async def goes_on(group: Group, before: dict[str, int], master: str) -> None:
-    """Nothing has come of it: the same master leads in the same term, on all nodes."""
+    """Checks that nothing has come of it: the same master leads in the same term, on all nodes."""
     status, answer = await group.append(b"still there", acks="all", to=master)
     assert (status, answer.get("term")) == (200, max(before.values())), answer
     assert terms(group) == before
@@ -58,7 +58,8 @@ async def goes_on(group: Group, before: dict[str, int], master: str) -> None:
 @pytest.mark.parametrize("sender", ["n1", "n2", "n3", "n9"])
 @pytest.mark.parametrize("copied", [False, True], ids=["made-up", "copied"])
 def test_a_forged_vote_raises_no_term(sender: str, copied: bool) -> None:
-    """With a term next to the last, as a hand-over, for a log beyond every other: granted, nobody would lead again."""
+    """The vote has a term next to the last, as a hand-over, for a log beyond every other. Granted, nobody would lead
+    again."""
 
     async def main() -> None:
         group = await started(401)
@@ -180,7 +181,7 @@ def test_a_forged_feed_ends_no_lead_and_no_feed(ahead: int, copied: bool) -> Non
 
 
 def test_a_forged_feed_keeps_no_member_from_its_own() -> None:
-    """It came while the member was away, and is still there."""
+    """The forged feed came while the member was away, and is still there."""
 
     async def main() -> None:
         group = await started(405)
@@ -203,7 +204,7 @@ def test_a_forged_feed_keeps_no_member_from_its_own() -> None:
 
 
 def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
-    """What was heard in a node's name is told to it when it starts: only what it said itself may be."""
+    """A node that starts is told what was heard in its name: only what it said itself may be."""
 
     async def main() -> None:
         group = await started(406)
@@ -236,7 +237,7 @@ def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("leads", [False, True])
 def test_a_member_a_million_terms_ahead_heals_the_group(size: int, leads: bool) -> None:
-    """It says so at its own URL: the others rise to it, and all go on together."""
+    """The member says so at its own URL: the others rise to it, and all go on together."""
 
     async def main() -> None:
         group = Group(407, size)

@@ -296,7 +296,7 @@ def test_a_worker_outlives_its_loop_and_tells_the_rest_at_close() -> None:
 
 
 def events_of(seed: int) -> list[str]:
-    """What happens in which order to two workers of a seed."""
+    """Notes what happens in which order to two workers of a seed."""
     seen: list[str] = []
 
     def note(text: str, _: object = None) -> None:

@@ -20,7 +20,7 @@ from vlsn.verify.verify import verify
 
 
 def cut(group: Group, name: str, after: int) -> None:
-    """As ``vlsnlog truncate`` does on the machine of a node that is down."""
+    """Cuts as ``vlsnlog truncate`` does on the machine of a node that is down."""
     machine = group.machines[name]
     directory = f"/{name}"
     loss = loss_of(machine.disk, machine.stores, directory, after)

@@ -57,7 +57,7 @@ def main(seeds: int, first_seed: int, faults_s: float, transcript: bool, until_f
 
 
 def _report_of(seed: int, faults_s: float) -> Report:
-    """What a seed leaves behind is garbage at once, and collected while it is small and near."""
+    """Runs a seed and collects what it leaves at once, while it is small and near."""
     try:
         return run(simulated(seed, faults_s=faults_s))
     finally:

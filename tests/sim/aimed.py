@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
 
 FEW_S = (0.2, 0.8)
-"""How long those who are to lack the last blocks are cut off."""
+"""Seconds that those who are to lack the last blocks are cut off."""
 AWAY_S = (2.0, 5.0)
-"""How long those are gone then who have them."""
+"""Seconds that those are gone then who have them."""
 AS_MUCH_RATE, LESS_RATE = 0.5, 0.02
 """Of the moments in which a restore may be asked for while somebody has less and knows as much durable, or less of
 that too."""
 RESTARTED_RATE, TOGETHER_S = 0.7, (0.05, 0.6)
 """How often two that are asked at once to be restored have just been started again, and how long before."""
 LAST_WORD_RATE, LAST_WORD_S = 0.006, (0.002, 0.015)
-"""How often a master ends behind what it has just called durable: clients know it, the replicas do not yet."""
+"""The rate at which a master ends behind what it called durable: clients know it, replicas not yet."""
 LONE_LIST_RATE, ALONE_S = 0.2, (2.0, 4.0)
-"""How often a master is cut off just as it logs another list of members, which is rolled back later."""
+"""The rate at which a master is cut off as it logs another list, which is rolled back later."""
 HEIR_RATE, HEIR_S = 0.4, (1.6, 4.0)
 BUSY_DISK_S = (0.4, 1.5)
 
@@ -71,8 +71,8 @@ class Aimed:
     # What is on the fewest disks.
 
     def _last_block_rots(self, name: str) -> object:
-        """For a moment a majority alone hears the master; then all of it ends, and the last block of the one that comes
-        back at once cannot be read."""
+        """Lets a majority alone hear the master for a moment. Then all of it ends, and the last block of the one that
+        comes back at once cannot be read."""
         master = self.group.master
         node = self.group.nodes.get(master)
         fed = [each for each, other in self.group.nodes.items() if other.state == "REPLICA"]
@@ -102,8 +102,8 @@ class Aimed:
             self.nemesis.disks.flip_at(name, path, self.rng.randrange(start, end))
 
     def _looks_for_less(self, master: str) -> None:
-        """Some replica lacks what has just become durable; one that has it, and best does not know it durable yet, is
-        asked to be restored, while the master is gone."""
+        """Has a replica that has what just became durable, and best does not know it, restored without the master. Some
+        other replica lacks it."""
         watch, nodes = self.group.watch, self.group.nodes
         behind = [each for each, copy in watch.copies.items() if copy.last < watch.durable_last and each in nodes]
         if not behind or master not in nodes:

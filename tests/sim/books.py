@@ -1,4 +1,4 @@
-"""What nodes have promised, and who has heard of it: the simulation's own books, by what the network has delivered.
+"""The simulation's own books: what nodes have promised, and who has heard of it.
 
 A node promises its stored terms and its votes in hellos and votes, and by acknowledgements that blocks are on its disk.
 Whoever has heard of a promise knows it for the life of its process.  An image of a disk *has forgotten* what
@@ -33,20 +33,20 @@ HELLO, VOTE = "/v1/peer/hello", "/v1/peer/vote"
 
 @dataclass(slots=True)
 class Promises:
-    """Of one incarnation, as far as one process has heard of them."""
+    """The promises of one incarnation, as far as one process has heard of them."""
 
     term: int = 0
     votes: dict[int, str] = field(default_factory=dict)
-    """By term."""
+    """The votes by term."""
     blocks: dict[int, Block] = field(default_factory=dict)
-    """By the term in which it was acknowledged: the last one."""
+    """The last blocks by the term in which they were acknowledged."""
 
     def acknowledged(self, term: int, block: Block | None) -> None:
         if block is not None:
             self.blocks[term] = max(block, self.blocks.get(term, block))
 
     def forgotten(self, record: NodeRecord, blocks: Collection[Block]) -> str:
-        """What a disk with that node file and those blocks has forgotten; "" for nothing."""
+        """Says what a disk with that node file and those blocks has forgotten; "" for nothing."""
         if self.term > record.term:
             return f"term {self.term}"
         vote = self.votes.get(record.term, "")
@@ -75,7 +75,7 @@ class Books:
         return self._heard.setdefault((listener, node.process), {}).setdefault(incarnation, Promises())
 
     def lists(self, listener: str, speaker: str, incarnation: int) -> bool:
-        """Whether the log of ``listener`` has that one as a member."""
+        """Says whether the log of ``listener`` has that one as a member."""
         groups = self._group.watch.copies[listener].groups
         named = speaker, f"{incarnation:016x}"
         return bool(groups) and any((each.name, each.incarnation) == named for each in groups[-1][1].members)
@@ -130,11 +130,11 @@ class Books:
     # Lists of members.
 
     def listed_so_far(self) -> int:
-        """For ``all_have``: where the newest list lies that is durable."""
+        """Returns where the newest durable list lies, for ``all_have``."""
         return self._group.watch.groups[-1][0]
 
     def all_have(self, answer: dict[str, Any], since: int) -> None:
-        """What was acknowledged by all is on the disk of everybody whom each list since then has as electable."""
+        """Checks that what all acknowledged is on the disk of everybody electable in each list since."""
         watch = self._group.watch
         lists = [group for at, group in watch.groups if at >= since]
         lists += [group for found in watch.ledger.groups_in.values() for at, group in found if at > since]
@@ -146,7 +146,7 @@ class Books:
         watch.hold(not lack, f"VLSN {end[1]} of term {end[0]} was acknowledged by all, and {lack} have never synced it")
 
     def synced(self, node: SimNode) -> None:
-        """That node has synced its log up to where ``watch`` has found it on the medium."""
+        """Notes that the node has synced its log up to where ``watch`` has found it on the medium."""
         copy = self._group.watch.copies[node.name]
         block = copy.ending_at(copy.synced)
         if block is not None:
@@ -154,8 +154,8 @@ class Books:
             self._furthest[node.incarnation] = max(end, self._furthest.get(node.incarnation, end))
 
     def taken_in(self, node: SimNode) -> None:
-        """Another group is with its writer: a list in it names the one before it, and any majorities of the lists that
-        may be counted by, from the last durable one on, meet."""
+        """Checks a list in the group that is with the node's writer: it names the one before it. Any majorities of the
+        lists that may be counted by, from the last durable one on, meet."""
         watch = self._group.watch
         groups = watch.copies[node.name].groups
         if not groups or self._newest.get(node.name) == groups[-1][0]:
@@ -171,8 +171,8 @@ class Books:
 
 
 def may_miss(one: GroupEntry, other: GroupEntry) -> bool:
-    """Whether a majority of each may have nobody in common; ``other`` counts a name whose incarnation is another than
-    in ``one`` for its size alone."""
+    """Says whether majorities of both lists may have nobody in common. ``other`` counts a name whose incarnation is
+    another than in ``one`` for its size alone."""
     first = {each.name: each.incarnation for each in one.members if each.electable}
     second = {each.name: each.incarnation for each in other.members if each.electable}
     both = {name for name in first if second.get(name) == first[name]}

@@ -18,13 +18,13 @@ from vlsn.errors import VlsnLogError
 
 UNKNOWN = frozenset(("outcome-unknown", "internal"))
 NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten", "too-large"))
-"""What a producer that sends one submission after the other, each until it is acknowledged, never hears."""
+"""Answers that a producer never hears which sends each submission until it is acknowledged."""
 SIZES = (12, 200, 1500, 5000)
 FORGOTTEN = frozenset(("out-of-sequence", "unknown-producer"))
-"""But where the log remembers fewer producers than there are."""
+"""Answers that it hears where the log remembers fewer producers than there are."""
 LARGE_RATE = 0.02
 LARGEST_BYTES = 61_120
-"""The largest value that fits a segment of 64 KiB with its frame, its block and what a log keeps for their padding."""
+"""The largest value that fits a segment of 64 KiB with frame, block and padding."""
 NAMED_BYTES = 24
 """A producer's name takes so much of it …"""
 NAMED_LARGE = 32
@@ -32,7 +32,7 @@ NAMED_LARGE = 32
 TIMEOUT_S = 1.5
 PAUSE_S = 1.0
 STALE_RATE = 0.7
-"""How often a linearizable read asks a master that leads no more, where there is one."""
+"""The rate at which a linearizable read asks a master that leads no more, where there is one."""
 
 
 def _size(rng: Random) -> int:
@@ -80,7 +80,7 @@ class Clients:
         return self.group.master if rng.random() < 0.7 else rng.choice(self.group.names)
 
     def _leads_no_more(self, rng: Random) -> str:
-        """A master beside a newer one, whom this client has not heard of yet."""
+        """Returns a master beside a newer one, whom this client has not heard of yet."""
         leading = [name for name, node in self.group.nodes.items() if node.is_master() and name != self.group.master]
         return rng.choice(leading) if leading and rng.random() < STALE_RATE else ""
 
@@ -164,7 +164,7 @@ class Clients:
         self.latest = max(self.latest, vlsn)
 
     async def _linearizable(self, number: int) -> None:
-        """What was acknowledged before such a read is in its answer, whichever node gives it."""
+        """Checks that all acknowledged before such a read is in its answer, whichever node gives it."""
         rng = self._rng("linearizable", number)
         while not self.over:
             await asyncio.sleep(rng.uniform(0.0, PAUSE_S))

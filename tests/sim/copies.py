@@ -1,4 +1,4 @@
-"""The log of each machine as far as its node was told to write it: what it takes, syncs, rolls back.
+"""The log of each machine as its node was told to write it: taken, synced, rolled back.
 
 VLSNs contiguous, one content for each (term, first VLSN)      at each block handed to a writer
 what a node says is synced is on its medium                    at each sync
@@ -30,9 +30,9 @@ class Copy:
     synced: int = 0
     """The last VLSN that was found on the medium."""
     groups: list[tuple[int, GroupEntry]] = field(default_factory=list)
-    """Who is a member, by the VLSN from which on."""
+    """The members, by the VLSN from which on."""
     checked: int = 0
-    """Up to where it was compared with what is durable."""
+    """The VLSN up to which it was compared with what is durable."""
     process: int = 0
     dtvlsn: int = 0
     replaced: bool = False
@@ -46,7 +46,7 @@ class Copy:
         return self.blocks[-1].last if self.blocks else 0
 
     def at(self, vlsn: int) -> int:
-        """The index of the first block that ends at or after ``vlsn``."""
+        """Returns the index of the first block that ends at or after ``vlsn``."""
         return bisect_left(self.blocks, vlsn, key=lambda block: block.last)
 
     def ending_at(self, vlsn: int) -> Block | None:
@@ -124,7 +124,7 @@ class Writing:
     # Rollbacks.
 
     def rollback_begins(self, node: SimNode, matchpoint: int) -> None:
-        """Nothing durable may go; from here on what goes makes nothing durable either.
+        """Checks that nothing durable goes; what goes makes nothing durable either from here on.
 
         A node whose stored term is below the one in which a block became durable was not needed for that: it may follow
         a master of a lower term and roll its copy back, as in Raft.
@@ -139,7 +139,7 @@ class Writing:
         copy.given_up_after = matchpoint
 
     def rollback_refused(self, node: SimNode) -> None:
-        """It holds all that it held, unless something of that has gone."""
+        """Checks that it holds all that it held, unless something of that has gone."""
         copy, log = self._watch.copies[node.name], node.log
         assert log is not None
         if copy.given_up_after is not None and log.allocated >= copy.last:

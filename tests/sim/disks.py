@@ -1,4 +1,4 @@
-"""Faults of simulated disks: they stop a process at a call, fail, fill, stall; and rot, of a minority or everywhere.
+"""Faults of simulated disks: they stop a process, fail, fill, stall, and rot.
 
 *Rot everywhere*: bits flip on every node in turn, but only in durable blocks that enough others can still read: of each
 block less than half of the copies are bad at any time, and one at least is good.
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 SLOW_DISKS_S = ((0.0, 0.02), (0.01, 0.2), (0.0, 1.0))
 QUICK_DISK_S = (0.0, 0.000_5)
 STALLS_S = ((0.3, 3.0), (3.0, 15.0), (12.0, 60.0))
-"""How long a disk hangs."""
+"""Seconds that a disk hangs."""
 SHORT_STALL_S = 3.0
 """A stall that is longer strikes a minority at a time."""
 LEADS_S = 11.0
 """A master at whose write the disk has been for longer leads no more: 10 s, and one to find out."""
 NEAR_BYTES = 12_000
-"""So near the end of a log, most of what lies there is read again by the next open."""
+"""Bytes from the end of a log that the next open mostly reads again."""
 Copies = Mapping[str, Mapping[Block, tuple[str, int, int]]]
-"""Of each node, where the blocks lie that can be read."""
+"""The places of each node's readable blocks."""
 
 
 class Disks:
@@ -55,7 +55,7 @@ class Disks:
         }
 
     def rots(self) -> Table:
-        """Of a minority."""
+        """Lists the kinds of rot of a minority."""
         return {
             "flipped bit": (2.0, self._flip),
             "failed reads": (1.0, self._fail_reads),
@@ -89,7 +89,7 @@ class Disks:
         return self._stop_while(name, _rolls_back)
 
     def _stop_while(self, name: str, holds: Callable[[Node], bool]) -> object:
-        """At one of the changes that it makes while ``holds``: what it writes first, the last, the index."""
+        """Stops it at one of the changes that it makes while ``holds``: what it writes first, the last, the index."""
         left = min(self.rng.randrange(1, 12), self.rng.randrange(1, 12))
         if name not in self.group.nodes:
             return False
@@ -157,7 +157,7 @@ class Disks:
         machine.disk.fail_at(strikes)
 
     def _fail_reads(self, name: str) -> object:
-        """For a moment the segments of a node that is up cannot be read, or every other time."""
+        """Lets the segments of a node that is up be unreadable for a moment, or every other time."""
         until_s, every = self.group.loop.time() + self.rng.uniform(0.1, 3.0), self.rng.random() < 0.5
 
         def reads(call: Call) -> str:
@@ -177,7 +177,7 @@ class Disks:
         self.nemesis.later(self.rng.uniform(1.0, 10.0), lambda: self._takes(name, QUICK_DISK_S))
 
     def _stall_master(self, _: str) -> object:
-        """For so long that it has to give its lead up; half the time nothing else strikes before."""
+        """Stalls the master for so long that it gives its lead up; half the time nothing else strikes before."""
         node = self.group.nodes.get(self.group.master)
         if node is None or not node.is_master() or self._stall(node.name, self.rng.uniform(*STALLS_S[-1])) is False:
             return False
@@ -186,7 +186,7 @@ class Disks:
         return True
 
     def _stall(self, name: str, seconds: float = 0.0) -> object:
-        """What it is asked for hangs, done already or only then; everything else of that machine goes on."""
+        """Hangs a disk: what it is asked for is done already or only then; the rest of the machine goes on."""
         seconds, now = seconds or self.rng.uniform(*self.rng.choice(STALLS_S)), self.group.loop.time()
         others = [until_s > now for each, until_s in self.stalls().items() if each != name]
         if name not in self.group.nodes or (seconds > SHORT_STALL_S and 2 * (sum(others) + 1) >= len(others) + 1):
@@ -196,13 +196,13 @@ class Disks:
         return True
 
     def stalls(self) -> dict[str, float]:
-        """Until when the disk of each member that has a vote hangs, or hung."""
+        """Returns until when the disk of each member that has a vote hangs, or hung."""
         machines = self.group.machines
         listed = [member.name for member in self.nemesis.people.members.members if member.electable]
         return {name: machines[name].disk.stalled_until_s for name in listed if name in machines}
 
     def whole_by(self, began_s: float) -> tuple[float, float]:
-        """When the disks of a majority, and all, hang no more; ``began_s`` at the earliest."""
+        """Returns when the disks of a majority, and all, hang no more; ``began_s`` at the earliest."""
         stalls = sorted(self.stalls().values())
         every = [machine.disk.stalled_until_s for machine in self.group.machines.values()]
         return max(began_s, stalls[len(stalls) // 2]), max(began_s, *every)
@@ -231,7 +231,7 @@ class Disks:
     # Rot.
 
     def _flip(self, name: str) -> object:
-        """One bit of a segment; half the time near the end of the log, and the process ends, so that it is read."""
+        """Flips a bit of a segment, half the time near the log's end, where an open reads it."""
         disk = self.group.machines[name].disk
         ends = {
             path: len(disk.content(path).rstrip(b"\0")) for path in disk.files(f"/{name}") if path.endswith(".vlog")
@@ -253,7 +253,7 @@ class Disks:
         disk.flip_bit(path, offset, self.rng.randrange(8))
 
     def _flip_somewhere(self, name: str) -> object:
-        """In a durable block, of which enough good copies are left; sometimes the process ends, so that it is read."""
+        """Flips a bit in a durable block of which enough good copies are left."""
         durable = self.group.watch.durable
         copies = {each: places(self.group.machines[each].disk, f"/{each}") for each in self.group.names}
         fit = [
@@ -307,7 +307,7 @@ def _reads_sidecar(call: Call) -> str:
 
 
 def _is_safe(block: Block, copies: Copies, name: str) -> bool:
-    """Whether a good copy is left when that of ``name`` is bad, and most of those that have it are good."""
+    """Says whether a good copy is left when that of ``name`` is bad. Most of those that have it must be good, too."""
     others = [copy for each, copy in copies.items() if each != name and copy]
     bad = sum(block not in copy for copy in others if min(copy).first < block.first < max(copy).first)
     return any(block in copy for copy in others) and bad < len(others) // 2

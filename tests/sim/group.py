@@ -24,7 +24,7 @@ TOLD = ("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.pr
 
 
 class SimPeers(NodePeers):
-    """What is asked of a node that is looked at."""
+    """The peers that a node under watch asks."""
 
     def __init__(self, node: SimNode) -> None:
         super().__init__(node)
@@ -116,7 +116,7 @@ class SimGroup(Group):
         return self.told.config(super().config(name))
 
     def wire(self, name: str) -> None:
-        """There is a machine of that name, or another disk in it: it is looked at."""
+        """Wires the watch to a machine of that name, or to another disk in it."""
         disk = self.machines[name].disk
         disk.on_synced = partial(self._synced, name)
         disk.on_stop = lambda: self.on_stop(name)
@@ -158,7 +158,7 @@ class SimGroup(Group):
         self.on_event(node.name, name, fields)
 
     def listed(self, name: str) -> bool:
-        """Whether the node that runs there is a member, as far as its own log says."""
+        """Says whether the node that runs there is a member, as far as its own log says."""
         node = self.nodes.get(name)
         if node is None or node.log is None or node.log.history.group is None:
             return False
@@ -166,7 +166,7 @@ class SimGroup(Group):
         return any((member.name, member.incarnation) == own for member in node.log.history.group.members)
 
     def happened_first(self, name: str, event: str) -> None:
-        """What the watch saw, not the node."""
+        """Notes what the watch saw, not the node."""
         self.on_event(name, event, {})
 
 

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
 
 IMAGE_RATE = 0.4
-"""How often an image is made, of each strike."""
+"""The rate at which an image is made, of each strike."""
 LOOK_S = 0.05
 TAILS = ("vote", "rollback")
 """Events of a node at which its log may end in what the next master does not have."""
 TAIL_RATE, TAIL_S = 0.3, (0.05, 3.0)
 UNMATCHED_RATE, UNMATCHED_S = 0.7, 6.0
-"""How often the image made before a rollback comes back as soon as somebody has heard of what it lacks: while it is
-still longer than what its node has acknowledged instead.  And how long that is waited for."""
+"""The rate at which the image made before a rollback comes back, and how long that is waited for. It comes as soon as
+somebody has heard of what it lacks, while it is longer than what its node has acknowledged instead."""
 STEPPED_DOWN_RATE = 0.6
 ASKED_S = 0.01
 LEADS_S, ALONE_S = 1.0, (2.0, 4.0)
 IGNORANT_RATE = 0.4
-"""How often those who have heard nothing answer, too."""
+"""The rate at which those who have heard nothing answer, too."""
 IMAGES_MAX = 3
-"""Of one node: the last ones."""
+"""The images kept of one node: the last ones."""
 
 
 class Found(NamedTuple):
-    """What an image holds."""
+    """The contents of an image."""
 
     record: NodeRecord
     blocks: set[Block]
@@ -78,7 +78,7 @@ class Images:
         self.begin_anew()
 
     def table(self) -> Table:
-        """Of a minority."""
+        """Lists the kinds of strikes on a minority."""
         return {
             "alone with clients": (3.0, self._alone),
             "old disk": (3.0, self._old_disk),
@@ -99,17 +99,18 @@ class Images:
     # Images.
 
     def begin_anew(self) -> None:
-        """Of those who may lose things from here on."""
+        """Begins anew, with the images of those who may lose things from here on."""
         self._images = {name: [] for name in self.nemesis.victims}
 
     def look(self) -> None:
-        """Now and then one is made, of a node that is up: it is a copy of what was synced, and of some of the rest."""
+        """Makes an image of a node that is up, now and then. It is a copy of what was synced, and of some of the
+        rest."""
         for name in self._images:
             if self.rng.random() < IMAGE_RATE:
                 self._look_at(name)
 
     def heard(self, name: str, event: str) -> None:
-        """Of a disk whose log may end in what a new master does not have one is made just then, and comes back soon."""
+        """Makes an image of a disk whose log may end in what a new master does not have. It comes back soon."""
         if event == "steps_down":
             self.nemesis.later(ASKED_S, lambda: self._known_to_alone(name))
         if event not in TAILS or name not in self._images:
@@ -134,7 +135,7 @@ class Images:
             self.nemesis.later(ASKED_S, lambda: self._once_heard_of(name, kept, found, left_s - ASKED_S))
 
     def _known_to_alone(self, master: str) -> None:
-        """Who led until now has heard of what the newest image of some node has forgotten, and is asked alone."""
+        """Asks the former master alone, which has heard of what some node's newest image has forgotten."""
         for name, images in self._images.items():
             if images and name != master and master in self.group.nodes and self.rng.random() < STEPPED_DOWN_RATE:
                 kept = images[-1]
@@ -142,8 +143,8 @@ class Images:
                 self.nemesis.strike("old disk, of who led to tell", name, strike)
 
     def _alone(self, name: str) -> object:
-        """A master that nobody but clients reaches logs what is rolled back when it meets the next one, which has but
-        its first block.  A replica is handed the lead before."""
+        """Cuts a master off from all but clients, to log what is rolled back when it meets the next one, which has but
+        its first block. A replica is handed the lead before."""
         node = self.group.nodes.get(name)
         if node is None or node.state not in ("MASTER", "REPLICA"):
             return False
@@ -250,7 +251,7 @@ class Images:
             self._told_s.setdefault(asker.process, self.group.loop.time())
 
     def recognised(self, name: str) -> None:
-        """It has asked, and is who it was, or another."""
+        """Notes that it has asked, and is who it was, or another."""
         node = self.group.nodes.get(name)
         if name != self.returning or node is None:
             return
@@ -361,7 +362,7 @@ class Images:
 
 
 def record_in(image: Image, name: str) -> NodeRecord | None:
-    """The newest that its node file holds."""
+    """Returns the newest that its node file holds."""
     path = f"/{name}/node.id"
     data = image.disk.content(path) if path in image.disk.files(f"/{name}") else b""
     return newest_record(data)

@@ -51,7 +51,7 @@ class Ledger:
     # Blocks, before they are durable.
 
     def note(self, name: str, block: Block, content: bytes) -> None:
-        """That node has handed it to its writer."""
+        """Notes that the node has handed the block to its writer."""
         self.one_content(name, block)
         key = (block.term, block.first)
         if self._bytes.setdefault(key, content) is content and key not in self.groups_in:
@@ -64,7 +64,7 @@ class Ledger:
             raise self._watch.violated(f"{name}: two contents of {block}")
 
     def one_content_as_noted(self, name: str, block: Block) -> None:
-        """Of a block that was read, and that perhaps nobody here has ever written."""
+        """Notes a block that was read, and that perhaps nobody here has ever written."""
         if (block.term, block.first) in self._contents:
             self.one_content(name, block)
 
@@ -82,7 +82,7 @@ class Ledger:
     # Durable.
 
     def rose(self, node: SimNode, copy: Copy, dtvlsn: int) -> None:
-        """That node calls everything up to ``dtvlsn`` durable."""
+        """Notes that the node calls everything up to ``dtvlsn`` durable."""
         upto = min(dtvlsn, copy.last)
         if upto <= copy.checked:
             return
@@ -130,8 +130,8 @@ class Ledger:
             raise self._watch.violated(f"{node.name} calls {block} durable by copies alone; it leads term {term}")
 
     def who_counts(self, copy: Copy) -> tuple[set[tuple[str, int]], int]:
-        """Name and incarnation of who may make something durable, and of how many they have to be more than half, as
-        that log says.  A name whose passing to another incarnation is not durable yet counts for neither."""
+        """Returns name and incarnation of who may make something durable, as that log says, and of how many they have
+        to be more than half. A name whose passing to another incarnation is not durable yet counts for neither."""
         at, newest = copy.groups[-1]
         listed = {member.name: member.incarnation for member in newest.members if member.electable}
         who = {(name, int(incarnation, 16)) for name, incarnation in listed.items()}

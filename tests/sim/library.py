@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from tests.sim.clients import Clients
 
 RATE = 0.5
-"""Of the seeds: in how many there are two."""
+"""The share of the seeds that have two."""
 UNDER_WAY_MAX = 4
 TIMEOUT_S = 4.0
 PAUSES_S = (0.0, 0.05, 0.4, 1.0, 2.0)
 SIZES = (12, 300, 4000)
 FEW_PRODUCERS = 2
 FEW_RATE = 0.3
-"""In how many seeds the log remembers so few producers, fewer than there are."""
+"""The share of the seeds whose log remembers fewer producers than there are."""
 
 
 @contextmanager

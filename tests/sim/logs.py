@@ -1,4 +1,4 @@
-"""A log as the bytes of its disk say, by nothing but offsets: what is there to compare a node with.
+"""A log as the bytes of its disk say, by offsets alone: to compare a node with.
 
 It shares no code with the product but the checksum and the names of files; the few fields that it reads are those
 of ``docs/format.md``.
@@ -16,12 +16,12 @@ from vlsn.format.checksum import crc
 from vlsn.format.segment import segment_name
 
 Flips = Mapping[str, Mapping[int, int]]
-"""By path and offset: what each byte was before rot struck it."""
+"""The byte that rot struck, as it was, by path and offset."""
 FIRST_FRAME = 4096
 MAGIC = b"\x4c\x56"
 FRAME_BYTES = 24
 FLAGS = (0, 0xA5)
-"""Of a visible frame and of an overmarked one; no checksum covers it."""
+"""The flag of a visible frame and of an overmarked one; no checksum covers it."""
 TAKEN = 2
 _STATE = struct.Struct("<H")
 _PREVIOUS = struct.Struct("<II")
@@ -46,8 +46,8 @@ def block_of(data: bytes) -> Block:
 
 
 def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[tuple[Block, int]]:
-    """Every visible block of a log, as its disk reads, with its LSN, in the order of the log.  What is torn at its end
-    ends it; ``flips``, what was flipped here, is put right where a frame does not match its checksum."""
+    """Returns every visible block of a log, as its disk reads, with its LSN, in the order of the log. What is torn at
+    its end ends it; ``flips``, what was flipped here, is put right where a frame does not match its checksum."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     found: list[tuple[Block, int]] = []
     segments = list(taken(files))
@@ -66,8 +66,8 @@ def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[
 
 
 def said_synced(disk: FakeDisk, directory: str, lsn: int, flips: Flips) -> bool:
-    """Whether something behind ``lsn`` that can still be read says that what lies there had been synced: then it is
-    damaged, and no tail to be cut."""
+    """Says whether something readable behind ``lsn`` says that what lies there had been synced. Then it is damaged, and
+    no tail to be cut."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     number, start = lsn >> 32, lsn & 0xFFFF_FFFF
     segments = {each: data for each, data, _ in taken(files)}
@@ -87,7 +87,7 @@ def said_synced(disk: FakeDisk, directory: str, lsn: int, flips: Flips) -> bool:
 
 
 def sound(disk: FakeDisk, directory: str, flips: Flips) -> bool:
-    """Whether all of a log can be read."""
+    """Says whether all of a log can be read."""
     try:
         return visible(disk, directory) == visible(disk, directory, flips)
     except AssertionError:
@@ -95,7 +95,7 @@ def sound(disk: FakeDisk, directory: str, flips: Flips) -> bool:
 
 
 def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
-    """Of each visible block that can be read: file, start and end of its payload."""
+    """Finds file, start and end of the payload of each visible block that can be read."""
     found: dict[Block, tuple[str, int, int]] = {}
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     for number, data, end in taken(files):
@@ -105,14 +105,14 @@ def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
 
 
 def said_durable(disk: FakeDisk, directory: str) -> int:
-    """The highest DTVLSN that a visible block says: what that node knows durable after any end."""
+    """Returns the highest DTVLSN that a visible block says: what that node knows durable after any end."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     said = (_DTVLSN.unpack_from(data, start)[0] for _, data, end in taken(files) for start, _ in _payloads(data, end))
     return max(said, default=0)
 
 
 def _payloads(data: bytes, end: int) -> Iterator[tuple[int, int]]:
-    """Of visible blocks, whatever lies between them: start and end."""
+    """Yields start and end of visible blocks, whatever lies between them."""
     at = FIRST_FRAME
     while at < end and data[at : at + 2] == MAGIC:
         _, kind, flag, length = _FRAME.unpack_from(data, at)
@@ -133,7 +133,7 @@ def _put(data: bytes, offset: int, byte: int) -> bytes:
 
 
 def _blocks(number: int, data: bytes, end: int) -> tuple[list[tuple[Block, int]], int]:
-    """The visible blocks of one segment up to the first bad frame, and where that is; 0 where there is none."""
+    """Returns the visible blocks up to the first bad frame, and where that is; 0 for none."""
     found: list[tuple[Block, int]] = []
     at = FIRST_FRAME
     while at < end and data[at : at + 2] == MAGIC:
@@ -160,14 +160,14 @@ def taken(files: Mapping[int, bytes]) -> Iterator[tuple[int, bytes, int]]:
 
 
 class Medium:
-    """Looks for blocks on the medium of one machine; they mostly lie where the last one was found, or behind it."""
+    """A look at the medium of one machine; a block is mostly found at or behind the last one."""
 
     def __init__(self, disk: FakeDisk, directory: str) -> None:
         self._disk, self._directory = disk, directory
         self._near = ("", 0)
 
     def holds(self, block: bytes, flips: Flips) -> bool:
-        """Whether this block, not overmarked, is there; but for bytes of it that ``flips`` tells of."""
+        """Says whether this block, not overmarked, is there; but for bytes of it that ``flips`` tells of."""
         name, at = self._near
         near = self._disk.on_medium(f"{self._directory}/{name}")
         if near is not None and self._found(name, near, block, at):

@@ -1,4 +1,4 @@
-"""Whose disks may lose things: a minority at a time, by the simulation's own books.
+"""The minority whose disks may lose things, by the simulation's own books.
 
 Once all of a minority are whole again and have caught up, another one may be struck.  *Whole* is who
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis
 
 MOVES_RATES = (0.0, 0.3, 1.0)
-"""How likely losses move on when they may; drawn once a seed."""
+"""The likelihoods that losses move on when they may; drawn once a seed."""
 SETTLES_S = 2.0
 """A strike has done all that it does after so long."""
 STORES = ("index", "state")

@@ -1,4 +1,4 @@
-"""What strikes a simulated group: faults drawn from the seed, by chance and at the moments that hurt.
+"""The strikes on a simulated group: faults drawn from the seed, by chance and at moments that hurt.
 
 Each seed has its own weights (some kinds of fault are left out, others come often), its own pace, and its own
 *ambushes*: how likely a node is struck just as something happens in it: a vote told, an election won, a feed begun, a
@@ -29,7 +29,7 @@ from vlsn.offline.truncate import accept_floor
 Strike = Callable[[str], object]
 """Strikes a machine; False when there was nothing to strike."""
 Table = dict[str, tuple[float, Strike]]
-"""By kind of fault: how often it comes, and how."""
+"""The weight of each kind of fault, and how it strikes."""
 Rot = Literal["none", "minority", "everywhere"]
 AMBUSHED = {
     "vote": 0.25,
@@ -57,15 +57,15 @@ to call a block so; ``first durable``: the first one in its lead; ``rollback``: 
 AMBUSHES = ("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute", "pause")
 AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
 ROLLBACK_RATE = 0.3
-"""How likely at least a rollback, of which there are few, is stopped inside."""
+"""The least likelihood that a rollback, of which there are few, is stopped inside."""
 PROVIDERS = ("provider cleans", "provider restarts")
 PROVIDER_RATES = (0.2, 0.6, 0.9)
-"""How likely a provider of a restore is struck as that."""
+"""The likelihoods that a provider of a restore is struck as that."""
 RESTORE_LINK_S = (0.3, 0.8)
 MISSES_MAX = 3
-"""So many kinds are tried for one strike."""
+"""Kinds that are tried for one strike."""
 AWAY_S, LONG_AWAY_S = (0.05, 3.0), (3.0, 15.0)
-"""How long a process that has ended is not started again, mostly and sometimes."""
+"""Seconds that a process which has ended is not started again, mostly and sometimes."""
 PAUSES_S = (0.3, 1.5, 1.5, 4.0, 4.0, 40.0)
 LATE_RATES = (0.0, 0.3, 0.8)
 MINORITY_RATE = 0.5
@@ -110,7 +110,7 @@ class Nemesis:
 
     @property
     def victims(self) -> list[str]:
-        """Whose disks may rot, be wiped, or come back older, just now."""
+        """The nodes whose disks may rot, be wiped, or come back older, just now."""
         return self.minority.names
 
     def _drawn(self) -> Table:
@@ -172,7 +172,7 @@ class Nemesis:
         return self.group.master if self.rng.random() < self.aims else self.rng.choice(names)
 
     def strike(self, what: str, name: str, strike: Strike) -> bool:
-        """Whether there was anything to strike; only then it is counted."""
+        """Strikes, and says whether there was anything to strike; only then it is counted."""
         at = len(self.report.transcript)
         self.say(f"*** {what}: {name}")
         if strike(name) is False:
@@ -184,8 +184,8 @@ class Nemesis:
         return True
 
     def later(self, seconds: float, then: Callable[[], object]) -> None:
-        """As nobody's timer: one of the process in which a fault was drawn would end with it, and with that its next
-        start."""
+        """Sets a timer that is nobody's. One of the process in which a fault was drawn would end with it, and with that
+        its next start."""
         self.group.loop.call_later(seconds, then, context=Context())
 
     # Ambushes.
@@ -230,7 +230,7 @@ class Nemesis:
         self.strike(what, name, self._clean_soon if what == "provider cleans" else self._restart_soon)
 
     def _unseat(self, master: str, peer: str) -> object:
-        """A master that is alone with the clients and with ``peer``, which restores from it, slowly, logs what nobody
+        """Leaves a master alone with the clients and with ``peer``, which restores from it, slowly. It logs what nobody
         else has; then it meets the next one, and rolls that back."""
         electable = {member.name for member in self.people.members.members if member.electable}
         others = [each for each in self.group.names if each not in (master, peer)]
@@ -253,7 +253,7 @@ class Nemesis:
         self.later(self.rng.uniform(0.1, 1.5), ends)
 
     def _note(self, name: str, event: str, why: str) -> None:
-        """What else a rollback, a cleaning, the end of a lead has met."""
+        """Notes what else a rollback, a cleaning, the end of a lead has met."""
         if event == "steps_down" and why.startswith("the disk has not synced"):
             self.report.met["a lead that a stalled disk ends"] += 1
         node = self.group.nodes.get(name)
@@ -334,7 +334,7 @@ class Nemesis:
         return True
 
     def stood_still(self, name: str) -> bool:
-        """It does, or did a moment ago."""
+        """Says whether it stands still, or did a moment ago."""
         return self.group.loop.time() < self._stands_until_s.get(name, 0.0) + 1.0
 
     def _resume(self, name: str) -> None:
@@ -344,7 +344,7 @@ class Nemesis:
             loop.resume(process.owner)
 
     def _remember(self, name: str) -> None:
-        """What a process that ends has lived through, and in what it ends."""
+        """Notes what a process that ends has lived through, and in what it ends."""
         node, met = self.group.nodes[name], self.report.met
         if node.log is not None:
             self.report.replaced += node.log.stats.rolls["error"]
@@ -375,22 +375,22 @@ class Nemesis:
             machine.process.clock.offset_us = machine.clock_offset_us
 
     async def ask_for_restore(self, name: str) -> None:
-        """What a person does with a node that says DAMAGED, or that leads with damage: a master is not restored."""
+        """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored."""
         node = self.group.nodes.get(name)
         if node is not None and node.is_master():
             await self.people.post(name, "/v1/admin/transfer")
         await self.people.post(name, "/v1/admin/restore")
 
     def lift_floor(self, name: str) -> None:
-        """What a person does with a node that waits for a member that will never tell the end of its log."""
+        """Lifts the floor of a node as a person does. It waits for a member that will never tell the end of its log."""
         self.die(name, power=False)
         accept_floor(self.group.machines[name].disk, f"/{name}")
 
     # The end.
 
     def end(self) -> None:
-        """Every fault is over, and every node is up, but for a minority that comes when a master serves, in some seeds
-        where no disk has lost anything."""
+        """Ends every fault, and starts every node but a minority. In some seeds where no disk has lost anything that
+        one comes when a master serves."""
         self.active = False
         now = self.group.loop.time()
         sound = self.rot == "none" and not self.lost and self.disks.whole_by(now)[1] <= now
@@ -414,5 +414,5 @@ class Nemesis:
 
     @property
     def rotten(self) -> list[str]:
-        """Whose disks have rotted, of those that are members still."""
+        """The members whose disks have rotted."""
         return [name for name in self.group.names if self.rot == "everywhere" or name in self.minority.ever]

@@ -1,4 +1,4 @@
-"""What must hold of a log that was just opened, held against the bytes of its disk.
+"""The rules for a log that was just opened, held against the bytes of its disk.
 
 VLSNs contiguous, one content for each (term, first VLSN)
 what had been synced is not cut away; nothing durable is gone after a restart, or, of what its process knew so, after a
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.watch import Watch
 
 SAMPLE = 7
-"""Of the blocks of a log that was opened, every so manieth is looked up in its index."""
+"""The step by which blocks of an opened log are looked up in its index."""
 
 
 class Opening:
@@ -53,8 +53,8 @@ class Opening:
         watch.writing.durable_rose(node)
 
     def _not_cut(self, name: str, found: list[tuple[Block, int]], last: int) -> list[tuple[Block, int]]:
-        """What rot has made unreadable at the end of a log may be cut, with a vote floor, but only where nothing says
-        that it had been synced."""
+        """Lists what rot has made unreadable at the end of a log. It may be cut, with a vote floor, but only where
+        nothing says that it had been synced."""
         watch = self._watch
         missing = [lsn for block, lsn in found if block.last > last]
         if name not in watch.rotten or not missing:
@@ -85,7 +85,7 @@ class Opening:
                 raise watch.violated(f"{name}: the index has {mapping} for {block} at {lsn:#x}")
 
     def _kept(self, name: str, before: Copy, now: Copy, first: int) -> None:
-        """What was synced here before the restart and is durable is still here."""
+        """Checks that what was synced here before the restart and is durable is still here."""
         held = set(now.blocks)
         kept_to = before.synced if before.given_up_after is None else min(before.synced, before.given_up_after)
         for block in before.blocks[before.at(max(first, 1)) : before.at(kept_to + 1)]:

@@ -1,4 +1,4 @@
-"""What people do to a group while it is struck: members join, go, are promoted and preferred, the lead is handed over.
+"""People's changes of a struck group: members join, go, are promoted and preferred, the lead moves.
 
 Nobody is removed whose loss would leave fewer than three that may lead, or make those whose disks rot half of them.  A
 machine whose member is gone is switched off some time later; it may come back under its name, with its old disk or an
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 NODES_MAX = 5
 ELECTABLE_LOOKS = 20
-"""How often a person looks for a newcomer to be electable before another member goes."""
+"""Looks of a person for a newcomer to be electable before another member goes."""
 ELECTABLE_MIN = 3
 TRIES = 6
 AGAIN_S = 0.7
 CALM_RATE, CALM_S = 0.6, 10.0
-"""How often, and how long, nothing is struck by chance, so that a list can change twice."""
+"""The rate and length of calms, so that a list can change twice."""
 BACK_RATE = 0.6
-"""How likely whoever was removed is added again soon."""
+"""The likelihood that whoever was removed is added again soon."""
 MOVES_RATE = 0.7
-"""How likely who comes back is at another URL."""
+"""The likelihood that who comes back is at another URL."""
 AGAIN = frozenset(("no-master", "group-busy", "insufficient-replicas", "no-space", "no-segment", "bad-argument"))
 """A person asks again after these; a node that is added may not be up yet."""
 
@@ -62,7 +62,7 @@ class People:
 
     @property
     def members(self) -> GroupEntry:
-        """As the newest durable GROUP entry lists them."""
+        """The members, as the newest durable GROUP entry lists them."""
         return self.group.watch.groups[-1][1]
 
     # Changes.
@@ -74,7 +74,7 @@ class People:
         return change is not None
 
     def _newcomer(self, *, secondary: bool, back: bool = False) -> dict[str, Any] | None:
-        """A machine that waits to be listed, and what is to be asked for it."""
+        """Returns a machine that waits to be listed, and what is to be asked for it."""
         if len(self.group.names) >= NODES_MAX:
             return None
         if self._away and (back or self.rng.random() < 0.6):
@@ -162,7 +162,7 @@ class People:
         self._start(self._changed(change))
 
     async def _changed(self, change: dict[str, Any]) -> None:
-        """Asked until it is answered: durable, or nobody knows."""
+        """Asks for a change until it is answered: durable, or nobody knows."""
         name = change["name"]
         for _ in range(TRIES):
             await asyncio.sleep(self.rng.uniform(0.5, 1.5) * AGAIN_S)
@@ -198,7 +198,7 @@ class People:
         self._start(self._post(self.group.master, f"/v1/admin/transfer?to={to}"))
 
     def asks(self, master: str, change: dict[str, Any]) -> None:
-        """Of that node, once."""
+        """Asks that node, once."""
         self._start(self._post(master, "/v1/admin/group", change))
 
     def _start(self, job: Any) -> None:
@@ -207,7 +207,7 @@ class People:
         task.add_done_callback(self._tasks.discard)
 
     async def _post(self, name: str, path: str, body: Any = None) -> dict[str, Any] | None:
-        """The answer, None when there was none."""
+        """Returns the answer, None when there was none."""
         try:
             response = await self.group.client.request(
                 "POST",
@@ -229,7 +229,7 @@ class People:
     # Machines.
 
     def tidy(self) -> None:
-        """Who was asked to leave and is listed no more is switched off."""
+        """Switches off who was asked to leave and is listed no more."""
         if len(self.group.watch.groups) == 0:
             return
         listed = {member.name for member in self.members.members}
@@ -258,8 +258,8 @@ class People:
 
     @property
     def are_done(self) -> bool:
-        """They wait for no answer; and nobody has to be admitted any more, as what it is or as electable: the master
-        does that by itself."""
+        """True when they wait for no answer, and nobody has to be admitted any more, as what it is or as electable. The
+        master does that by itself."""
         members = {member.name: member for member in self.members.members}
         nodes = self.group.nodes
         return (
@@ -272,8 +272,8 @@ class People:
         )
 
     def minority(self) -> list[str]:
-        """Members that a group must be able to do without: whatever list any of the others has, those are a majority of
-        it.  Whoever has been there of late rather than who has been away."""
+        """Chooses members that a group must be able to do without: whatever list any of the others has, those are a
+        majority of it. It takes whoever has been there of late rather than who has been away."""
         names = self._electable()
         copies = {name: self.group.watch.copies[name] for name in self.group.names}
         lists = [

@@ -1,4 +1,4 @@
-"""What happened in a seed, in all of them, and the floors below which a run shows too little."""
+"""The report of a seed, and of all, with the floors below which a run shows too little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPERATIONS_MIN = 300
 FAULTS_MIN = 5
 KINDS_MIN = 3
 CHANGES_FRACTION_MIN = 0.9
-"""Of the seeds, so many see at least one change of master."""
+"""The share of the seeds that see at least one change of master."""
 COMMON, SELDOM, RARE = 20, 50, 200
 STRUCK = {
     **dict.fromkeys(
@@ -109,7 +109,7 @@ MET = {
     "a change of the group: promote": RARE,
     "a change of the group: priority": SELDOM,
 }
-"""What faults have to come to, at least once in so many seeds."""
+"""The outcomes that faults must have, at least once in so many seeds."""
 WITHIN_S = (1, 2, 5, 10, 20, 40)
 """Bounds of the histograms."""
 COUNTED = {
@@ -147,21 +147,21 @@ class Report:
     by_library: int = 0
     last: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    """By kind, those that struck something."""
+    """The faults that struck something, by kind."""
     met: Counter[str] = field(default_factory=Counter)
-    """What faults came to: in what a process was when it ended, what a restore lived through."""
+    """The outcomes of faults: in what a process was when it ended, what a restore lived through."""
     virtual_s: float = 0.0
     durable_bytes: int = 0
-    """Of the values that clients appended."""
+    """The bytes of the values that clients appended."""
     replaced: int = 0
     cleaned: int = 0
     mended: int = 0
     to_master_s: float = 0.0
-    """Once everything was mended: until a master had made something of its term durable."""
+    """Seconds from the mending of everything until a master had made something of its term durable."""
     to_heal_s: float = 0.0
     """The same, until every node followed at its end."""
     masters: list[str] = field(default_factory=list)
-    """Who led, in turn."""
+    """The masters, in turn."""
     rolled_back: int = 0
     restored: int = 0
     transcript: list[str] = field(default_factory=list)
@@ -187,7 +187,7 @@ FLOORS_FROM = 20
 
 
 def shortfalls(reports: Sequence[Report]) -> list[str]:
-    """What a whole run lacks; empty when it shows enough."""
+    """Lists what a whole run lacks; empty when it shows enough."""
     short = [f"seed {report.seed}: {', '.join(said)}" for report in reports if (said := report.short_of)]
     changed = sum(report.changes > 0 for report in reports)
     if changed < CHANGES_FRACTION_MIN * len(reports):
@@ -215,7 +215,7 @@ def _added(counters: Iterable[Counter[str]]) -> Counter[str]:
 
 
 def histogram(seconds: Sequence[float]) -> str:
-    """How many took at most so long, and the longest."""
+    """Counts how many took at most so long, and gives the longest."""
     counts = ", ".join(f"{sum(each <= bound for each in seconds):,} within {bound} s" for bound in WITHIN_S)
     return f"{counts}; at most {max(seconds, default=0.0):.1f} s"
 

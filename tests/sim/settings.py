@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tests.sim.group import SimGroup
 
 OLD_RATES = (0.0, 0.5, 0.9)
-"""How likely a start has old settings, by the seed."""
+"""The likelihoods that a start has old settings, by the seed."""
 FIRST_RATE = 0.6
-"""How likely those are the ones of the machine's first start."""
+"""The likelihood that those are the ones of the machine's first start."""
 Urls = dict[str, str]
 
 
@@ -44,7 +44,7 @@ class Settings:
         return f"http://{name}:{self._ports.get(name, PORT)}"
 
     def moves(self, name: str) -> None:
-        """It is to be started at another URL, where nobody was; at the old one nobody will be."""
+        """Moves it to another URL, where nobody was; at the old one nobody will be."""
         self._ports[name] = self._ports.get(name, PORT) + 1
 
     def config(self, told: NodeConfig) -> NodeConfig:

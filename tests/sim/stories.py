@@ -38,7 +38,7 @@ class Story:
         await self.group.serving()
 
     async def append(self, count: int, size: int = 20) -> int:
-        """So many appends, each acknowledged; the last VLSN."""
+        """Makes so many appends, each acknowledged, and returns the last VLSN."""
         last = 0
         for number in range(count):
             status, answer = await self.group.append(f"{len(self.said)}.{number}:".encode().ljust(size, b"x"))
@@ -96,7 +96,7 @@ async def rollback() -> list[str]:
 
 
 async def restore() -> list[str]:
-    """A replica is down for so long that the others have cleaned away what it lacks: it fetches a peer's log."""
+    """Tells a restore: a replica lacks what the others cleaned away, and fetches a peer's log."""
     story = Story(
         3,
         segment_bytes=SEGMENT_BYTES,
@@ -127,7 +127,7 @@ STORIES: dict[str, Callable[[], Awaitable[list[str]]]] = {
 
 
 def told() -> str:
-    """All of them, as the page has them."""
+    """Returns all of them, as the page has them."""
     parts = [HEAD]
     for title, story in STORIES.items():
         said = "\n".join(run(played(title)))

@@ -1,4 +1,4 @@
-"""A stranger at the group's doors: hellos, votes, requests to stand and feeds in the name of members, or of nobody.
+"""A stranger at the group's doors: hellos, votes, requests and feeds in anybody's name.
 
 What it says is made up or recorded from what nodes have told; it sends, and answers nothing.  A group takes terms,
 leads and names from members alone (``repl.group.claims``): no stored term comes near what a stranger tells, no node
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis
 
 RATE = 0.3
-"""Of the seeds: how many have one."""
+"""The share of the seeds that have one."""
 PAUSE_S = (0.05, 1.5)
 TIMEOUT_S = 5.0
 FAR = 1 << 40
@@ -43,7 +43,7 @@ class Strangers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         if not self.is_there:
             return
         host = self.group.net.host("stranger")

@@ -1,4 +1,4 @@
-"""Who leads which term, and who voted for it: held against the media of the voters.
+"""Leads and votes by term, held against the media of the voters.
 
 one master in a term, with everything that was durable in lower terms (Raft §5.4.3)
 a majority of those whom its log lists has voted for it in that term
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def newest_record(data: bytes) -> NodeRecord | None:
-    """Of a node file's slots; None where neither can be read."""
+    """Reads the newest of a node file's slots; None where neither can be read."""
     found = []
     for at in (0, SLOT_BYTES):
         try:
@@ -87,6 +87,6 @@ class Terms:
         self._watch.hold(before == candidate, f"{name} votes in term {term} for {before} and for {candidate}")
 
     def record_of(self, name: str) -> NodeRecord | None:
-        """What the medium alone holds of the node file."""
+        """Reads what the medium alone holds of the node file."""
         data = bytes(self._watch.group.machines[name].disk.on_medium(f"/{name}/node.id") or b"")
         return newest_record(data)

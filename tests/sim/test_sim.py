@@ -38,7 +38,7 @@ def test_every_kind_of_fault_has_a_floor() -> None:
 
 
 def test_who_is_struck_as_something_happens_in_it_is_back_soon() -> None:
-    """A fault is drawn in the middle of what the node does; it is no part of that node's process, and outlives it."""
+    """A fault is drawn in the middle of a node's work; it outlives that node's process."""
 
     async def main() -> None:
         group = SimGroup(1, 3, lambda _: None)

@@ -11,8 +11,8 @@ from tests.sim.group import SimGroup
 
 
 class GivenUp:
-    """Of five nodes n1 and n4 hold one entry more than the others; the next master feeds n4 alone, which rolls that
-    entry back; in this moment the new master ends."""
+    """A rollback of what others made durable: of five nodes n1 and n4 hold one entry more than the others. The next
+    master feeds n4 alone, which rolls that entry back; in this moment the new master ends."""
 
     def __init__(self) -> None:
         self.group = SimGroup(1, 5, lambda _: None)

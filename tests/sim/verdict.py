@@ -1,4 +1,4 @@
-"""What is kept of the first violation: whoever runs the simulation asks for it."""
+"""The first violation, kept for whoever runs the simulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Verdict:
         raise self.violated(said)
 
     def violated(self, said: str) -> Violation:
-        """To be raised; at what happens with every block, where the words would cost more than the look."""
+        """Makes a violation to be raised; at every block, where words would cost more than the look."""
         violation = Violation(said)
         if self.violation is None:
             self.violation = violation

@@ -1,4 +1,5 @@
-"""What must hold at every step of a simulated group, held against what its nodes do and what their disks hold.
+"""The rules of every step of a simulated group, held against what its nodes do. They are held against what its disks
+hold, too.
 
 The nodes of a simulation (``group.SimNode``) tell it what happens in them; it reads their disks itself:
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from tests.sim.group import SimGroup, SimNode
 
 UNFIT = "the VLSN index"
-"""How a note of an open begins that finds the index unfit; one on a sound disk always fits its log."""
+"""The beginning of an open's note that the index is unfit; on a sound disk it always fits."""
 
 
 class Watch(Verdict):
@@ -71,7 +72,7 @@ class Watch(Verdict):
         return self.ledger.last
 
     def look_at(self, name: str) -> None:
-        """There is a machine of that name, or another disk in it."""
+        """Looks at a machine of that name, or at another disk in it."""
         self.writing.look_at(name)
         self.copies.setdefault(name, Copy())
 
@@ -125,7 +126,8 @@ class Watch(Verdict):
         self.flips.setdefault(path, {}).setdefault(offset, byte)
 
     def replaced(self, name: str) -> None:
-        """A wipe, a restore, an old image: what its log holds from here on is not to be compared with what it held."""
+        """Notes that a node's log was replaced: a wipe, a restore, an old image. What it holds from here on is not to
+        be compared with what it held."""
         self.copies[name].replaced = True
         for path in [path for path in self.flips if path.startswith(f"/{name}/")]:
             del self.flips[path]

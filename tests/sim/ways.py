@@ -12,17 +12,17 @@ SLOW_LINKS_S = ((0.01, 0.1), (0.2, 1.5), (0.5, 4.0))
 STALLED_DISK_S = (0.5, 2.0)
 LATE_LINK_S = (0.3, 3.0)
 NARROW_RATE = 0.4
-"""How many seeds have narrow links."""
+"""The share of the seeds that have narrow links."""
 WIDTHS_BYTES_PER_S = (125e3, 300e3, 1e6, 10e6, 0.0)
-"""Of a way between two nodes; 0: unlimited.  Each carries 1.5 times what clients append, so a group heals as soon as
-on wide ones; ``test_sim`` holds the two together."""
+"""The widths of a way between two nodes; 0: unlimited. Each carries 1.5 times what clients append, so a group heals as
+soon as on wide ones; ``test_sim`` holds the two together."""
 CLIENT_BYTES_PER_S = 1e6
 SHORT_LEAD_S = (1.0, 3.0)
-"""How long whoever has just been elected is cut off, while no lead lasts."""
+"""Seconds that whoever has just been elected is cut off, while no lead lasts."""
 
 
 def between(one: list[str], other: list[str]) -> list[tuple[str, str]]:
-    """Every way between the two sides, in either direction."""
+    """Returns every way between the two sides, in either direction."""
     return [way for here in one for there in other for way in ((here, there), (there, here))]
 
 
@@ -81,15 +81,16 @@ class Ways:
         self.block([(one, two)], (0.1, 8.0))
 
     def _mute(self, name: str) -> None:
-        """Nobody hears it; half the time its replicas' disks are slow, and what it said before is not synced yet."""
+        """Mutes a node; half the time its replicas' disks are slow, and what it said is not synced yet."""
         if self.rng.random() < 0.5:
             for other in self._others(name):
                 self.nemesis.disks.slow(other)
         self.block([(name, other) for other in self._others(name)], (0.1, 6.0))
 
     def _half_heard(self, name: str) -> object:
-        """For a moment one replica alone hears the master, which then ends, as all can see, or stands still for longer
-        than they wait; the replica's disk is slow: what it alone has is not synced when they ask for its vote."""
+        """Lets one replica alone hear the master, which then ends, as all can see, or stands still. It stands for
+        longer than they wait; the replica's disk is slow: what it alone has is not synced when they ask for its
+        vote."""
         master, nemesis, rng = self.group.master, self.nemesis, self.rng
         fed = [each for each, node in self.group.nodes.items() if node.state == "REPLICA"]
         if not fed or master not in self.group.nodes or not self.group.nodes[master].is_master():
@@ -112,9 +113,9 @@ class Ways:
         return True
 
     def _no_lead_lasts(self) -> object:
-        """For some seconds whoever has just been elected is cut off, before or soon after anybody has its first block,
-        and is back when the next one leads: tails of different terms that nobody else has (Raft, figure 8).  Its own
-        lead ends first."""
+        """Cuts off whoever has just been elected, for some seconds, before or soon after anybody has its first block.
+        It is back when the next one leads: tails of different terms that nobody else has (Raft, figure 8). Its own lead
+        ends first."""
         if self.group.master not in self.group.nodes:
             return False
         self._unsteady_until = self.group.loop.time() + self.rng.uniform(6.0, 15.0)
@@ -151,8 +152,8 @@ class Ways:
         self.nemesis.later(seconds, lambda: delays_s.pop((source, target), None))
 
     def _outlived(self, name: str) -> object:
-        """What a node sends is on its way for long; meanwhile it, or whoever it is sent to, ends, and is soon back; one
-        whose disk may be lost comes back without it."""
+        """Keeps what a node sends on its way for long. Meanwhile it, or whoever it is sent to, ends, and is soon back;
+        one whose disk may be lost comes back without it."""
         if name not in self.group.nodes:
             return False
         for other in self._others(name):

@@ -1,4 +1,4 @@
-"""What each member of a group that has healed must be able to do: lead, clean, and give its log to another one.
+"""The duties of each member of a healed group: lead, clean, and give its log to another.
 
 A member may follow and be equal to all others, and yet be of no use: one that has lost its GROUP entry never leads,
 never cleans, and hands its loss on to whoever is restored from it.  So each of them is asked, in turn; whoever cannot
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tests.sim.world import Simulation
 
 RATE = 0.25
-"""Of the seeds: in how many each is asked."""
+"""The share of the seeds in which each is asked."""
 LEADS_S, CLEANS_S, RESTORES_S = 15.0, 5.0, 20.0
 LOOK_S = 0.1
 WIPE_RATE = 0.4
-"""How often the first of those that restore has lost its disk."""
+"""The rate at which the first of those that restore has lost its disk."""
 
 
 class Whole:
@@ -74,7 +74,7 @@ class Whole:
             await self._wiped(name)
 
     async def _restores_from(self, provider: str, name: str, others: list[str]) -> None:
-        """It reaches nobody else meanwhile."""
+        """Has a node restored from ``provider``; it reaches nobody else meanwhile."""
         self._say(f"--- {name} is to be restored from {provider}")
         before = self._watch.restored
         ways = between([name], others)
@@ -92,7 +92,7 @@ class Whole:
         await self._follows(name, provider)
 
     async def _wiped(self, name: str) -> None:
-        """It comes back with nothing, and is a member again."""
+        """Wipes a node, which comes back with nothing, and is a member again."""
         if self._group.master == name:
             await self._leads(self._rng.choice(self._others_that_lead(name)))
         self._say(f"--- {name} is wiped")

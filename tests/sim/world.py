@@ -33,15 +33,16 @@ CATCH_UP = 3.0
 """Behind a narrow link, so many times as long as a disk has hung to carry what was logged meanwhile: the link carries
 half as much again as clients log, and they go on."""
 ASKED_S = 20
-"""After so many seconds a person has a node restored that does not mend itself."""
+"""Seconds after which a person has a node restored that does not mend itself."""
 SEGMENT_BYTES = 64 << 10
 MASTER_S = 20.0
-"""A master serves so soon after everything was mended, where no disk has lost anything; where some disks still hang, as
-soon as those of a majority do no more, and then later by the time that a master with such a disk may lead on."""
+"""Seconds in which a master serves after everything was mended, where no disk has lost anything. Where some disks still
+hang, they begin when those of a majority do no more; they are longer by the time that a master with such a disk may
+lead on."""
 AGE_RATE, AGES_S = 0.2, (5.0, 20.0)
-"""How many seeds clean by age, too, and how soon."""
+"""The share of the seeds that clean by age, too, and how soon."""
 SOON_S = 0.001
-"""It serves already."""
+"""Seconds within which a master counts as serving already."""
 LAST_WORD = b"the last word"
 
 
@@ -133,7 +134,7 @@ class Simulation:
     # The end.
 
     def _all_up(self) -> bool:
-        """Of those that are members; whoever is none is switched off."""
+        """Says whether all members are up; whoever is none is switched off."""
         self.nemesis.people.settle()
         return len(self.group.nodes) == len(self.group.names)
 
@@ -227,14 +228,14 @@ class Simulation:
         self.watch.hold(False, f"{name} is not mended within {HEALS_S} s")
 
     def _is_alone_with(self, name: str) -> bool:
-        """What is damaged there the others have cleaned away since: nobody can give it any more."""
+        """Says whether the others have cleaned away what is damaged there: nobody can give it any more."""
         node = self.group.nodes[name]
         damaged = [damage.vlsn for damage in node.mending.damages.values()] if node.mending is not None else []
         firsts = [other.opened().range.first for each, other in self.group.nodes.items() if each != name]
         return bool(damaged) and all(max(damaged) < first for first in firsts)
 
     async def _last_word(self) -> int:
-        """An append on a majority; a moment may pass until the replicas are past their syncup, and until a narrow link
+        """Appends on a majority. A moment may pass until the replicas are past their syncup, and until a narrow link
         has carried what lies before it: each try has a word of its own, for the one before may be in the log."""
         for tried in range(int(HEALS_S / 0.1)):
             word = LAST_WORD + b" %d" % tried
@@ -304,7 +305,7 @@ def _size(drawn: float) -> int:
 
 
 def _waits_for_all(node: Node) -> bool:
-    """It may need any of the members: to be told the end of their logs, or to be restored."""
+    """Says whether it may need all members: to be told the end of their logs, or to be restored."""
     floored = node.log is not None and bool(node.log.node_file.record.floor_vlsn)
     return floored or node.state == "RESTORING"
 
@@ -325,7 +326,7 @@ def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:
 
 
 async def simulated(seed: int, *, faults_s: float = FAULTS_S) -> Report:
-    """One seed's report; a violation comes with the story of its faults."""
+    """Returns one seed's report; a violation comes with the story of its faults."""
     with library.few_producers(seed) as few:
         simulation = Simulation(seed, faults_s=faults_s, few_producers=few)
         try:

@@ -91,7 +91,7 @@ class LogBuilder:
         return [each for each in self.frames if each.kind == FrameKind.BLOCK and not each.overmarked]
 
     def roll(self, number: int | None = None) -> LogBuilder:
-        """The next segment; the one before is synced to its end."""
+        """Returns the next segment; the one before is synced to its end."""
         old = self.pieces[-1] if self.pieces else None
         number = number or (old.header.number + 1 if old else 1)
         header = SegmentHeader(
@@ -214,7 +214,7 @@ class LogBuilder:
         return Sidecar(piece.header.number, piece.header.salt, first, last, piece.end, entries, content, offsets)
 
     def write(self, *, sidecars: bool = False) -> LogBuilder:
-        """Every segment, and a sidecar for all but the last, as of the bytes now."""
+        """Returns every segment, and a sidecar for all but the last, as of the bytes now."""
         if not self.disk.exists(self.directory):
             self.disk.make_directory(self.directory)
         for piece in self.pieces:

@@ -1,4 +1,4 @@
-"""An open log on a disk in memory, driven step by step, and a dictionary that says what it must hold."""
+"""An open log on a disk in memory, driven step by step, and what it must hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes
 
 
 class Machine:
-    """What outlives a process: disk and stores."""
+    """A machine that outlives a process: disk and stores."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = Random(seed)
@@ -43,7 +43,7 @@ class Machine:
         """Every log that was opened here, or begun to be, in turn."""
 
     def begin(self) -> None:
-        """What a story has done so far lies before what is under test."""
+        """Marks where what is under test begins."""
         self.begun = len(self.disk.calls)
 
     def stop_at(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The log as its bytes say: a dict of VLSN → (last VLSN, LSN) of every visible block, by nothing but offsets.
+"""The log as its bytes say: VLSN → (last VLSN, LSN) of every visible block, by offsets alone.
 
 It shares no code with the product: the few fields that it reads are those of ``docs/format.md``.
 """

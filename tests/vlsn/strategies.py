@@ -47,7 +47,7 @@ def submissions(draw: st.DrawFn) -> seal.Submission:
 
 
 def content(submission: seal.Submission) -> list[tuple[bytes | None, bytes]]:
-    """What a submission says, in the plainest form."""
+    """Returns what a submission says, in the plainest form."""
     if isinstance(submission, Batch):
         body, lay = submission.body, submission.layout
         cut_values = cut(body, lay.value_offsets - 64, lay.values - 64, submission.count)
@@ -93,7 +93,7 @@ def blocks(draw: st.DrawFn) -> bytes:
 
 
 def flips(data: bytes) -> Iterator[bytes]:
-    """The bytes with one bit wrong, once for each bit."""
+    """Yields the bytes with one bit wrong, once for each bit."""
     changed = bytearray(data)
     for at in range(len(data)):
         for bit in range(8):
@@ -130,7 +130,7 @@ def rebuilt(data: bytes) -> bytes:
 
 
 def with_block_header(data: bytes, **fields: int) -> bytes:
-    """The block with these fields of its header changed and every checksum right again."""
+    """Returns the block with these fields of its header changed and every checksum right again."""
     return _with_header(data, BLOCK.size, block.BLOCK_DTYPE.names or (), BLOCK.unpack, BLOCK.pack, fields)
 
 

@@ -40,11 +40,11 @@ COMES_AGAIN = {
     ),
     *("CopyNeeded", "ProducersMissing"),
 }
-"""What passes by itself."""
+"""The errors that pass by themselves."""
 
 
 def all_errors() -> list[type[VlsnLogError]]:
-    """The whole tree, of every module that is ours."""
+    """Returns the whole tree, of every module that is ours."""
     for package in (vlsn, feeder, replica, repl):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):

@@ -1,4 +1,4 @@
-"""What a later version has written, met by an open, a reader and the tools, on a disk in memory."""
+"""Files of a later version, met by an open, a reader and the tools, on a disk in memory."""
 
 from __future__ import annotations
 

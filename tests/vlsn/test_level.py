@@ -1,4 +1,4 @@
-"""The level of a log: kept by checkpoints, taken back by rollbacks; what a record is worth that does not know it."""
+"""The level of a log: kept by checkpoints, taken back by rollbacks, and unknown to old records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Later(Machine):
 
 
 def raised(opened: Opened, level: int = 2) -> int:
-    """The VLSN of an entry that sets it, durable on return; the node file says it before."""
+    """Returns the VLSN of an entry that sets it, durable on return; the node file says it before."""
     log = opened.log
     stored: list[BaseException | None] = []
     log.store_level(level, stored.append)
@@ -193,7 +193,7 @@ def test_a_state_record_below_the_logs_level_is_made_again_from_the_log() -> Non
 
 
 def test_a_state_record_below_the_level_of_a_cleaned_log_is_damage_and_nothing_is_touched() -> None:
-    """What the entries that are gone added up to is known elsewhere alone: the node is restored."""
+    """The sum of the entries that are gone is known elsewhere alone: the node is restored."""
     machine = Later(7)
     made_lossy(machine, rolls=3)
     store = machine.stores.open("/log/state", map_bytes=MAP_BYTES)
@@ -208,7 +208,7 @@ def test_a_state_record_below_the_level_of_a_cleaned_log_is_damage_and_nothing_i
 
 
 def test_a_node_file_that_promises_more_than_the_log_has_is_no_reason_to_doubt_it() -> None:
-    """It is written first: a crash may come between."""
+    """The node file is written first: a crash may come between."""
     machine = Later(8)
     opened = Opened(machine)
     opened.append(b"a")

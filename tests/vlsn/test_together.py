@@ -27,7 +27,7 @@ async def _sleep(ended: list[str]) -> None:
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """It is still under way, and ends of this."""
+    """Cancels a task that is still under way, and waits for its end."""
     assert not task.done()
     task.cancel()
     await asyncio.wait([task])
@@ -73,7 +73,7 @@ def test_all_that_fail_in_one_turn_are_told_of() -> None:
 
 
 def test_a_failure_leaves_no_cancel_behind() -> None:
-    """With ``asyncio.TaskGroup`` the count is 1 here before Python 3.13, and in 3.11.2 the timeout raises
+    """The count is 1 here with ``asyncio.TaskGroup`` before Python 3.13; in 3.11.2 the timeout raises
     ``CancelledError``."""
 
     async def main() -> None:

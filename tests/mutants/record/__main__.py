@@ -55,7 +55,7 @@ class Hunt:
 
 
 def bugs(names: tuple[str, ...] = ()) -> list[Bug]:
-    """All of them, or those named.  Raises ``ValueError`` for a patch without its two lines."""
+    """Returns all of them, or those named. Raises ``ValueError`` for a patch without its two lines."""
     found = []
     for patch in sorted(HERE.glob("*.patch")):
         head = dict(line.split(": ", 1) for line in patch.read_text().splitlines()[:2] if ": " in line)
@@ -69,7 +69,7 @@ def bugs(names: tuple[str, ...] = ()) -> list[Bug]:
 
 
 def simulate(directory: Path, seeds: int) -> tuple[int, str]:
-    """The first seed that fails in the tree at ``directory``, 0 when none does, and what it says."""
+    """Returns the first seed that fails in the tree at ``directory``, 0 when none does, and what it says."""
     environment = {**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "tests.sim", "--seeds", str(seeds), "--until-failure"]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
@@ -80,7 +80,7 @@ def simulate(directory: Path, seeds: int) -> tuple[int, str]:
 
 
 def _how(transcript: str) -> str:
-    """The failure in a line: the last one, for nodes log what they survive."""
+    """Returns the failure in a line: the last one, for nodes log what they survive."""
     found = [line.partition(": ") for line in transcript.splitlines() if _ERROR.match(line)]
     return found[-1][2] if found else ""
 
@@ -120,7 +120,7 @@ def main(names: tuple[str, ...], seeds: int, markdown: bool) -> None:
 
 
 def row_of(hunt: Hunt) -> str:
-    """``| bug (source) | seeds | what was violated |``; a block is told without its checksum."""
+    """Returns ``| bug (source) | seeds | what was violated |``; a block is told without its checksum."""
     said = _BLOCK.sub(r"block (\3, \1)", hunt.said)
     said = said if len(said) <= SAID_MAX else said[:SAID_MAX].rsplit(" ", 1)[0] + " …"
     return f"| {hunt.bug.what} ({hunt.bug.source}) | {hunt.seed or 'not found'} | `{said}` |"

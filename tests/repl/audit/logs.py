@@ -51,7 +51,7 @@ def blocks(
 
 
 def numbered(count: int, entries: int = 1, size: int = 0, *, first_vlsn: int = 1, term: int = 1) -> list[bytes]:
-    """``count`` blocks of ``entries`` values ``value N``, filled up to ``size`` bytes."""
+    """Returns ``count`` blocks of ``entries`` values ``value N``, filled up to ``size`` bytes."""
     vlsns = range(first_vlsn, first_vlsn + count * entries)
     values = [b"value %d" % vlsn + b"." * (size - len(b"value %d" % vlsn)) for vlsn in vlsns]
     return blocks(
@@ -87,7 +87,7 @@ class Copy:
 
     @property
     def ends(self) -> dict[int, int]:
-        """Where each segment's frames end."""
+        """The ends of each segment's frames."""
         return {segment.header.number: segment.end for segment in self._segments}
 
     def add(self, *sealed: bytes) -> Copy:
@@ -147,7 +147,7 @@ class Copy:
         return self
 
     def flip(self, vlsn: int, at: int, bit: int = 0x10) -> tuple[str, int]:
-        """Flips a bit at byte ``at`` of the frame of the block that begins at ``vlsn``, on disk: file and offset."""
+        """Flips a bit at byte ``at`` of the frame of the block at ``vlsn``, and returns file and offset."""
         place = self.places[vlsn]
         return self.flip_at(lsn_file(place), lsn_offset(place) + at, bit), lsn_offset(place)
 

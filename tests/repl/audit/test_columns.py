@@ -59,7 +59,7 @@ def model(copy: Copy, story: list[bytes]) -> list[Row]:
 
 
 def mixed(first_vlsn: int, kinds: list[int], values: list[bytes], keys: list[bytes] | None, txns: list[int]) -> bytes:
-    """A block with every column that these ask for."""
+    """Returns a block with every column that these ask for."""
     plain = columns_of(values, keys)
     made = Columns(
         count=plain.count,

@@ -1,4 +1,4 @@
-"""A client's history in the audit: what its lines may be, and what is said of appends that are not there."""
+"""A client's history in the audit: its lines, and what is said of appends that are not there."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ FLAT = [value.encode() for group in VALUES for value in group]
 STORY = blocks(*VALUES, keys=KEYS)
 LAST = len(FLAT)
 DTVLSN = LAST - sum(len(group) for group in VALUES[-2:])
-"""What the copies' blocks say."""
+"""The DTVLSN that the copies' blocks say."""
 
 
 def key_of(vlsn: int) -> bytes | None:
-    """The key that ``blocks`` gave to the first entry of a block, and so on; played again here."""
+    """Returns the key that ``blocks`` gave to the first entry of a block, and so on; played again here."""
     return KEYS_BY_VLSN[vlsn]
 
 
@@ -103,7 +103,7 @@ def test_a_digest_is_both_checksums_of_key_and_value() -> None:
 
 
 def test_the_entries_themselves_are_a_history(tmp_path: Path) -> None:
-    """As ``vlsnlog read --json`` prints them, other fields and all."""
+    """The lines are those of ``vlsnlog read --json``, other fields and all."""
     lines = []
     for vlsn in range(1, DTVLSN + 1):
         key = key_of(vlsn)
@@ -247,7 +247,7 @@ def test_whatever_a_history_says_of_once_a_plain_look_says_it_too(
     lines: list[tuple[int, int, bool]],
     part_bytes: int,
 ) -> None:
-    """Values that come again; lines that name one of them, at a VLSN or nowhere (0), to be there once or not."""
+    """Values come again; lines name one of them, at a VLSN or nowhere (0), to be there once or not."""
     path = tmp_path_factory.mktemp("copies")
     story = blocks(*([b"%d" % value] for value in there), [b"end"], [b"end"])
     made = [Copy(path / node, node).add(*story).write() for node in ("n1", "n2")]

@@ -87,7 +87,7 @@ def test_what_cannot_run_is_refused_before_spark_is_asked(tmp_path: Path) -> Non
 
 
 def in_session(leader: int) -> dict[int, str]:
-    """The processes of a session, by id."""
+    """Returns the processes of a session, by id."""
     found = {}
     for each in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the command line's tests share: no settings from outside, and a small log."""
+"""Fixtures of the command line's tests: no settings from outside, and a small log."""
 
 from __future__ import annotations
 

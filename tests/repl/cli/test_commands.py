@@ -442,7 +442,7 @@ def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(
 
 
 def answering(body: bytes) -> Iterator[str]:
-    """The URL of a server that gives this one answer to everything."""
+    """Yields the URL of a server that gives this one answer to everything."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:

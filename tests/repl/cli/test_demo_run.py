@@ -89,7 +89,7 @@ def test_the_verdict_asks_for_every_promise() -> None:
 
 
 def demonstration(tmp_path: Path, lines: bytes) -> str:
-    """What it says of that input, with a promise kept in each of five lines."""
+    """Runs the demonstration on that input, with a promise kept in each of five lines."""
     source = tmp_path / "input"
     source.write_bytes(lines)
     done = subprocess.run(

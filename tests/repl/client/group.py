@@ -72,7 +72,7 @@ async def served(handler: Handler, *, port: int = 0) -> AsyncIterator[Listener]:
 
 @asynccontextmanager
 async def serving(node: GroupNode, *, port: int = 0) -> AsyncIterator[str]:
-    """The node's URL; it is its own master unless it says otherwise."""
+    """Returns the node's URL; it is its own master unless it says otherwise."""
     async with served(Gateway(node.services).handle, port=port) as listener:
         if node.leads:
             node.master = listener.url
@@ -105,7 +105,7 @@ class ServedNode:
 
 
 def scripted(produce: Callable[[Channel], Awaitable[None]]) -> Handler:
-    """A master whose ``/v1/produce`` does what the test says."""
+    """Returns a master whose ``/v1/produce`` does what the test says."""
 
     async def handle(request: Request) -> Response | Upgrade:
         if request.path == "/v1/status":

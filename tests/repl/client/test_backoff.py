@@ -1,4 +1,4 @@
-"""How long a client pauses, by the clock of its loop."""
+"""The pauses of a client, by the clock of its loop."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_errors_are_raised_in_the_caller(served: ServedNode) -> None:
 
 
 def test_an_iterator_may_append_by_itself(served: ServedNode) -> None:
-    """It runs in its caller's thread: on the loop's it would wait for itself."""
+    """The iterator runs in its caller's thread: on the loop's it would wait for itself."""
     with connect_sync(served.url) as log:
         assert log.append_many(b"%d" % log.append(b"x") for _ in range(3)) == (5, 7)
 
@@ -118,7 +118,7 @@ with connect_sync(sys.argv[1]) as log:
 
 @pytest.mark.real
 def test_a_forked_child_finds_the_client_closed_and_its_parent_goes_on(served: ServedNode) -> None:
-    """While others append, at whatever point they are: a gunicorn that preloads, Celery."""
+    """Others append, at whatever point they are: a gunicorn that preloads, Celery."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, served.url]
     ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

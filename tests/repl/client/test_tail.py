@@ -194,8 +194,8 @@ async def test_tail_goes_on_through_the_loss_of_its_node_without_doubles_or_hole
 
 
 async def test_a_tail_waits_once_for_a_node_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds its connections and says nothing, as between SIGSTOP and SIGCONT: not even that there is nothing new,
-    when that is due."""
+    """The node holds its connections and says nothing, as between SIGSTOP and SIGCONT. It does not even say that there
+    is nothing new, when that is due."""
     monkeypatch.setattr(tail, "FOLLOW_WAIT_S", 0.2)
     monkeypatch.setattr(tail, "ANSWER_TIMEOUT_S", 30.0)
 

@@ -459,7 +459,7 @@ class World:
             self.lose_tail(member)
 
     def lose_tail(self, member: Member) -> None:
-        """It comes back with a shorter log, and says so by its floor; one member at a time."""
+        """Gives a member a shorter log, which its floor says; one member at a time."""
         whole = all((each.record.floor_term, each.record.floor_vlsn) <= each.end for each in self.members.values())
         if whole and member.log:
             floor_term, floor_vlsn = member.end

@@ -1,4 +1,4 @@
-"""How far behind a replica is, and for how long yet."""
+"""The lag of a replica, and how long it lasts yet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_that_falls_further_behind_has_no_time_left_to_tell() -> None:
 
 
 def test_a_busy_one_with_little_on_its_way_has_no_lag_to_speak_of() -> None:
-    """At every look something is under way, and all of a second before is there."""
+    """Something is under way at every look, and all of a second before is there."""
     seen = CatchingUp()
     for tenth in range(100):
         seen.note(tenth / 10, 1_000 * tenth, 1_000 * tenth + 50)

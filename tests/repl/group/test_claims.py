@@ -1,4 +1,4 @@
-"""The rule for what comes in a member's name: who is taken at its word, who is asked, who is refused."""
+"""The rule for claims in a member's name: who is believed, who is asked, who is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a later peer says beside what this node knows is passed over; what this node knows is checked as before."""
+"""A later peer's words that this node does not know are passed over; the others are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose GROUP entry a log that has lost its own may take."""
+"""The GROUP entry that a log which has lost its own may take."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def test_a_name_that_passes_on_counts_for_the_size_alone_until_that_is_durable()
 
 
 def test_a_change_waits_for_the_term_and_for_the_change_before_it() -> None:
-    """The fault of single-server changes as first published: an undurable change of an older term may be taken up
-    again, beside one that never met it.  So nothing is appended before the term's own first block is durable."""
+    """Single-server changes had a fault as first published: an undurable change of an older term may be taken up again.
+    Beside one that never met it, nothing is appended before the term's own first block is durable."""
     log = groups((2, GROUP), (90, membership.without_member(GROUP, "n3")))
     proposed = membership.without_member(GROUP, "n2")
     for durable, start in ((89, 50), (0, 95), (94, 95), (90, 0)):
@@ -113,8 +113,8 @@ def test_what_cannot_become_durable_is_refused_before_it_is_logged() -> None:
 
 @given(st.data())
 def test_majorities_of_lists_that_follow_on_one_another_meet(data: st.DataObject) -> None:
-    """Whatever decides by the list before (its old store perhaps back from the dead) shares a node with whatever makes
-    the next list durable, and with whatever decides by that list then."""
+    """Deciders by two lists that follow on one another share a node. One decides by the list before (its old store
+    perhaps back from the dead); the other makes the next list durable, or decides by that list then."""
     size = data.draw(st.integers(1, 5))
     old = GroupEntry(
         "g", [member(f"n{at}", at, electable=at < 2 or data.draw(st.booleans())) for at in range(1, size + 1)]
@@ -142,7 +142,7 @@ def test_majorities_of_lists_that_follow_on_one_another_meet(data: st.DataObject
 
 
 def _deciding(group: GroupEntry | None) -> list[set[int]]:
-    """Every least set of nodes that is a majority."""
+    """Returns every least set of nodes that is a majority."""
     electable = electable_incarnations(group)
     real = [one for one in electable if one]
     return [set(each) for each in combinations(real, majority(len(electable)))]

@@ -54,7 +54,7 @@ def test_what_was_forgotten_is_named() -> None:
 
 
 TERMS = [1, 1, 2, 4]
-"""Of the one log that is told of in a term."""
+"""The terms of the one log that is told of."""
 TOLD = st.builds(
     lambda sequence, term, vlsn: Told(sequence, term, vlsn, TERMS[vlsn - 1] if vlsn else 0),
     st.integers(0, 4),
@@ -124,7 +124,7 @@ class Disk(RuleBasedStateMachine):
     @precondition(lambda self: self.term > 0 and not self.matched)
     @rule(data=st.data())
     def is_matched_by_the_master_of_its_term(self, data: st.DataObject) -> None:
-        """With that the log may get shorter; within one term only once, for the first feed has matched it."""
+        """Lets the log get shorter; within one term only once, for the first feed has matched it."""
         if self.heard.term == self.term and self.heard.vlsn:
             return  # a feed of that master again: its log has all of this one
         keep = data.draw(st.integers(0, len(self.log)))

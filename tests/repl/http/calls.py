@@ -95,7 +95,7 @@ def json(response: Response) -> Any:
 
 
 def refused(response: Response, status: int, slug: str) -> dict[str, Any]:
-    """The problem document of a response that must be that refusal."""
+    """Returns the problem document of a response that must be that refusal."""
     assert (response.status, response.headers["Content-Type"]) == (status, "application/problem+json")
     document: dict[str, Any] = json(response)
     assert (document["type"], document["status"]) == (slug, status)

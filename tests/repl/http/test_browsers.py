@@ -1,4 +1,4 @@
-"""What a page in somebody's browser sends is refused before any route, on every way in."""
+"""Requests of a page in somebody's browser are refused before any route, on every way in."""
 
 from __future__ import annotations
 

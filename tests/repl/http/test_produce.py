@@ -26,7 +26,7 @@ UPGRADE = {"Upgrade": "websocket"}
 
 @asynccontextmanager
 async def producing(node: MemoryNode | Gateway) -> AsyncIterator[MemoryChannel]:
-    """The producer's end of a connection; on leaving, the server's side has ended too."""
+    """Returns the producer's end of a connection; on leaving, the server's side has ended too."""
     gateway = node if isinstance(node, Gateway) else Gateway(node.services)
     upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
     assert isinstance(upgrade, Upgrade)

@@ -43,7 +43,7 @@ class Master(Opened):
             self.once.sealed(pendings)
 
     def send(self, producer: int, sequence: int, *values: bytes, acks: Acks = Acks.NONE) -> list[object]:
-        """What becomes of it, once something does."""
+        """Sends an append; the list gets what becomes of it."""
         assert self.once is not None
         answers: list[object] = []
 
@@ -130,7 +130,7 @@ def test_a_duplicate_is_as_safe_as_it_asks_and_ends_with_the_term() -> None:
 
 
 def test_what_was_durable_before_this_term_is_answered_before_its_first_block_is() -> None:
-    """And once a majority has told that it holds it: who did when it became durable may have lost its disk."""
+    """A majority must also have told that it holds it. Who did when it became durable may have lost its disk."""
     master = Master()
     first = master.log.allocated + 1
     master.book.set_group([OWN, OTHER], Vlsn(first + 10))

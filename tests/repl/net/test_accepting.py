@@ -12,7 +12,8 @@ from repl.net.accepting import Accepting
 
 
 class Answering(asyncio.Protocol):
-    """Its listener closes in the turn of the loop in which it is made; a request comes in the same turn."""
+    """A connection whose listener closes in the turn of the loop in which it is made. A request comes in the same
+    turn."""
 
     def __init__(self, accepting: Accepting) -> None:
         self._accepting = accepting
@@ -35,7 +36,7 @@ class Answering(asyncio.Protocol):
 
 
 async def _asked_as_it_closes() -> bytes:
-    """What a client gets that has connected and asked before it is accepted; its connection is told of its end."""
+    """Returns what a client gets that has asked before it is accepted; its connection is told of its end."""
     made: list[Answering] = []
 
     def answering() -> Answering:

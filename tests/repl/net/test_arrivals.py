@@ -1,4 +1,4 @@
-"""What arrives is counted by the frame, and all of it together is bounded; whoever has begun can end."""
+"""Arrivals are counted by the frame, and bounded together; whoever has begun can end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UPGRADE = (
 
 
 def frame(opcode: int, payload: bytes, *, fin: bool = True, masked: bool = True) -> bytes:
-    """As a client sends it; a mask of zeros leaves the payload as it is."""
+    """Packs a frame as a client sends it; a mask of zeros leaves the payload as it is."""
     size = len(payload)
     short, extended = (size, b"") if size < 126 else (126, size.to_bytes(8, "big")[6:])
     if size > 0xFFFF:

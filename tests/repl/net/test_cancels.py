@@ -1,4 +1,4 @@
-"""A cancel of an outgoing call is never taken for its timeout, also when both come in one turn of the loop."""
+"""A cancel of an outgoing call is never taken for its timeout, even in the same turn."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SIZES = st.one_of(st.integers(0, 300), st.integers(SMALL_BYTES - 20, SMALL_BYTES
 
 
 def whole(data: bytes) -> bool:
-    """Whether these bytes are one message and nothing else, by whoever follows frames of any kind."""
+    """Says whether these bytes are one message and nothing else, by whoever follows frames of any kind."""
     frames = Frames()
     return len(frames.feed(data)) == 1 and frames.between
 
@@ -70,7 +70,7 @@ class Peer:
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    """A server of aiohttp's own, that answers each message by the frames that the test has put there."""
+    """Yields a server of aiohttp's own, that answers each message by the frames that the test has put there."""
     peer = Peer()
 
     async def serve(request: web.Request) -> web.WebSocketResponse:

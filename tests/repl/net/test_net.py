@@ -58,7 +58,7 @@ class Wire:
         return status, fields, await self.reader.readexactly(int(fields.get("Content-Length", "0")))
 
     async def ended(self) -> bytes:
-        """What still comes until the server closes."""
+        """Returns what still comes until the server closes."""
         return await asyncio.wait_for(self.reader.read(), 10)
 
 
@@ -73,7 +73,7 @@ def node() -> MemoryNode:
 
 @pytest.fixture(params=["short way", "long way"])
 async def listener(request: pytest.FixtureRequest, node: MemoryNode) -> AsyncIterator[HttpListener]:
-    """A node's listener, with and without the short way for repeated heads."""
+    """Yields a node's listener, with and without the short way for repeated heads."""
     gateway = Gateway(node.services)
     network = AiohttpNetwork()
     quick = gateway.quick if request.param == "short way" else None
@@ -333,7 +333,7 @@ async def test_net_segment_that_fails_half_way_breaks_off(listener: HttpListener
 async def test_net_reader_that_takes_nothing_holds_a_bounded_number_of_bytes(
     listener: HttpListener, node: MemoryNode
 ) -> None:
-    """Past the budget of bodies in flight a request is refused, also when a thousand connections try."""
+    """The node refuses requests past the budget of bodies in flight, also when a thousand connections try."""
     node.hold = True
     wires = [await Wire.open(listener.url) for _ in range(70)]
     sends = [asyncio.ensure_future(wire.send(post(bytes(MIB)))) for wire in wires]

@@ -53,7 +53,7 @@ async def listener(node: MemoryNode) -> AsyncIterator[HttpListener]:
 
 
 async def opened(listener: HttpListener, count: int, data: bytes = b"") -> list[Wire]:
-    """So many connections, which the node has seen, one after the other."""
+    """Opens so many connections, which the node has seen, one after the other."""
     seen, wires = listener._server.places, []
     assert isinstance(seen, Counted)
     for _ in range(count):
@@ -65,7 +65,7 @@ async def opened(listener: HttpListener, count: int, data: bytes = b"") -> list[
 
 
 async def closed(wire: Wire) -> bool:
-    """Whether the node has closed it by now."""
+    """Says whether the node has closed it by now."""
     try:
         async with asyncio.timeout(0.2):
             return await wire.reader.read() == b""

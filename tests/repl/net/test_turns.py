@@ -31,7 +31,7 @@ TURN_S_MAX = 0.1
 
 
 class Flood:
-    """From a thread, so that what it costs is not the loop's."""
+    """A flood from a thread, so that what it costs is not the loop's."""
 
     def __init__(self, url: str, first: bytes, one: bytes, times: int) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
@@ -121,7 +121,7 @@ def test_frames_are_taken_in_by_the_turn_also_where_nothing_speaks_against_them(
 
 
 async def flooded(first: bytes, one: bytes, sockets: int, times: int) -> tuple[float, list[int]]:
-    """The longest turn meanwhile, and the codes with which the sockets were closed."""
+    """Returns the longest turn meanwhile, and the codes with which the sockets were closed."""
     async with listening() as listener:
         turned = Turned()
         floods = [Flood(listener.url, first, one, times) for _ in range(sockets)]
@@ -132,7 +132,7 @@ async def flooded(first: bytes, one: bytes, sockets: int, times: int) -> tuple[f
 
 
 def read_tails(url: str, count: int, last: bytes) -> None:
-    """So many tails from the log's beginning, until each has had an event that ends with ``last``."""
+    """Reads so many tails from the log's beginning, until each has had an event that ends with ``last``."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     with selectors.DefaultSelector() as selector:
         for _ in range(count):

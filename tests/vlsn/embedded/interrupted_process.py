@@ -29,7 +29,7 @@ class Interrupted(Exception):
 
 
 def interrupted(within_s: float, call: Callable[[], object]) -> bool:
-    """Whether a signal came before ``call`` was over."""
+    """Says whether a signal came before ``call`` was over."""
     try:
         signal.setitimer(signal.ITIMER_REAL, within_s)
         call()
@@ -59,7 +59,7 @@ def calls(directory: str, draws: Random) -> None:
 
 
 def close(directory: str, draws: Random) -> None:
-    """What a second call of ``close`` finds."""
+    """Interrupts ``close``, and calls it a second time."""
     count = 0
     while count < INTERRUPTS["close"]:
         log = opened(directory)
@@ -69,7 +69,7 @@ def close(directory: str, draws: Random) -> None:
 
 
 def open_(directory: str, draws: Random) -> None:
-    """Nobody has the log that an interrupted ``open`` was about to give; it does not stay open."""
+    """Interrupts ``open``; nobody has the log that it was about to give, and it does not stay open."""
     count = 0
     while count < INTERRUPTS["open"]:
         found: list[Log] = []

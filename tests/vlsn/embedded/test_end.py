@@ -22,7 +22,7 @@ WAIT_S = 30.0
 
 
 def opened(directory: Path) -> Log:
-    """Once whoever has it open has closed it."""
+    """Opens the log, once whoever has it open has closed it."""
     until = time.monotonic() + WAIT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Ctrl-C in an append: the main thread may be interrupted at any point, and the log goes on as if it had waited."""
+"""Ctrl-C in an append: the main thread may be interrupted anywhere, and the log goes on."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_appends_that_a_signal_interrupts_hold_up_nobody_and_leave_no_hole(tmp_p
 
 
 class _AtEvent:
-    """A profiler that raises in this thread at one call of a function, or return of a built-in one, where a signal's
-    handler may run as well."""
+    """A profiler that raises in this thread at one call of a function, or return of a built-in one. A signal's handler
+    may run there as well."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -82,7 +82,7 @@ class _AtEvent:
 
 
 def test_an_append_that_is_interrupted_at_any_of_its_calls_holds_up_nobody(tmp_path: Path) -> None:
-    """At each of them, one after the other: by chance a signal seldom comes while a group would be made."""
+    """The interruption comes at each of them in turn: a signal seldom comes while a group would be made."""
     told: dict[int, bytes] = {}
     with Log.open(tmp_path) as log:
 

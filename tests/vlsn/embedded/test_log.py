@@ -155,7 +155,7 @@ async def test_append_async_from_many_coroutines(tmp_path: Path) -> None:
 
 
 def test_an_open_log_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever becomes of its name and of the working directory, with segments that come and go."""
+    """The log stays, whatever becomes of its name and of the working directory, with segments that come and go."""
     monkeypatch.chdir(tmp_path)
     other = tmp_path / "other"
     with Log.open("log", SMALL) as log:

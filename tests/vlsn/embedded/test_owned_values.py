@@ -1,4 +1,4 @@
-"""What a caller gives an embedded log: taken as it was at the call, or refused there; nobody else hears of it."""
+"""Values that a caller gives an embedded log: taken as at the call, or refused there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def failing() -> Iterator[bytes]:
 
 
 def told(call: Callable[[], object]) -> object:
-    """What ``call`` gave or raised, within ``BOUND_S``."""
+    """Returns what ``call`` gave or raised, within ``BOUND_S``."""
     answers: list[object] = []
 
     def run() -> None:

@@ -27,7 +27,7 @@ WAIT_S = 10.0
 
 
 class BadPage(FakeDisk):
-    """From a sync that fails on, nothing of its segment can be read; that sync ends when somebody has tried."""
+    """A disk with a bad page: from a sync that fails on, nothing of its segment can be read."""
 
     def __init__(self) -> None:
         super().__init__(rng=Random(1))
@@ -67,7 +67,7 @@ def log(disk: BadPage) -> Iterator[Log]:
 
 
 def test_what_a_failed_write_took_is_read_where_it_was_written_again(log: Log, disk: BadPage) -> None:
-    """All of this small log lies in the page that the failed write took with it, so all of it is written again."""
+    """This small log lies in the page that the failed write took, so all is written again."""
     values = [b"value %d" % number for number in range(5)]
     for value in values:
         log.append(value)

@@ -1,4 +1,4 @@
-"""Whatever fails between the queue and who waits: everybody is told, and the log can be closed and opened again."""
+"""Failures between the queue and who waits: everybody is told, and the log can be opened again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUND_S = 30.0
 
 
 class FailingClock(SystemClock):
-    """From its ``calls``-th call on it fails, as anything may that asks for memory."""
+    """A clock that fails from its ``calls``-th call on, as anything may that asks for memory."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -50,7 +50,7 @@ class FailingClock(SystemClock):
 
 @contextmanager
 def reported() -> Iterator[list[BaseException | None]]:
-    """What the log's threads report, which is not to be an error of pytest's."""
+    """Collects what the log's threads report, which is not to be an error of pytest's."""
     before, seen = threading.excepthook, list[BaseException | None]()
     threading.excepthook = lambda args: seen.append(args.exc_value)
     try:

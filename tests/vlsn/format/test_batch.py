@@ -62,7 +62,7 @@ def test_any_flipped_bit_is_found() -> None:
     ids=["more than it says", "more than its columns", "less than its columns", "nothing"],
 )
 def test_lengths_that_do_not_agree_are_refused(data: bytes) -> None:
-    """Though every checksum is right."""
+    """Every checksum is right."""
     with pytest.raises(BadBody, match="batch of"):
         batch.decode(data)
 

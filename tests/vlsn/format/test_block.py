@@ -27,7 +27,7 @@ def build(values: list[bytes], keys: list[bytes] | None = None, **fields: int) -
 
 
 def resealed(data: bytes, change: Callable[[bytearray], None]) -> bytes:
-    """The block with its body changed and both checksums right again."""
+    """Returns the block with its body changed and both checksums right again."""
     changed = bytearray(data)
     change(changed)
     return with_block_header(bytes(changed))

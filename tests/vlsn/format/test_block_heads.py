@@ -36,7 +36,7 @@ KINDS = (0, 0, 0, 1, 2, max(EntryKind), max(EntryKind) + 1, 254, KIND_COLUMN)  #
 
 
 def drawn(rng: Random) -> bytes:
-    """A header, right but for a field or two at the edges of what may be, its lengths adding up, its crc right."""
+    """Draws a header, right but for a field or two at the edges; lengths and crc fit."""
 
     def maybe(right: int, *others: int) -> int:
         return rng.choice(others) if rng.random() < 0.12 else right

@@ -25,7 +25,7 @@ KINDS = st.none() | st.frozensets(st.sampled_from([int(kind) for kind in EntryKi
 
 
 def follow_on(block: bytes, first: int) -> bytes:
-    """The block under another name: its body as it is, from VLSN ``first`` on."""
+    """Returns the block under another name: its body as it is, from VLSN ``first`` on."""
     fields = list(BLOCK.unpack_from(block))
     fields[5], fields[6], fields[7] = 1, first, 0
     head = BLOCK.pack(*fields)[: BLOCK_BYTES - 4]
@@ -121,7 +121,7 @@ def test_a_single_entry_of_another_kind_is_passed_over() -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_single_entry_behind_damage_or_in_it_is_damage(victim: int) -> None:
-    """As for a run of them: headers before it must be what they are, and its own frame whole."""
+    """The rule is that for a run of them: headers before it must be what they are, and its own frame whole."""
     built = LogBuilder(FakeDisk(), "/d").block(b"a").block(b"b").block(b"c")
     built.flip(built.frames[victim], 4 if victim < 2 else 90)
     built.write()

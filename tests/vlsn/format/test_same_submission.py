@@ -1,4 +1,4 @@
-"""Whether submissions say the same, in every form that they come in."""
+"""Equality of submissions, in every form that they come in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk ends where the frames end, checksums name the first bad one, and a frame is found wherever it lies."""
+"""Walks end where the frames end, checksums name the first bad one, and frames are found anywhere."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_frame_of_another_place_or_segment_is_none() -> None:
 
 
 def test_a_walk_finds_nothing_in_another_segments_bytes() -> None:
-    """As a file system may leave them behind: the same offsets, every checksum right."""
+    """A file system may leave such bytes behind: the same offsets, every checksum right."""
     piece = log().blocks(3).piece
     for salt in (piece.header.salt ^ 1, 0, 0xFFFF_FFFF):
         found = scan.walk(bytes(piece.data), base=0, start=FIRST_FRAME, end=len(piece.data), salt=salt)
@@ -157,7 +157,7 @@ def test_no_bytes_make_the_walk_fail(noise: bytes, at: int) -> None:
 def test_small_frames_found_by_their_marks_are_those_found_by_their_lengths(
     drawn: list[tuple[int, bool]], broken: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """Whatever is damaged, and with frames of other places inside of payloads."""
+    """The rule holds whatever is damaged, and with frames of other places inside of payloads."""
     built = log()
     for size, nested in drawn:
         inner = built.piece.data[built.frames[0].offset :][:88] if nested and built.frames else b""

@@ -25,7 +25,7 @@ def sealed_from(given: list[Submission], block_bytes_max: int = BLOCK_BYTES_MAX)
 
 
 def read_back(sealed: list[Sealed]) -> list[tuple[bytes | None, bytes]]:
-    """The entries of blocks that follow on exactly; each is decoded with every check."""
+    """Returns the entries of blocks that follow on exactly; each is decoded with every check."""
     found, next_vlsn = [], FIRST
     for one in sealed:
         header = block.decode(one.data)

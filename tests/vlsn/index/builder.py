@@ -15,7 +15,7 @@ SEGMENT_BLOCKS = 8
 
 
 def place(number: int) -> Lsn:
-    """Where the block ``number`` (from 0) lies: eight blocks a segment."""
+    """Places the block ``number`` (from 0): eight blocks a segment."""
     return lsn(1 + number // SEGMENT_BLOCKS, 4096 + number % SEGMENT_BLOCKS * BLOCK_BYTES)
 
 

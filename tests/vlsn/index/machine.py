@@ -1,4 +1,4 @@
-"""A log as a plain list of blocks, and the machine that holds the index against it and against the model.
+"""A log as a list of blocks, and the machine that holds the index against it and the model.
 
 The log tells what is true: inside the range a lookup answers, with a block that is in the log, at that LSN, on the
 right side; outside it does not.  The model (``model``) tells what is kept: which mappings there are, to the last one.
@@ -98,7 +98,7 @@ class IndexMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(pick=PICK)
     def put_run(self, pick: int) -> None:
-        """In order, those already put among them now and then: they are passed over."""
+        """Puts blocks in order, those already put among them now and then: they are passed over."""
         if any(block[0] < (self.log[0][0] if not self.put_blocks else self.last) for block in self.waiting):
             return self.put_rest(pick)
         run = self.waiting[: 1 + pick % len(self.waiting)]
@@ -168,7 +168,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(seed=PICK)
     def rebuild(self, seed: int) -> None:
-        """What a caller does about ``Damaged``."""
+        """Rebuilds, as a caller does about ``Damaged``."""
         self.index.clear()
         self.model.clear()
         assert self.index.range.last == 0
@@ -182,7 +182,7 @@ class IndexMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log)
     @rule(pick=PICK, seed=PICK, known=st.booleans())
     def roll_back(self, pick: int, seed: int, known: bool) -> None:
-        """To any block's end, or to nothing; VLSNs are given again, at new places."""
+        """Rolls back to any block's end, or to nothing; VLSNs are given again, at new places."""
         self.put_rest(seed)
         keep = pick % (len(self.log) + 1)
         first, matchpoint, at = self.log[keep - 1] if keep else (0, self.log[0][0] - 1, NULL_LSN)

@@ -29,7 +29,7 @@ class ModelBucket:
 
 @dataclass
 class Held:
-    """What a flush makes durable."""
+    """The part that a flush makes durable."""
 
     buckets: list[ModelBucket] = field(default_factory=list)
     first: int = 0
@@ -112,7 +112,7 @@ class ModelIndex:
         self.stored = self._flushing
 
     def save(self) -> None:
-        """What a truncation and a merge write, once there was a checkpoint."""
+        """Saves what a truncation and a merge write, once there was a checkpoint."""
         if self.stored is not None:
             self.start_flush()
             self.commit()

@@ -44,7 +44,7 @@ def exact(index: VlsnIndex) -> list[int]:
 
 
 def log_from(start: Lsn, end: Lsn) -> tuple[list[int], list[int], list[int]]:
-    """What the segments hold from ``start`` to ``end`` (0: all of it)."""
+    """Returns what the segments hold from ``start`` to ``end`` (0: all of it)."""
     return columns(*(number for number in range(BLOCKS) if start <= place(number) and (not end or place(number) < end)))
 
 

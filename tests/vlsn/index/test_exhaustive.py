@@ -80,7 +80,7 @@ def test_every_order_of_puts_around_a_flush(flushed: int) -> None:
 
 
 def filled(flushes: tuple[int, ...]) -> tuple[FakeStores, VlsnIndex, ModelIndex]:
-    """All blocks, in order; a flush behind each of those numbered."""
+    """Returns all blocks, in order; a flush behind each of those numbered."""
     stores = FakeStores()
     index, model = open_index(stores, **SETTINGS), ModelIndex(**SETTINGS)
     for number, block in enumerate(BLOCKS, 1):

@@ -223,7 +223,7 @@ def test_a_truncation_without_the_block_ends_with_the_closest_mapping(index: Vls
 
 
 def stretched(stores: FakeStores) -> VlsnIndex:
-    """Blocks 0 … 11, of which 2 … 11 came late, cut to block 9 of the next segment without naming it: the
+    """Returns blocks 0 … 11, of which 2 … 11 came late, cut to block 9 of the next segment without naming it: the
     bucket of segment 1 covers all that is left."""
     index = open_index(stores)
     put(index, 0, 1, 20, *range(2, 12))
@@ -603,7 +603,8 @@ def test_threads_put_in_any_order_while_others_look_up_and_flush(tmp_path: Path)
 
 
 class Step:
-    """A latch and a store in one: before each step that a lookup takes, ``at`` of them later something else happens."""
+    """A latch and a store in one. Before each step that a lookup takes, ``at`` of them later, something else
+    happens."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -642,7 +643,7 @@ class Step:
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("number", range(24))
 def test_a_lookup_beside_a_flush_gives_what_it_gives_before_and_after(steps: int, number: int) -> None:
-    """At each step of it."""
+    """The flush comes at each step of it."""
     step = Step(FakeStores().open(PATH, map_bytes=1 << 20))
     index = VlsnIndex(step, step)
     put(index, *range(8))

@@ -27,7 +27,7 @@ def tracker(**changes: int) -> Tracker:
 
 
 def kept(tracked: Tracker) -> list[list[int]]:
-    """First VLSNs of the mappings, a list for each bucket."""
+    """Returns first VLSNs of the mappings, a list for each bucket."""
     tracked.close_current()
     return [[vlsn for vlsn, _ in bucket.mappings()] for bucket in tracked.buckets]
 

@@ -1,4 +1,4 @@
-"""What only the real store has: a map that fills, a file that can be cut, descriptors, other threads."""
+"""Traits of the real store alone: a map that fills, a file that can be cut, descriptors, threads."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ print("done")
 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_store_that_the_system_has_no_descriptors_for_is_not_damaged(tmp_path: Path, fresh: bool) -> None:
-    """Whatever is set aside for it would be lost for nothing."""
+    """Anything set aside for it would be lost for nothing."""
     script = """
 import os, resource, sys
 from vlsn.errors import LogFailed
@@ -249,7 +249,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Calls:
-    """What the kernel is asked for, by name and path, while it is asked; every call is made."""
+    """The calls of the kernel by name and path, while they are counted; every call is made."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str]] = []
@@ -269,7 +269,7 @@ class Calls:
 def test_what_another_process_made_is_durable_before_anybody_rests_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
 ) -> None:
-    """It may have been killed before it synced a byte or a name."""
+    """The other process may have been killed before it synced a byte or a name."""
     path = tmp_path / "s"
     if not fresh:
         opened(path).close()

@@ -37,7 +37,7 @@ from vlsn.state.options import Durability
 
 @dataclass(slots=True)
 class Model:
-    """What was acknowledged, by VLSN; ``undoing`` is where a rollback under way goes back to."""
+    """The acknowledged entries, by VLSN; ``undoing`` is where a rollback under way goes back to."""
 
     held: dict[int, bytes] = field(default_factory=dict)
     undoing: int | None = None
@@ -45,7 +45,7 @@ class Model:
     """A cleaning may have taken everything up to here."""
 
     def possible(self) -> list[dict[int, bytes]]:
-        """What a reader may find of it: all, or (a rollback) all up to its matchpoint."""
+        """Lists what a reader may find of it: all, or (a rollback) all up to its matchpoint."""
         if self.undoing is None:
             return [self.held]
         return [self.held, {vlsn: value for vlsn, value in self.held.items() if vlsn <= self.undoing}]
@@ -65,7 +65,8 @@ class Model:
 
 
 class RealMachine:
-    """As ``Machine``, on a directory of a real file system, with LMDB.  It can be killed; its power stays on."""
+    """A machine on a directory of a real file system, with LMDB. It can be killed; its power stays on. It can be
+    killed; its power stays on."""
 
     def __init__(self, directory: str, seed: int = 0) -> None:
         self.directory = directory
@@ -94,7 +95,7 @@ class RealMachine:
 
 
 Story = Callable[[Machine, Model], None]
-"""Told to a ``Machine``, or to a ``RealMachine``, which has all of it but the power cut."""
+"""A story, told to a ``Machine``, or to a ``RealMachine``, which has all of it but the power cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ CALLS_MIN = {
     "recovery_without_its_stores": 35,
     "recovery_without_its_node_file": 35,
 }
-"""How many calls that change something each operation makes, at least: were there fewer, something would not be
+"""The calls that change something which each operation makes, at least. Were there fewer, something would not be
 written, synced or committed any more."""
 OPERATIONS: dict[str, Operation] = {}
 
@@ -163,7 +164,7 @@ def roll_back(opened: Opened, model: Model, matchpoint: int) -> None:
 
 
 def room(opened: Opened) -> int:
-    """Bytes that are left in the current segment."""
+    """Returns bytes that are left in the current segment."""
     tail = opened.log.placement.tail
     assert tail is not None
     return tail.remaining
@@ -203,7 +204,7 @@ def roll(machine: Machine, model: Model) -> None:
 
 @operation
 def roll_of_a_short_segment(machine: Machine, model: Model) -> None:
-    """What lies behind the old one's end is punched; then the log goes on, and rolls again over dead frames."""
+    """Rolls a short segment: what lies behind the old end is punched, and dead frames are rolled over."""
     opened = Opened(machine)
     put(opened, model, 3)
     machine.begin()

@@ -25,11 +25,11 @@ from vlsn.ids import Vlsn
 ENDS = ("kill", "power_cut", "torn")
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ
 REAL_POINTS = 12
-"""Of each operation on the real file system, spread over its calls; all of them when asked for more."""
+"""Points of each operation on the real file system; all of them when asked for more."""
 
 
 class NothingKept(Random):
-    """Of a power cut: all goes that was not synced."""
+    """The chance of a power cut that loses all that was not synced."""
 
     def choice(self, given: Any) -> Any:
         return given[0]
@@ -90,7 +90,7 @@ def test_nothing_acknowledged_is_lost_wherever_the_disk_stops(name: str) -> None
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_power_cut_after_the_process_behind_a_killed_one_loses_nothing(name: str) -> None:
-    """What the first one had not synced yet, the second one finds there and rests on: names above all."""
+    """The second process rests on what the first one had not synced yet: names above all."""
     operation = OPERATIONS[name]
     for number in operation.calls(Machine()):
         machine = Machine(seed=number)

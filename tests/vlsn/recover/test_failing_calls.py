@@ -37,10 +37,10 @@ LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ
 ON, ENDS, TOLD = "on", "ends", "told"
 HOME, WRITER, KEEPER = "home", "writer", "keeper"
 NEVER_FAIL = frozenset({"close", "exists", "is_locked"})
-"""Of the real disk (``PosixDisk``)."""
+"""Calls of the real disk (``PosixDisk``) that do not fail."""
 ROLLBACKS = ("rollback", "rollbacks_nested", "rollbacks_disjoint", "rollback_that_rolls")
 REPLACING = ("replacement", "roll_of_a_short_segment")
-"""Whose story fails a write of its own: a second failure meanwhile ends the log."""
+"""Operations whose story fails a write of its own: a second failure meanwhile ends the log."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A real process with a real LMDB is killed while it appends and checkpoints: the index it leaves is its log's."""
+"""A real process with a real LMDB, killed as it appends: the index it leaves is its log's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an open holds in memory: one segment, once, a quarter more at most, and what it cuts."""
+"""The memory of an open: one segment, once, a quarter more at most, and what it cuts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEGMENT = 16 * MIB
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Bytes that ``call`` held at most."""
+    """Returns bytes that ``call`` held at most."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

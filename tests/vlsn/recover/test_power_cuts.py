@@ -1,4 +1,4 @@
-"""A power cut in the sync of a group, in every combination of kept and lost sectors, and the open after it.
+"""A power cut in a group's sync, in every combination of lost sectors, and the open after it.
 
 Whatever is kept, what was acknowledged is there, nothing is damage, the vote floor is in the node file before the
 log is shorter, what was cut lies aside and ``verify`` names it, and the log goes on in another segment.
@@ -48,8 +48,8 @@ class Burst(Opened):
 
 
 def stopped_in_a_sync(number: int, *, roll: bool) -> tuple[Machine, dict[int, bytes], list[tuple[str, int]]]:
-    """A machine stopped in the ``number``th sync of a segment after a burst began, what was acknowledged by then, and
-    the sectors that a power cut may lose."""
+    """Returns a machine stopped in the ``number``th sync of a segment after a burst began. With it come what was
+    acknowledged by then, and the sectors that a power cut may lose."""
     machine = Machine(3)
     opened = Burst(machine)
     for value in range(3):
@@ -96,7 +96,7 @@ def node_record(machine: Machine) -> NodeRecord:
 
 
 def check_cut(machine: Machine, opened: Opened) -> None:
-    """What a cut leaves behind."""
+    """Checks what a cut leaves behind."""
     report = verify(machine.disk, machine.stores, DIRECTORY)
     assert not report.findings
     aside = [name for name in machine.disk.list(DIRECTORY) if parse_cut_name(name)]
@@ -141,7 +141,7 @@ def test_every_combination_of_sectors_opens(number: int, roll: bool) -> None:
 
 
 def test_the_floor_is_synced_before_anything_is_cut() -> None:
-    """Stopped before each disk call of the open, the cut bytes are aside only if the floor is in the node file."""
+    """The open is stopped before each disk call: cut bytes are aside only with the floor stored."""
     number = 0
     while True:
         number += 1

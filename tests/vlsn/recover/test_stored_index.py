@@ -1,4 +1,4 @@
-"""The index after an open is the log's, whatever became of its store; what rots while it is open is mended."""
+"""The index after an open is the log's, whatever became of its store; rot is mended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_index(opened: Opened) -> None:
 
 
 def two_checkpoints() -> tuple[Machine, Opened, list[Contents]]:
-    """A killed log, and the store of its index as of each of its checkpoints."""
+    """Returns a killed log, and the store of its index as of each of its checkpoints."""
     machine = Machine()
     opened = Opened(machine)
     images = []
@@ -76,7 +76,7 @@ def unreadable(machine: Machine, images: list[Contents]) -> None:
 
 
 def newer(machine: Machine, images: list[Contents]) -> None:
-    """Of a checkpoint that this log has not seen."""
+    """Stores a record of a checkpoint that this log has not seen."""
     record = decode_record(machine.stores.snapshot(INDEX).values[RECORD_KEY][0])
     machine.stores.contents[INDEX].put(RECORD_KEY, Record(9, record.range, record.owner).encode())
 
@@ -156,7 +156,7 @@ def test_rot_in_the_first_block_is_no_later_beginning(at: int, lose: bool) -> No
 
 @pytest.mark.parametrize("lose", [False, True], ids=["there", "lost"])
 def test_an_index_that_was_built_over_rot_in_the_first_block_is_built_anew_once_that_is_mended(lose: bool) -> None:
-    """It was stored, and fits what it was built from: only the log's beginning says that it lacks something."""
+    """The index was stored, and fits its source: only the log's beginning says that it lacks something."""
     machine, _, _ = two_checkpoints()
     if lose:
         lost(machine, [])
@@ -257,7 +257,7 @@ STEPS = st.lists(
 
 
 class Undecided(Undurable):
-    """What is durable, the steps say."""
+    """A test's decision on what is durable: the steps say."""
 
     durable = 0
 

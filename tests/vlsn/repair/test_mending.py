@@ -125,7 +125,8 @@ def test_any_flipped_bits_in_blocks_of_a_segment_are_mended_byte_for_byte(
 
 @pytest.mark.parametrize("further", [0, 1, 2])
 def test_damage_on_both_sides_of_a_checkpoints_record_is_mended(further: int) -> None:
-    """What lies between two wounds is whole, and no block: the first one does not end before the block behind both."""
+    """The bytes between two wounds are whole, and no block. The first wound does not end before the block behind
+    both."""
     story = Story(checkpoint=True)
     firsts = sorted(story.places)
     gaps = [

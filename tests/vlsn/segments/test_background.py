@@ -138,7 +138,7 @@ def is_of(number: int, *names: str) -> Callable[[Call], bool]:
 
 
 def is_standby(*names: str, offset: int | None = None) -> Callable[[Call], bool]:
-    """Of any segment but the first two, which are there already."""
+    """Matches calls on any segment but the first two, which are there already."""
     return lambda call: (
         call.name in names
         and call.path.endswith(".vlog")
@@ -182,7 +182,7 @@ def pass_s(opened: Opened, seconds: float) -> None:
 @pytest.mark.parametrize("call", ["create", "allocate", "write", "sync"])
 @pytest.mark.parametrize("times", [2, 5, 40])
 def test_a_standby_that_cannot_be_made_ends_nothing(code: int, call: str, times: int) -> None:
-    """What fits the current segment is taken; what does not is refused, safe to send again, and goes on by itself."""
+    """The current segment takes what fits it. What does not is refused, safe to send again, and goes on by itself."""
     machine, held = Machine(), dict[int, bytes]()
     opened = Opened(machine)
     machine.disk.fail_at(is_standby(call), code=code, times=times)
@@ -304,7 +304,7 @@ def test_a_close_does_not_wait_for_a_standby() -> None:
 @pytest.mark.parametrize(("times", "survives"), [(1, True), (FOREVER, False)])
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
 def test_a_failed_write_without_a_standby_ends_the_log(code: int, times: int, survives: bool) -> None:
-    """One that cannot be made again and again: then this disk takes nothing any more, and another node leads sooner
+    """The standby cannot be made, again and again. Then this disk takes nothing any more, and another node leads sooner
     when this one ends."""
     machine, held = Machine(), dict[int, bytes]()
     opened = Opened(machine)

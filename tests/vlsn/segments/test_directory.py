@@ -1,4 +1,4 @@
-"""The survey says of each segment what its header and the next one's say; the stated end is what is proven."""
+"""The survey of segments, by their own and the next one's header; the stated end is proven."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from vlsn.verify.verify import verify
 
 
 def taken(machine: Machine) -> dict[int, int]:
-    """Number → bytes of disk of each segment file."""
+    """Returns number → bytes of disk of each segment file."""
     found = {}
     for name in machine.disk.list(machine.directory):
         number = parse_segment_name(name)

@@ -72,12 +72,13 @@ class Written:
 
     @property
     def starts(self) -> dict[int, int]:
-        """By frame offset where its group began: what it says was synced."""
+        """The synced end that each frame states, by its offset: where its group began."""
         ends = [0, *self.group_ends]
         return {each.offset: max([0, *(end for end in ends if end <= each.offset)]) for each in self.frames}
 
     def images(self, from_group: int) -> Iterator[bytes]:
-        """The file in every combination of sectors; those of groups before ``from_group`` as they were written."""
+        """Yields the file in every combination of sectors; those of groups before ``from_group`` as they were
+        written."""
         first = self.files[from_group]
         choices = []
         for at in range(FIRST_FRAME, self.group_ends[-1], SECTOR_BYTES):
@@ -100,7 +101,7 @@ def written(shape: list[tuple[int, ...]]) -> Written:
 
 
 def model(log: Written, image: bytes, stated: int) -> tuple[Ending, int, list[BlockName]]:
-    """What ``image`` is, where its log ends, and the blocks whose headers are whole behind that."""
+    """Says what ``image`` is, where its log ends, and which blocks' headers are whole behind that."""
     right = log.files[-1]
 
     def same(start: int, size: int) -> bool:
@@ -164,7 +165,7 @@ def test_every_combination_of_sectors_is_told_apart(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_a_power_cut_leaves_of_the_last_group_is_never_damage(shape: str) -> None:
-    """Whatever it says that the groups before were synced."""
+    """The groups before are synced, and it says so."""
     log = written(SHAPES[shape])
     for image in log.images(2):
         for stated in (0, *log.group_ends[:2]):

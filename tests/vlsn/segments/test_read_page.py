@@ -45,7 +45,7 @@ def test_take_gives_a_run_of_what_entries_gives(
 
 
 def chain(counts: list[list[int]]) -> tuple[list[bytes], list[Entry]]:
-    """Blocks that follow on one another, each of values of so many bytes, and all their entries."""
+    """Returns blocks that follow on one another, each of values of so many bytes, and all their entries."""
     found, first = [], 3
     for lengths in counts:
         sealed = seal([Values([b"v" * each for each in lengths])], term=2, first_vlsn=first, dtvlsn=1, clock_us=9)

@@ -26,7 +26,7 @@ def log() -> LogBuilder:
 
 
 def reader_of(log: LogBuilder, *, ends: dict[int, int] | None = None) -> LogReader:
-    """As a node reads: it keeps the end of its last segment only, headers say the others."""
+    """Makes a reader as a node has it: it knows its last segment's end only, headers say the others."""
     known = {log.piece.header.number: log.piece.end} if ends is None else ends
     return LogReader(log.disk, log.directory, lambda number: known.get(number, 0))
 
@@ -87,7 +87,7 @@ def test_nothing_past_what_the_caller_may_read() -> None:
 
 
 def test_no_single_entry_past_what_the_caller_may_read() -> None:
-    """What is not durable lies in the log, synced: a look at one entry does not show it either."""
+    """The entry lies in the log, synced, and is not durable: a look at it alone does not show it either."""
     built = log().block(b"1", b"2").block(b"3", b"4").block(b"5").write()
     reader = reader_of(built)
     for vlsn, upto, values in ((3, 4, [b"3"]), (3, 2, []), (3, 3, []), (4, 3, []), (5, 4, []), (5, 5, [b"5"])):
@@ -109,7 +109,7 @@ def test_nothing_past_the_synced_end_and_more_when_it_moves() -> None:
 
 
 def test_a_reader_does_not_pass_what_its_owner_has_not_told_yet() -> None:
-    """The next segment's header names the end as soon as it is synced; whoever syncs tells of it a moment later."""
+    """The next segment's header names the end as soon as it is synced. Whoever syncs tells of it a moment later."""
     built = log().blocks(6).roll().blocks(2).write()
     ends = {1: built.frames[3].offset, 2: built.piece.end}
     reader = reader_of(built, ends=ends)
@@ -275,7 +275,7 @@ def test_any_log_reads_back_as_its_visible_blocks(built: LogBuilder, bytes_max: 
 
 
 def unread(built: LogBuilder, frame: int) -> LogReader:
-    """A reader of the log, whose page with the middle of that frame is a bad sector."""
+    """Returns a reader of the log, whose page with the middle of that frame is a bad sector."""
     place = built.frames[frame]
     assert isinstance(built.disk, FakeDisk)
     built.disk.lose_page("/d/00000001.vlog", lsn_offset(place.lsn) + len(place.payload) // 2)

@@ -1,4 +1,4 @@
-"""How far age is believed: by the clocks of later entries, and a share a run."""
+"""The belief in age: by the clocks of later entries, and a share a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_US = 1_700_000_000_000_000
 
 
 def shown(days: list[float], age_days: float) -> int:
-    """Of segments whose last entries were sealed on those days, by the clocks of their masters."""
+    """Counts the segments that go, whose last entries were sealed on those days by their masters' clocks."""
     segments = [Segment(number, 1, Vlsn(number)) for number in range(1, len(days) + 1)]
     clocks = {segment.number: START_US + round(day * DAY_US) for segment, day in zip(segments, days, strict=True)}
     return shown_old(segments, lambda segment: clocks[segment.number], age_days * 86400)

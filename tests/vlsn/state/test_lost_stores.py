@@ -25,7 +25,7 @@ PAGE = 4096
 
 
 def grown(machine: Machine, *, lives: int = 3) -> dict[int, bytes]:
-    """A log of some terms, checkpoints and segments; what it holds."""
+    """Returns a log of some terms, checkpoints and segments; what it holds."""
     held: dict[int, bytes] = {}
     for _ in range(lives):
         opened = Opened(machine)
@@ -95,7 +95,7 @@ def test_without_its_node_file_a_store_is_a_new_incarnation_of_the_highest_term(
 
 
 def without_node_file(machine: Machine) -> int:
-    """The term that the next open gives a store whose node file is gone."""
+    """Returns the term that the next open gives a store whose node file is gone."""
     machine.kill()
     machine.disk.remove(NODE_FILE)
     machine.disk.sync_directory(DIRECTORY)
@@ -112,7 +112,7 @@ def test_after_a_clean_stop_the_term_is_still_the_logs() -> None:
 
 
 def test_an_older_node_file_is_told_after_a_clean_stop_where_no_block_is_read() -> None:
-    """What an open reads begins at the checkpoint: only the state record says which terms lie before."""
+    """An open reads from the checkpoint on: only the state record says which terms lie before."""
     machine = Machine()
     images = []
     for _ in range(3):
@@ -240,7 +240,8 @@ def test_a_flipped_bit_in_a_value_of_the_state_sets_it_aside(key: bytes) -> None
 
 
 def flips(path: Path, rng: Random) -> Iterator[tuple[int, int]]:
-    """Places and bits in every page of a data file: mostly where it is not zero, and in the meta pages' fields."""
+    """Yields places and bits in every page of a data file. They are mostly where it is not zero, and in the meta pages'
+    fields."""
     for at in range(0, path.stat().st_size, PAGE):
         page = path.read_bytes()[at : at + PAGE]
         used = [offset for offset, byte in enumerate(page) if byte] or [0]
@@ -251,7 +252,8 @@ def flips(path: Path, rng: Random) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("store", ["index", "state"])
 def test_a_flipped_bit_in_any_page_of_lmdb_costs_a_rebuild_at_most(store: str, seed: int, tmp_path: Path) -> None:
-    """On the real LMDB: each page, the meta pages' fields most of all.  A start that LMDB ends would end this test."""
+    """Real LMDB pages are flipped, the meta pages' fields most of all. A start that LMDB ends would end this test. A
+    start that LMDB ends would end this test."""
     rng = Random(seed)
     machine = cast("Machine", RealMachine(str(tmp_path / "log"), seed))
     held = grown(machine)
@@ -275,7 +277,7 @@ def test_a_flipped_bit_in_any_page_of_lmdb_costs_a_rebuild_at_most(store: str, s
 
 @pytest.mark.parametrize("term", [1, 9])
 def test_a_state_record_that_the_log_does_not_follow_on_is_set_aside(term: int) -> None:
-    """Of a VLSN before the place where reading begins, or of a term above the one that follows it."""
+    """The record is of a VLSN before the place where reading begins, or of a term above the next."""
     machine = Machine()
     held = grown(machine)
     before = Opened(machine, take_term=False).log.node_file.record

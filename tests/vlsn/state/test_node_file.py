@@ -139,7 +139,7 @@ def test_a_term_that_was_learned_keeps_the_sequence() -> None:
 
 @pytest.mark.parametrize(("voted_for", "vote_term"), [("n3", 5), ("", 0), ("", 5), ("n2", 4)])
 def test_replace_refuses_another_vote_in_a_term(voted_for: str, vote_term: int) -> None:
-    """Whoever asks for it: one vote for an incarnation in a term (Raft, section 5.2)."""
+    """The rule holds whoever asks: one vote for an incarnation in a term (Raft, section 5.2)."""
     disk = FakeDisk()
     node_file = create(disk, "node.id", replace(FIRST, term=5, vote_term=5, voted_for="n2"))
     with pytest.raises(LogFailed):
@@ -232,7 +232,7 @@ def test_open_whose_sync_fails_does_not_answer() -> None:
 
 
 def cuts(disk: FakeDisk) -> Iterator[FakeDisk]:
-    """What the machine may come back with: killed alone, and power cuts that keep this or that."""
+    """Yields the disks that may come back: killed alone, and power cuts that keep this or that."""
     killed = disk.clone()
     yield killed
     for seed in range(12):
@@ -243,7 +243,7 @@ def cuts(disk: FakeDisk) -> Iterator[FakeDisk]:
 
 @pytest.mark.parametrize("stop", range(1, 40))
 def test_any_cut_keeps_what_was_promised(stop: int) -> None:
-    """A process promises one record after the other; wherever it ends, the next one finds the last it promised or the
+    """A process promises one record after the other. Wherever it ends, the next one finds the last it promised or the
     one it was making, and so does the one after a second cut."""
     disk = disk_with_file()
     disk.stop_at(len(disk.calls) + stop)

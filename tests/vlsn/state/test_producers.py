@@ -34,7 +34,7 @@ IDS = range(1, 6)
 
 
 def model(rows: list[Produced]) -> tuple[dict[int, list[Produced]], int]:
-    """Of each producer known the submissions without a hole, and up to where others were put out for room."""
+    """Models the producers: submissions without a hole, and up to where others were put out for room."""
     known: dict[int, list[Produced]] = {}
     evicted_to = 0
     for row in rows:
@@ -109,7 +109,7 @@ class Table(RuleBasedStateMachine):
         assert all(snapshot() == record for snapshot, record in self.snapshots)
 
     def _between(self, share: float) -> int:
-        """A VLSN from what is settled to the end at which no submission is cut in two."""
+        """Returns a VLSN from what is settled to the end at which no submission is cut in two."""
         ends = {self.settled, self.last, *(row.first - 1 for row in self.rows), *(row.last for row in self.rows)}
         fit = sorted(end for end in ends if self.settled <= end <= self.last)
         return fit[int(share * (len(fit) - 1))]
@@ -258,7 +258,7 @@ def logs(draw: st.DrawFn) -> list[Produced]:
 def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
     rows: list[Produced], data: st.DataObject
 ) -> None:
-    """Whatever each of the two has settled, up to wherever the one that tells is, and taken back since."""
+    """The table becomes whole whatever each of the two has settled, up to any point, and taken back since."""
     ends = [0, *(row.last for row in rows)]
     lacks_to = data.draw(st.sampled_from(ends[:-1]), "the log was cleaned up to")
     at = data.draw(st.sampled_from([end for end in ends if end >= lacks_to]), "the other's table is of")
@@ -285,7 +285,7 @@ def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
 
 
 def lacking_and_whole() -> tuple[Producers, ProducersRecord]:
-    """One that lacks all before VLSN 4, and the record of one that lacks nothing, as of 6."""
+    """Returns one that lacks all before VLSN 4, and the record of one that lacks nothing, as of 6."""
     rows = [Produced(1, 0, 1, 1, 1), Produced(2, 0, 2, 3, 1), Produced(1, 1, 4, 5, 1), Produced(3, 0, 6, 6, 1)]
     whole, lacking = Producers(limits=LIMITS), Producers(limits=LIMITS)
     whole.note(rows)

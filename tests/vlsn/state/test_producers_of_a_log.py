@@ -1,4 +1,4 @@
-"""The producers of a whole log: after any story what it knows is what its visible blocks say, on a replica too.
+"""The producers of a whole log: after any story they are what its visible blocks say.
 
 The oracle reads every visible block of the segments anew and plays it from the first to the last."""
 

@@ -1,4 +1,4 @@
-"""What is wanted gone, and what of it may go: the rules against a plain reading of them."""
+"""The rules of retention: what is wanted gone, and what may go, against a plain reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a window by words is what is said of it field by field."""
+"""Verdicts on a window by words are those by its fields."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_whatever_stands_in_the_headers_words_say_no_more_than_fields(made: Fram
 
 
 def test_every_bit_of_the_headers_that_fields_miss_is_missed_by_words() -> None:
-    """But for what only a checksum tells: a bit that fields find is never taken for right."""
+    """Checksums alone tell such a bit: one that fields find is never taken for right."""
     made = frames([Made(1, 100, 0, 1)] * 3, flags=0, kind=EntryKind.DATA)
     into = np.zeros((COLUMNS, 3), dtype=np.int64)
     unseen = set()

@@ -371,8 +371,8 @@ def test_rollback_records_are_held_against_one_another_and_against_the_log() -> 
 
 @pytest.mark.parametrize("between", [0, 1])
 def test_a_rollback_further_back_than_the_one_before_is_normal(between: int) -> None:
-    """Its period ends behind the last frame that it abandons, as the log writes it: before the other one begins where
-    nothing was logged between them, else it holds the other one whole."""
+    """Its period ends behind the last frame that it abandons, as the log writes it. That is before the other one begins
+    where nothing was logged between them, else it holds the other one whole."""
     built = log().blocks(4).roll().blocks(3)
     for matchpoint in (5, 3):
         gone = [each.lsn for each in built.visible() if each.first > matchpoint]
@@ -452,7 +452,7 @@ def test_a_place_that_a_replacement_left_is_normal_until_a_checkpoint_after_it()
 
 
 def test_an_index_of_blocks_that_a_power_cut_took_is_normal() -> None:
-    """They were written and not synced when a checkpoint flushed it."""
+    """The blocks were written and not synced when a checkpoint flushed it."""
     built = log().blocks(4)
     gone = built.frames[3]
     assert rows(check(built.write(), index_of((built.frames[0], 1), (gone, 4)))) == []

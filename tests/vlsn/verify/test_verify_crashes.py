@@ -1,4 +1,4 @@
-"""What any crash leaves verifies: torn tails and half-done steps are normal, before and after the reopen."""
+"""Any crash's leavings verify: torn tails and half-done steps are normal, before and after the reopen."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def test_what_a_crash_leaves_verifies(name: str) -> None:
 
 
 def node_file_is_lost(machine: Machine) -> bool:
-    """Which verify names, until the next open makes another."""
+    """Says whether the node file is lost: verify names that, until the next open makes another."""
     return not machine.disk.exists(f"{DIRECTORY}/node.id")

@@ -33,7 +33,7 @@ def append_and_roll(opened: Undurable) -> None:
 
 
 def clean_away(opened: Undurable) -> None:
-    """What a cleaning does to the files: the oldest first, each with its sidecar."""
+    """Removes files as a cleaning does: the oldest first, each with its sidecar."""
     for number in (1, 2):
         for name in (sidecar_name(number), segment_name(number)):
             path = f"{DIRECTORY}/{name}"

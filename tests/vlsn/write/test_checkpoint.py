@@ -58,7 +58,7 @@ def append(opened: Opened) -> None:
 
 
 def run_of(source: Opened, first: int, last: int) -> BlockRun:
-    """Blocks of a master's log, as its feed would bring them."""
+    """Returns blocks of a master's log, as its feed would bring them."""
     ring = source.log.ring
     position, end = ring.position_of(Vlsn(first)), ring.position_of(Vlsn(last + 1))
     assert position is not None
@@ -78,7 +78,7 @@ def run_of(source: Opened, first: int, last: int) -> BlockRun:
 
 @pytest.fixture(params=["master", "replica"])
 def held_up(request: pytest.FixtureRequest) -> tuple[Opened, LatePuts]:
-    """A log with a checkpoint, and 30 VLSNs after it that are synced but not in its index."""
+    """Returns a log with a checkpoint, and 30 VLSNs after it that are synced but not in its index."""
     master = Opened(Machine())
     append(master)
     if request.param == "master":
@@ -182,7 +182,7 @@ def test_only_a_checkpoint_a_rollback_a_merge_and_a_stop_write_the_index() -> No
     seen: list[object] = [None]
 
     def written() -> bool:
-        """Since it was asked before."""
+        """Says whether the index was written since it was asked before."""
         seen.append(machine.stores.contents[f"{DIRECTORY}/index"])
         return seen[-1] is not seen[-2]
 

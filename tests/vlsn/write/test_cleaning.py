@@ -24,7 +24,7 @@ KEEPING = replace(SMALL, retention_bytes=4 * SEGMENT)
 
 
 def filled(machine: Machine, *, segments: int = 8, options: LogOptions = KEEPING) -> tuple[Opened, dict[int, bytes]]:
-    """A log of so many segments and a checkpoint at its end, and what it was given."""
+    """Returns a log of so many segments and a checkpoint at its end, and what it was given."""
     opened = Opened(machine, options)
     held = fill(opened, segments)
     opened.log.checkpointer.run()
@@ -57,7 +57,7 @@ def numbers(machine: Machine, ending: str = ".vlog") -> list[int]:
 
 
 def last_of(opened: Opened, number: int) -> int:
-    """The last VLSN of a segment: every value here is one block."""
+    """Returns the last VLSN of a segment: every value here is one block."""
     found = [vlsn for vlsn in range(opened.log.range.first, opened.log.range.last + 1) if place(opened, vlsn) <= number]
     return max(found)
 
@@ -390,7 +390,7 @@ def cleaning_calls() -> list[int]:
 
 
 def decided(machine: Machine, begun: int) -> bool:
-    """Whether the cleaning's commit point was passed: the state's transaction."""
+    """Says whether the cleaning's commit point was passed: the state's transaction."""
     return any(call.name == "commit" and call.path.endswith("/state") for call in machine.disk.calls[begun:-1])
 
 

@@ -15,7 +15,7 @@ from vlsn.state.holds import Hold, Owner
 from vlsn.write.cleaning import CleaningReport
 
 KEEPING = replace(SMALL, retention_bytes=1, hold_bytes_max=6 * SMALL.segment_bytes)
-"""Whatever may go, goes."""
+"""Options by which whatever may go, goes."""
 PARTS = st.sampled_from([0.0, 0.5, 0.9, 1.0, 1.0])
 
 
@@ -55,7 +55,7 @@ class Cleaned(RuleBasedStateMachine):
 
     @rule(segments=st.integers(1, 4), clean=st.booleans())
     def grow(self, segments: int, clean: bool) -> None:
-        """What a log does most of its life."""
+        """Grows, as a log does most of its life."""
         for _ in range(segments):
             self.append(4, 9000)
             self.roll()

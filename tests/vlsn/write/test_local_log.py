@@ -247,7 +247,7 @@ def test_a_quiet_log_is_checkpointed_once_and_again_only_when_more_of_it_is_dura
     log = opened.log
 
     def ids() -> list[int]:
-        """Of the last checkpoint, as each of five periods has passed."""
+        """Returns the id of the last checkpoint, as each of five periods has passed."""
         found = []
         for _ in range(5):
             log.tick()

@@ -17,7 +17,7 @@ from vlsn.state.options import Durability
 
 @pytest.mark.parametrize("seed", seeds(20))
 def test_whoever_waits_for_room_is_answered(seed: int) -> None:
-    """Room comes and goes: each append is synced or refused, as soon as there is room again at the latest; those that
+    """Room comes and goes: each append is synced or refused, as soon as there is room again at the latest. Those that
     were told their VLSNs have them."""
     rng = Random(seed)
     machine = Machine(seed)
@@ -90,7 +90,7 @@ def test_whoever_waits_for_room_is_answered(seed: int) -> None:
 
 
 def test_free_space_is_looked_at_once_a_second_while_nothing_is_written() -> None:
-    """And each time while something is, or is too little, so that appends stop and go on soon."""
+    """The disk is asked also each time while something is, or is too little, so that appends stop and go on soon."""
     machine = Machine()
     opened = Opened(machine)
     looks = 0
@@ -104,7 +104,7 @@ def test_free_space_is_looked_at_once_a_second_while_nothing_is_written() -> Non
     machine.disk.free_bytes = look  # type: ignore[method-assign]
 
     def ticks(count: int, value: bytes = b"") -> int:
-        """How often that many ticks, a tenth of a second apart, have looked."""
+        """Counts how often that many ticks, a tenth of a second apart, have looked."""
         before = looks
         for _ in range(count):
             machine.clock.advance(0.1)

@@ -134,7 +134,7 @@ def test_a_rollback_stopped_at_any_disk_call_is_finished_or_has_not_begun() -> N
 
 @pytest.mark.parametrize("seed", range(8))
 def test_marks_hold_when_an_open_no_longer_reads_their_record(seed: int) -> None:
-    """After a checkpoint nothing sets a missing flag again: by then each of them is on the medium."""
+    """Nothing sets a missing flag again after a checkpoint: by then each of them is on the medium."""
     machine = Machine(seed)
     opened = Undurable(machine)
     for number in range(90):

@@ -76,7 +76,7 @@ def test_an_append_whose_group_failed_is_acknowledged_from_the_next_segment(kind
 
 @pytest.mark.parametrize("seed", seeds(25))
 def test_failures_at_random_points_change_nothing(seed: int) -> None:
-    """Appends of all sizes, rolls and checkpoints, and a failure every few disk calls: no error, no loss, VLSNs
+    """Appends of all sizes, rolls and checkpoints meet a failure every few disk calls: no error, no loss. VLSNs come
     one after another; then a kill or a power cut."""
     rng = Random(seed)
     machine = Machine(seed)
@@ -116,8 +116,8 @@ def test_failures_at_random_points_change_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("size", [20, 700, 5000])
 def test_the_page_that_a_failed_write_destroyed_is_not_needed_any_more(size: int) -> None:
-    """The page in which it began held synced frames, and the end of one that began before it; they were written
-    again, and nothing reads it."""
+    """The page in which it began held synced frames, and the end of one that began before it. They were written again,
+    and nothing reads it."""
     machine = Machine()
     opened = Opened(machine)
     held = {}
@@ -226,7 +226,7 @@ def test_mappings_that_a_checkpoint_has_stored_are_put_right() -> None:
 
 
 def test_a_reader_that_stands_past_the_new_end_goes_on_without_a_repeat_or_a_gap() -> None:
-    """It has read the page's blocks where they lay; what comes next lies behind their second copies."""
+    """The reader has read the page's blocks where they lay; the next lies behind their second copies."""
     opened = Opened(Machine())
     held = [opened.append(f"{number}".encode()) for number in range(5)]
     log = opened.log
@@ -324,7 +324,7 @@ def test_a_checkpoint_whose_place_was_left_is_a_good_start() -> None:
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_rot_in_what_was_written_again_is_damage_where_state_says_that_it_was_synced(idle: bool) -> None:
-    """No frame behind it says so: the header of its segment was synced after it, and ``state`` names the place that it
+    """No frame behind it says so. The header of its segment was synced after it, and ``state`` names the place that it
     had before."""
     machine = Machine()
     opened = Opened(machine)
@@ -609,7 +609,8 @@ def test_a_checkpoint_whose_end_is_written_again_points_to_it(kind: str) -> None
 
 
 def test_a_log_that_was_killed_behind_a_checkpoint_goes_on_in_a_new_segment() -> None:
-    """What a crash has left behind a log's end is never written over: only a clean stop says that nothing is there."""
+    """The bytes that a crash left behind a log's end are never written over. Only a clean stop says that nothing is
+    there."""
     for stopped, numbers in (("killed", [1, 3]), ("closed", [1])):
         machine = Machine()
         opened = Opened(machine)

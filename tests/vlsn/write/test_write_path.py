@@ -54,7 +54,7 @@ def fill(opened: Opened, left: int, held: dict[int, bytes] | None = None) -> Non
 
 
 def without_room(held: dict[int, bytes] | None = None, room: int = 1) -> tuple[Machine, Opened]:
-    """A log with one entry in its last segment: there is no room for another one."""
+    """Returns a log with one entry in its last segment: there is no room for another one."""
     machine = Machine()
     opened = Opened(machine)
     used = sum(len(machine.disk.content(path)) for path in machine.disk.files(DIRECTORY))
@@ -68,7 +68,7 @@ def without_room(held: dict[int, bytes] | None = None, room: int = 1) -> tuple[M
 
 
 def destroy_page(machine: Machine, number: int, at: int) -> None:
-    """What a failed write may do: the page in which it began is anything now, and so is the next one."""
+    """Destroys a page as a failed write may: the page in which it began, and the next."""
     file = machine.disk.open(f"{DIRECTORY}/{segment_name(number)}", write=True)
     file.write(at - at % PAGE, [b"\xff" * 2 * PAGE])
     file.sync()
@@ -144,7 +144,7 @@ def test_what_was_told_its_vlsns_is_written_by_a_close_without_space() -> None:
 
 @pytest.mark.parametrize("left", [72, 120, 160])
 def test_a_rollback_without_room_for_its_records_is_refused_and_takes_nothing(left: int) -> None:
-    """Both records or none: what it was to abandon is still written again when the next write fails."""
+    """The log writes both records or none: what it was to abandon is written again when the next write fails."""
     machine = Machine()
     opened = Undurable(machine)
     held: dict[int, bytes] = {}
@@ -257,7 +257,7 @@ def test_a_replacement_does_not_wait_for_a_flush_that_failed() -> None:
 
 @pytest.mark.parametrize("name", ["sync", "rotate"])
 def test_a_call_that_a_close_overtakes_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes when the clean stop's checkpoint is all but over, and is behind it in the queue."""
+    """The call comes when the clean stop's checkpoint is all but over, and is behind it in the queue."""
     reported: list[object] = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
     embedded = Embedded()
@@ -348,8 +348,8 @@ def test_a_sidecar_that_cannot_be_written_is_done_without_until_it_can(code: int
 
 @pytest.mark.parametrize("size", [20, 700, 3000])
 def test_the_page_of_abandoned_blocks_is_not_needed_after_a_failed_rollback(size: int) -> None:
-    """The record of the rollback goes behind the blocks that it abandons; what its failed write did to them is
-    of no interest."""
+    """The record of the rollback goes behind the blocks that it abandons. What its failed write did to them is of no
+    interest."""
     machine = Machine()
     opened = Undurable(machine, durable=3)
     held = {opened.append(bytes([65 + number]) * size).first: bytes([65 + number]) * size for number in range(2)}

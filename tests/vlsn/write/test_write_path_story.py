@@ -1,5 +1,6 @@
-"""The write path under everything at once, from a seed: appends of each durability, rolls, checkpoints, rollbacks,
-cleaning, ticks, clean stops, and a write or sync that fails every few calls; then any end of the process, and again.
+"""The write path under everything at once, from a seed. There are appends of each durability, rolls, checkpoints,
+rollbacks, cleaning, ticks, clean stops, and a write or sync that fails every few calls; then any end of the process,
+and again.
 
 A plain dictionary says what must be there: what was synced and not rolled back always, what was only written perhaps.
 """
@@ -122,7 +123,7 @@ class World:
         self.machine.disk.fail_at(when, code=self.rng.choice((errno.EIO, errno.ENOSPC)))
 
     def rollback(self) -> None:
-        """To the end of some block past the durable end."""
+        """Rolls back to the end of some block past the durable end."""
         log = self.opened.log
         self.sync()
         ends = [int(log.range.last)]
@@ -165,7 +166,7 @@ class World:
         assert len(reports) == 1
 
     def check(self) -> None:
-        """What is synced is read, nothing else."""
+        """Checks that what is synced is read, and nothing else."""
         log = self.opened.log
         self.note()
         found = self.opened.entries()
@@ -205,7 +206,7 @@ class World:
             self.machine.disk.stop_at(self.stop_at, moment=self.rng.choice(("before", "during", "after")))
 
     def life(self, steps: int) -> None:
-        """So many steps, or fewer; then the process ends."""
+        """Makes so many steps, or fewer; then the process ends."""
         if self.rng.random() < 0.6:
             self.stop_at = len(self.machine.disk.calls) + self.rng.randrange(1, steps * 15)
         self.mend()
