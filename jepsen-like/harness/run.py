@@ -284,8 +284,8 @@ def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event
 
 
 async def _healed(run: _Run, work: Work) -> int:
-    """Waits until the group serves again, by an append, and returns its VLSN, up to which every node has to come. Where
-    they do not in ``HEAL_S`` it is how far any node knows the log to be durable."""
+    """Waits until the group serves again, by an append, and returns its VLSN, to which all must come. Where they do not
+    in ``HEAL_S`` it is how far any node knows the log to be durable."""
     person = Person(run.group, run.watch, run.network, run.recorder, sorted(run.group.may_end))
     looking = asyncio.create_task(person.look_after())
     try:

@@ -102,7 +102,8 @@ async def _status(network: Network, url: str) -> dict[str, Any]:
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool, *, again_s: float = 0.0) -> int:
-    """For so long those that are not ready are asked again: whoever has its log again may have to catch up yet."""
+    """Orders it, and asks those that are not ready again for so long. Whoever has its log again may have to catch up
+    yet."""
     answers = run(_answers(what, urls, again_s))
     refused = [answer for answer in answers.values() if isinstance(answer, VlsnLogError)]
     if as_json:

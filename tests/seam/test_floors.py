@@ -14,9 +14,9 @@ from vlsn.verify.dump import DumpFilter, dump_rows
 
 
 async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
-    """Puts four appends on the media of n1 and n2, on n2 the last three of them in one group. n3 has two, and is down.
-    Returns the VLSN of the first, and where the blocks of those three lie on n2, which is down and has noted that they
-    are synced."""
+    """Puts four appends on the media of n1 and n2, on n2 the last three in one group. n3 has two, and is down. Returns
+    the VLSN of the first, and where the blocks of those three lie on n2, which is down and has noted that they are
+    synced."""
     await group.start()
     await group.serving("n1")
     process = group.machines["n2"].process
@@ -111,7 +111,7 @@ def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
 
 
 def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
-    """Its master goes while n2 is on the way to what it had. n2 and n3, which both lack acknowledged entries, wait."""
+    """Its master goes while n2 is on the way to what it had. Both n2 and n3, which lack acknowledged entries, wait."""
 
     async def main() -> None:
         group = Group(23, checkpoint_period_s=60.0)

@@ -39,8 +39,8 @@ async def grown(group: Group) -> tuple[str, str, str, dict[int, bytes]]:
 @pytest.mark.parametrize("gone_is_up", [False, True], ids=["gone", "still up"])
 @pytest.mark.parametrize("ahead", [0, 100])
 def test_two_who_are_a_majority_of_the_newest_list_elect_a_master(gone_is_up: bool, ahead: int) -> None:
-    """The group is {n1, n2, n3}: n2 is away, n4 comes, n3 goes, n1 dies. n2 and n4 are a majority of {n1, n2, n4}, and
-    n2 knows nothing of n4."""
+    """The group of n1, n2 and n3 changes: n2 is away, n4 comes, n3 goes, n1 dies. Of {n1, n2, n4} n2 and n4 are a
+    majority, and n2 knows nothing of n4."""
 
     async def main() -> None:
         group = Group(431)

@@ -161,8 +161,8 @@ def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
 
 
 def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
-    """The only two that hold an entry are the master, which dies, and one that comes back as an old image. The third
-    heard of it in time. Together they would be a majority without that entry."""
+    """The holders of an entry are the master, which dies, and one that comes back as an old image. The third heard of
+    it in time. Together they would be a majority without that entry."""
 
     async def main() -> None:
         group, entries = await started(63)

@@ -272,7 +272,7 @@ def test_a_duplicate_is_answered_when_its_original_meets_the_acks_asked() -> Non
 
 
 def test_a_master_that_was_unseated_refuses_no_sequence_for_good() -> None:
-    """The old master lacks what its successor has: only who still leads may say that something is not in the log."""
+    """The old master lacks what its successor has: only who still leads may say that something is missing."""
 
     async def story(group: Group) -> None:
         assert (await append(group, 0))[0] == 200

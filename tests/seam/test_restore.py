@@ -536,8 +536,8 @@ def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.3, 2.0])
 def test_both_replicas_are_restored_at_once(apart_s: float) -> None:
-    """By themselves, at once, or the second while the first is at it: the master has no majority meanwhile, and
-    provides to both.  A person is refused the second one: ``test_spared_copies``."""
+    """Both are restored at once, or the second while the first is at it. The master has no majority meanwhile, and
+    provides to both. A person is refused the second one: ``test_spared_copies``."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}
@@ -567,8 +567,9 @@ def test_both_replicas_are_restored_at_once(apart_s: float) -> None:
 
 
 def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_again() -> None:
-    """n3 is gone for good.  n2 is to be restored, just as the master ends: n1 knows less durable than n2 when it is
-    back, and waits for somebody who has heard of it; n2 waits for somebody who knows as much durable as itself."""
+    """The first, n3, is gone for good, and n2 is to be restored, just as the master ends. Back again, n1 knows less
+    durable than n2, and waits for somebody who has heard of it; n2 waits for somebody who knows as much durable as
+    itself."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}

@@ -1,5 +1,4 @@
-"""A person asks for restores: a copy of the log is given up while a majority of the other members is whole, and no
-sooner."""
+"""Restores that a person asks for: a copy is given up only while most other members are whole."""
 
 from __future__ import annotations
 
@@ -86,7 +85,8 @@ def test_a_restore_is_refused_while_too_few_others_answer() -> None:
 
 
 def test_whoever_is_to_be_restored_itself_counts_for_nobody_else() -> None:
-    """From the moment on that it is asked to, before anybody can see that it has begun, until it is at its floor."""
+    """The node counts for nobody else from the moment on that it is asked to. That is before anybody can see that it
+    has begun, until it is at its floor."""
 
     async def main() -> None:
         group = await served(4)

@@ -22,10 +22,10 @@ FEW_S = (0.2, 0.8)
 AWAY_S = (2.0, 5.0)
 """Seconds that those are gone then who have them."""
 AS_MUCH_RATE, LESS_RATE = 0.5, 0.02
-"""Of the moments in which a restore may be asked for while somebody has less and knows as much durable, or less of
-that too."""
+"""The shares of the moments in which a restore may be asked for. Somebody has less and knows as much durable then, or
+less of that too."""
 RESTARTED_RATE, TOGETHER_S = 0.7, (0.05, 0.6)
-"""How often two that are asked at once to be restored have just been started again, and how long before."""
+"""The rate at which two that are to be restored have just been started again, and how long before."""
 LAST_WORD_RATE, LAST_WORD_S = 0.006, (0.002, 0.015)
 """The rate at which a master ends behind what it called durable: clients know it, replicas not yet."""
 LONE_LIST_RATE, ALONE_S = 0.2, (2.0, 4.0)
@@ -152,8 +152,8 @@ class Aimed:
             self.nemesis.people.restores(name)
 
     def _may_be_restored(self, name: str) -> bool:
-        """Of those only whose disks may rot, where any may: with another copy that is lost besides it would be a
-        majority.  How many may go at once is for the nodes to say."""
+        """Says whether a node may be restored: only whose disks may rot, where any may. With another copy that is lost
+        besides it would be a majority. How many may go at once is for the nodes to say."""
         nemesis = self.nemesis
         return (nemesis.rot == "none" or name in nemesis.victims) and self.group.listed(name)
 

@@ -186,7 +186,7 @@ class Disks:
         return True
 
     def _stall(self, name: str, seconds: float = 0.0) -> object:
-        """Hangs a disk: what it is asked for is done already or only then; the rest of the machine goes on."""
+        """Hangs a disk: a call is done already or only then; the rest of the machine goes on."""
         seconds, now = seconds or self.rng.uniform(*self.rng.choice(STALLS_S)), self.group.loop.time()
         others = [until_s > now for each, until_s in self.stalls().items() if each != name]
         if name not in self.group.nodes or (seconds > SHORT_STALL_S and 2 * (sum(others) + 1) >= len(others) + 1):

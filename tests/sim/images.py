@@ -143,8 +143,8 @@ class Images:
                 self.nemesis.strike("old disk, of who led to tell", name, strike)
 
     def _alone(self, name: str) -> object:
-        """Cuts a master off from all but clients, to log what is rolled back when it meets the next one, which has but
-        its first block. A replica is handed the lead before."""
+        """Cuts a master off from all but clients, to log what is rolled back when it meets the next one. That one has
+        but its first block. A replica is handed the lead before."""
         node = self.group.nodes.get(name)
         if node is None or node.state not in ("MASTER", "REPLICA"):
             return False

@@ -130,8 +130,9 @@ class Ledger:
             raise self._watch.violated(f"{node.name} calls {block} durable by copies alone; it leads term {term}")
 
     def who_counts(self, copy: Copy) -> tuple[set[tuple[str, int]], int]:
-        """Returns name and incarnation of who may make something durable, as that log says, and of how many they have
-        to be more than half. A name whose passing to another incarnation is not durable yet counts for neither."""
+        """Returns who may make something durable, as that log says, and of how many they must be more than half. It
+        gives name and incarnation. A name whose passing to another incarnation is not durable yet counts for
+        neither."""
         at, newest = copy.groups[-1]
         listed = {member.name: member.incarnation for member in newest.members if member.electable}
         who = {(name, int(incarnation, 16)) for name, incarnation in listed.items()}

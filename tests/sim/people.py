@@ -258,8 +258,8 @@ class People:
 
     @property
     def are_done(self) -> bool:
-        """True when they wait for no answer, and nobody has to be admitted any more, as what it is or as electable. The
-        master does that by itself."""
+        """True when they wait for no answer, and nobody has to be admitted any more. The master admits by itself
+        whoever is another by now, or joins."""
         members = {member.name: member for member in self.members.members}
         nodes = self.group.nodes
         return (
@@ -272,8 +272,8 @@ class People:
         )
 
     def minority(self) -> list[str]:
-        """Chooses members that a group must be able to do without: whatever list any of the others has, those are a
-        majority of it. It takes whoever has been there of late rather than who has been away."""
+        """Chooses members to do without: whatever list any of the others has, those are a majority of it. It takes
+        whoever has been there of late rather than who has been away."""
         names = self._electable()
         copies = {name: self.group.watch.copies[name] for name in self.group.names}
         lists = [

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 class OfThreads(Protocol):
     def forked(self) -> None:
-        """Hears of the fork in the child, on its only thread; takes no lock, for one may be held for ever."""
+        """Hears of the fork in the child, on its only thread; takes no lock, which may be held for ever."""
         ...
 
 

@@ -248,7 +248,7 @@ class Floor:
 
     @property
     def holds(self) -> bool:
-        """Whether the log still ends below the floor."""
+        """True while the log still ends below the floor."""
         return (self.term, self.vlsn) > (self.last_term, self.last) and self.last < self.vlsn
 
 

@@ -121,7 +121,7 @@ def test_a_single_entry_of_another_kind_is_passed_over() -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_single_entry_behind_damage_or_in_it_is_damage(victim: int) -> None:
-    """The rule is that for a run of them: headers before it must be what they are, and its own frame whole."""
+    """The rule is that for a run: headers before it must be right, and its own frame whole."""
     built = LogBuilder(FakeDisk(), "/d").block(b"a").block(b"b").block(b"c")
     built.flip(built.frames[victim], 4 if victim < 2 else 90)
     built.write()

@@ -87,7 +87,7 @@ def test_nothing_past_what_the_caller_may_read() -> None:
 
 
 def test_no_single_entry_past_what_the_caller_may_read() -> None:
-    """The entry lies in the log, synced, and is not durable: a look at it alone does not show it either."""
+    """The entry lies in the log, synced, and is not durable: a look at it alone hides it, too."""
     built = log().block(b"1", b"2").block(b"3", b"4").block(b"5").write()
     reader = reader_of(built)
     for vlsn, upto, values in ((3, 4, [b"3"]), (3, 2, []), (3, 3, []), (4, 3, []), (5, 4, []), (5, 5, [b"5"])):

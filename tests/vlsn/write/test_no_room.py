@@ -90,7 +90,7 @@ def test_whoever_waits_for_room_is_answered(seed: int) -> None:
 
 
 def test_free_space_is_looked_at_once_a_second_while_nothing_is_written() -> None:
-    """The disk is asked also each time while something is, or is too little, so that appends stop and go on soon."""
+    """The disk is asked also while something is written, or too little is free, so that appends soon go on."""
     machine = Machine()
     opened = Opened(machine)
     looks = 0
