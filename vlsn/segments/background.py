@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from vlsn.errors import Damaged, said_of
 from vlsn.limits import RETRY_S_MAX, RETRY_S_MIN, WAITING_MAX
@@ -66,8 +66,8 @@ class Background:
         """Since the log was opened, by work."""
         self.told: Callable[[Fault], None] = lambda _: None
         """Gets every failure, and the end of a row; the log's owner sets it."""
-        self._keeper = keeper
-        self._latch = latch
+        self.keeper = keeper
+        self.latch = latch
         self._clock = clock
         self._ends = ends
         self._faults: dict[tuple[str, str], Fault] = {}
@@ -78,7 +78,7 @@ class Background:
 
     def faults(self) -> list[Fault]:
         """What fails now."""
-        with self._latch:
+        with self.latch:
             return list(self._faults.values())
 
     def fault(self, work: str, name: str = "") -> Fault | None:
@@ -100,26 +100,14 @@ class Background:
         """Runs ``job`` on the keeper's thread until it has worked, is forgotten, or another one of that name comes.
         ``done`` gets what it gave, ``failed`` hears of each failure, once the next try is settled; of one forgotten
         meanwhile, too."""
-        key = (work, name)
-
-        def attempt() -> None:
-            self._keeper.submit(job, worked, broke)
-
-        def worked(result: T) -> None:
-            with self._latch:
-                if self._current.get(key) is attempt:
-                    self.works(work, name)
-            done(result)
-
-        def broke(error: BaseException) -> None:
-            with self._latch:
-                if self._current.get(key) is attempt:
-                    self.fails(work, error, attempt, name)
-            failed(error)
-
-        with self._latch:
-            self._current[key] = attempt
+        attempt = _Attempt(self, work, name, job, done, failed)
+        with self.latch:
+            self._current[work, name] = attempt
         attempt()
+
+    def is_current(self, attempt: Callable[[], None], work: str, name: str) -> bool:
+        """Whether ``attempt`` is still to be done: not forgotten, and no other one has come in its place."""
+        return self._current.get((work, name)) is attempt
 
     def fails(
         self, work: str, error: BaseException, again: Callable[[], None], name: str = "", *, path: str = ""
@@ -164,7 +152,7 @@ class Background:
 
     def tick(self) -> None:
         """Tells what has failed, and tries again what is due."""
-        with self._latch:
+        with self.latch:
             said, self._telling = list(self._telling), deque(maxlen=_TOLD_MAX)
             now = self._clock.monotonic_s()
             due = [] if self._closed else [key for key in self._again if self._faults[key].due_s <= now]
@@ -182,3 +170,40 @@ class Background:
         while len(self._faults) > WAITING_MAX:
             work, name = next(key for key in self._faults if key[1])
             self.forget(work, [name])
+
+
+class _Attempt(Generic[T]):
+    """One piece of work; each call is a try."""
+
+    def __init__(
+        self,
+        background: Background,
+        work: str,
+        name: str,
+        job: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._background = background
+        self._work = work
+        self._name = name
+        self._job = job
+        self._done = done
+        self._failed = failed
+
+    def __call__(self) -> None:
+        self._background.keeper.submit(self._job, self._worked, self._broke)
+
+    def _worked(self, result: T) -> None:
+        background = self._background
+        with background.latch:
+            if background.is_current(self, self._work, self._name):
+                background.works(self._work, self._name)
+        self._done(result)
+
+    def _broke(self, error: BaseException) -> None:
+        background = self._background
+        with background.latch:
+            if background.is_current(self, self._work, self._name):
+                background.fails(self._work, error, self, self._name)
+        self._failed(error)
