@@ -15,12 +15,13 @@ from vlsn.recover.recovery import STATE_NAME
 from vlsn.seams import Disk, Stores
 from vlsn.segments.directory import LOCK_NAME, survey
 from vlsn.segments.reader import LogReader
-from vlsn.state.aging import Allowance
+from vlsn.state.aging import Allowance, Belief, believed
 from vlsn.state.holds import Owner
 from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
 from vlsn.state.state_store import StateStore
 from vlsn.write.checkpoint import RECOVERY
-from vlsn.write.cleaning import Belief, Catalogue, CleaningReport, believed, bytes_from, sealed_us
+from vlsn.write.cleaning import CleaningReport
+from vlsn.write.segment_survey import Catalogue, bytes_from, sealed_us
 
 _RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
 

@@ -22,10 +22,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from vlsn.state.retention import Segment
+from vlsn.state.retention import Limit, Segment
 
 SHARE = 8
+ALLOWANCE = "age allowance"
+"""The limit of what goes because this log's clock alone says that it is old."""
 SAMPLES_MAX = 64
 """Segments whose clocks are read for rule 3, evenly apart: fewer make a log look younger."""
 SEEN_MAX = 64
@@ -71,6 +74,45 @@ class Allowance:
 
     def took(self, segments: int) -> None:
         self._left -= segments
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """How far the clock is believed: segments up to ``seen`` are old, and ``allowed`` more may go on its word alone."""
+
+    seen: int
+    allowed: int
+
+
+@dataclass(slots=True)
+class Aged:
+    """What is wanted gone for its age, oldest first; the first ``shown`` of it are old by more than the clock, and the
+    first ``believed`` may go."""
+
+    segments: list[Segment]
+    shown: int
+    believed: int
+
+    def limits(self) -> list[Limit]:
+        left = self.segments[self.believed :]
+        return [Limit(ALLOWANCE, number=left[0].number)] if left else []
+
+
+def believed(
+    segments: list[Segment],
+    wanted: list[tuple[Segment, str]],
+    sealed: Callable[[Segment], int],
+    age_s: float,
+    belief: Belief | None,
+) -> Aged:
+    """How much of what is ``wanted`` for its age may go; all of it without a ``belief`` to bound it."""
+    aged = [segment for segment, reason in wanted if reason == "age"]
+    if belief is None:
+        return Aged(aged, len(aged), len(aged))
+    shown = sum(segment.number <= belief.seen for segment in aged)
+    if len(aged) > shown + belief.allowed:
+        shown = min(max(shown, shown_old(segments[segments.index(aged[0]) :], sealed, age_s)), len(aged))
+    return Aged(aged, shown, shown + belief.allowed)
 
 
 def shown_old(segments: Sequence[Segment], sealed_us: Callable[[Segment], int], age_s: float) -> int:

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError
 from vlsn.format.block import EntryKind
@@ -28,7 +27,6 @@ from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
 from vlsn.limits import QUEUE_SHED_FRACTION
 from vlsn.recover.recovery import Recovered
-from vlsn.recover.vote_floor import with_floor_met
 from vlsn.seams import Seams, Worker
 from vlsn.segments.background import Background
 from vlsn.segments.reader import LogReader
@@ -39,15 +37,18 @@ from vlsn.state.state_store import StateRecord
 from vlsn.write.checkpoint import Checkpointer
 from vlsn.write.checkpoint_run import CheckpointParts
 from vlsn.write.cleaning import Cleaner
+from vlsn.write.cleaning_pass import CleaningParts
 from vlsn.write.free_space import Space
 from vlsn.write.idle_end import IdleEndStatement
 from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
+from vlsn.write.node_promises import NodePromises
 from vlsn.write.placement import Placement
 from vlsn.write.queue import LocalEntries, Pending, ReplicaRun
 from vlsn.write.queue_consumer import Consumer
 from vlsn.write.ring import Ring
 from vlsn.write.rollback import Rollback, RollbackParts
+from vlsn.write.segment_survey import Survey
 from vlsn.write.shutdown import Shutdown
 from vlsn.write.slow_syncs import SlowSyncs
 from vlsn.write.upkeep import Upkeep
@@ -145,18 +146,20 @@ class LocalLog:
             last=recovered.checkpoint,
             settled=recovered.settled,
         )
+        survey = Survey(contents, placement, self.space, clock, segment_bytes=options.segment_bytes)
         self.cleaner = Cleaner(
-            options,
-            contents,
-            self.holds,
-            self.checkpointer,
-            placement,
-            self.space,
-            self.background,
-            lifecycle,
-            state=self.state,
-            keeper=keeper,
-            clock=clock,
+            CleaningParts(
+                contents,
+                self.state,
+                self.holds,
+                self.checkpointer,
+                placement,
+                survey,
+                self.background,
+                lifecycle,
+                keeper,
+            ),
+            options.retention,
         )
         self._rollback_parts = RollbackParts(
             contents, consumer, placement, cycle, self.replacer, self.checkpointer, keeper, lifecycle, clock
@@ -165,6 +168,7 @@ class LocalLog:
         self._upkeep = Upkeep(
             options, clock, lifecycle, consumer, cycle, placement, self.space, self.checkpointer, idle_end
         )
+        self._promises = NodePromises(self.node_file, contents, seams.levels, keeper, lifecycle)
         self._shutdown = Shutdown(
             lifecycle,
             self._queue,
@@ -424,32 +428,12 @@ class LocalLog:
         """The node file promises ``level``, synced, when ``done(None)`` is called: before the entry that sets it is
         acknowledged.  A file that cannot be written ends the log.  Raises ``WrongVersion`` for a level that this
         binary does not speak."""
-        self.seams.levels.check_log(level, "what the group's log goes on with")
-
-        def store() -> None:
-            record = self.node_file.record
-            if level > record.level:
-                self.node_file.replace(replace(record, level=level))
-
-        def failed(error: BaseException) -> None:
-            self.fail(f"the node file could not be written: {error}", error)
-            done(error)
-
-        self.keeper.submit(store, lambda _: done(None), failed)
+        self._promises.store_level(level, done)
 
     def meet_floor(self, term: Term) -> None:
         """The vote floor is where the log ends now, synced, if it was further on: the log has all that the master of
         ``term`` has, while that is the stored one.  A file that cannot be written ends the log."""
-        last = self.range.last_sync
-        end = (int(self.history.term_of(last)), int(last))
-
-        def store() -> None:
-            record = self.node_file.record
-            met = with_floor_met(record, end)
-            if record.term == term and met is not record:
-                self.node_file.replace(met)
-
-        self.keeper.submit(store, lambda _: None, lambda e: self.fail(f"the node file could not be written: {e}", e))
+        self._promises.meet_floor(term)
 
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
         """The durable end, as this node knows it, never falls."""

@@ -1,0 +1,62 @@
+"""What the node file promises for an open log: its level, and the vote floor once it is met.
+
+Each is stored on the keeper's thread, synced.  A file that cannot be written ends the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from vlsn.ids import Term
+from vlsn.levels import Levels
+from vlsn.recover.vote_floor import with_floor_met
+from vlsn.seams import Worker
+from vlsn.state.node_file import NodeFile
+from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.log_contents import LogContents
+
+
+class NodePromises:
+    """At home."""
+
+    def __init__(
+        self, node_file: NodeFile, contents: LogContents, levels: Levels, keeper: Worker, lifecycle: Lifecycle
+    ) -> None:
+        self._node_file = node_file
+        self._contents = contents
+        self._levels = levels
+        self._keeper = keeper
+        self._lifecycle = lifecycle
+
+    def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
+        """``done(None)`` when ``level`` is promised, before the entry that sets it is acknowledged.  Raises
+        ``WrongVersion`` for a level that this binary does not speak."""
+        self._levels.check_log(level, "what the group's log goes on with")
+        self._keeper.submit(partial(self._write_level, level), lambda _: done(None), partial(self._level_failed, done))
+
+    def _write_level(self, level: int) -> None:
+        record = self._node_file.record
+        if level > record.level:
+            self._node_file.replace(replace(record, level=level))
+
+    def _level_failed(self, done: Callable[[BaseException | None], None], error: BaseException) -> None:
+        self._failed(error)
+        done(error)
+
+    def meet_floor(self, term: Term) -> None:
+        """The vote floor is where the log ends now, synced, if it was further on: the log has all that the master of
+        ``term`` has, while that is the stored one."""
+        last = self._contents.range.last_sync
+        end = (int(self._contents.history.term_of(last)), int(last))
+        self._keeper.submit(partial(self._write_floor, term, end), lambda _: None, self._failed)
+
+    def _write_floor(self, term: Term, end: tuple[int, int]) -> None:
+        record = self._node_file.record
+        met = with_floor_met(record, end)
+        if record.term == term and met is not record:
+            self._node_file.replace(met)
+
+    def _failed(self, error: BaseException) -> None:
+        self._lifecycle.fail(f"the node file could not be written: {error}", error)

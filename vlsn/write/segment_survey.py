@@ -1,0 +1,144 @@
+"""What a cleaning looks at: how large and how old the segments of an open log are, and what retention wants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from vlsn.errors import Damaged
+from vlsn.format.block import decode_header
+from vlsn.format.segment import SegmentHeader
+from vlsn.ids import Lsn, Vlsn
+from vlsn.limits import STATE_FREE_BYTES_MIN
+from vlsn.seams import Clock, Disk
+from vlsn.segments.reader import LogReader, SegmentFile
+from vlsn.state.aging import Aged, Allowance, Belief, Seen, believed
+from vlsn.state.retention import Plan, Retention, Segment, wanted
+from vlsn.write.free_space import Space
+from vlsn.write.log_contents import LogContents
+from vlsn.write.placement import Placement
+
+_EMPTY_SINCE_US = 1
+"""A segment without an entry is older than any."""
+
+
+@dataclass(slots=True)
+class Surveyed:
+    segments: list[Segment]
+    wanted: list[tuple[Segment, str]]
+    aged: Aged
+    total_bytes: int
+    cramped: bool
+
+
+class Survey:
+    """Surveys one open log, again and again; remembers headers, and how far its clock is believed."""
+
+    def __init__(
+        self, contents: LogContents, placement: Placement, space: Space, clock: Clock, *, segment_bytes: int
+    ) -> None:
+        self._contents = contents
+        self._placement = placement
+        self._space = space
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._catalogue = Catalogue(contents.disk, contents.directory)
+        self._seen = Seen()
+        self._allowance = Allowance()
+
+    def job(self, retention: Retention, *, clocks_agree: bool) -> Callable[[], Surveyed]:
+        """Returns the survey, to be made on the keeper's thread; raises ``Damaged``, ``OSError`` there."""
+        numbers = list(self._contents.segments())
+        ahead = sum(self._segment_bytes for number in self._placement.active_files() if number not in numbers)
+        belief = self._belief(retention.age_s, numbers, clocks_agree)
+        return partial(self._look, retention, numbers, ahead, belief)
+
+    def took(self, surveyed: Surveyed, chosen: Plan) -> None:
+        """``chosen`` goes; what goes by the clock's word alone is taken off its allowance."""
+        self._allowance.took(max(0, sum(fate.reason == "age" for fate in chosen.going) - surveyed.aged.shown))
+
+    def forget_before(self, number: int) -> None:
+        self._catalogue.forget_before(number)
+
+    def _belief(self, age_s: float, numbers: list[int], clocks_agree: bool) -> Belief | None:
+        """Returns None where age is believed, or not asked for."""
+        now_s = self._clock.monotonic_s()
+        if not age_s:
+            return None
+        self._seen.note(max(numbers[:-1], default=0), age_s, now_s)
+        if clocks_agree:
+            return None
+        return Belief(self._seen.upto(age_s, now_s), self._allowance.left(len(numbers) - 1, age_s, now_s))
+
+    def _look(self, retention: Retention, numbers: list[int], ahead: int, belief: Belief | None) -> Surveyed:
+        segments, last_bytes = self._catalogue.segments(numbers)
+        total = sum(segment.bytes for segment in segments) + last_bytes + ahead
+        reader = self._contents.reader()
+        sealed = partial(self._sealed_us, reader)
+        try:
+            found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=self._clock.wall_us())
+            aged = believed(segments, found, sealed, retention.age_s, belief)
+        finally:
+            reader.close()
+        try:
+            cramped = self._contents.disk.free_bytes(self._contents.directory) < STATE_FREE_BYTES_MIN
+        except OSError:  # which ``Space`` tells of
+            cramped = self._space.cramped
+        return Surveyed(segments, found, aged, total, cramped)
+
+    def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
+        """When the last entry up to this segment's end was sealed, by the master's clock; 0 if that cannot be told."""
+        contents = self._contents
+        if segment.last < contents.range.first:
+            return _EMPTY_SINCE_US
+        mapping = contents.index.at_or_before(segment.last)
+        if mapping is None:
+            return 0
+        return sealed_us(reader, segment.last, mapping[1], contents.range.last_sync)
+
+
+class Catalogue:
+    """What the header pages of a log's segments say; each is read once, for an ACTIVE one never changes."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._headers: dict[int, SegmentHeader] = {}
+
+    def segments(self, numbers: Iterable[int]) -> tuple[list[Segment], int]:
+        """All of ``numbers`` (ascending) but the last, and the bytes of that one.  Raises ``Damaged``."""
+        headers = [self._header(number) for number in numbers]
+        found = []
+        for header, following in pairwise(headers):
+            if following.prev_number != header.number:
+                raise Damaged(f"segment {following.number} follows on {following.prev_number}, not on {header.number}")
+            found.append(Segment(header.number, header.size, Vlsn(following.prev_last_vlsn)))
+        return found, headers[-1].size if headers else 0
+
+    def forget_before(self, number: int) -> None:
+        for each in [each for each in self._headers if each < number]:
+            del self._headers[each]
+
+    def _header(self, number: int) -> SegmentHeader:
+        header = self._headers.get(number)
+        if header is None:
+            file = SegmentFile(self._disk, self._directory, number)
+            file.close()
+            header = self._headers[number] = file.header
+        return header
+
+
+def bytes_from(segments: list[Segment], total_bytes: int, vlsn: Vlsn) -> int:
+    """How much of ``total_bytes`` lies in the segment of ``vlsn`` and after it."""
+    return total_bytes - sum(segment.bytes for segment in segments if segment.last < vlsn)
+
+
+def sealed_us(reader: LogReader, vlsn: Vlsn, start: Lsn, upto: Vlsn) -> int:
+    """The clock of the block that holds ``vlsn``, µs since the epoch; 0 when it cannot be read."""
+    try:
+        run = reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=1)
+    except Damaged:
+        return 0
+    return decode_header(run.data[0]).clock_us if run.data else 0
