@@ -1,14 +1,19 @@
 """The role of a node that starts with a disk that was used before: it asks what others have heard of it.
 
-Before at least one other member has answered it neither votes, nor stands, nor takes a feed.  What it turns out to have
-forgotten makes it another incarnation: its log stays, and it counts for nothing until a GROUP entry admits it again
-(``old_images``, ``group_changes``).  A node that was empty when it started, and the only electable member, ask nobody.
+Before every other member has answered, or cannot be reached, and at least one has, it neither votes, nor stands, nor
+takes a feed.  Who has heard of the promise that a disk has forgotten may be the one at the end of the slowest link; who
+is refused by a machine whose process has ended has its answer at once, and one that is silent costs a start
+``connect_timeout_s``.  A group that has its majority without this node does not wait for it.
+
+What it turns out to have forgotten makes it another incarnation: its log stays, and it counts for nothing until a GROUP
+entry admits it again (``old_images``, ``group_changes``).  A node that was empty when it started asks nobody, nor does
+the only electable member.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from repl.group import founding
@@ -24,8 +29,6 @@ if TYPE_CHECKING:
     from repl.node.node import Node
 
 AGAIN_S = 0.2
-REST_S = 0.2
-"""How long the other answers are waited for behind the first."""
 
 
 class Returning(Role):
@@ -69,15 +72,13 @@ class Returning(Role):
         try:
             waiting = set(asked)
             done: set[asyncio.Task[Answer]] = set()
-            while waiting and not any(task.exception() is None and not task.result().empty for task in done):
+            while waiting:
+                self._waits(asked[task] for task in waiting)
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 done |= ended
                 refused = _refused(done, asked)
                 if any(isinstance(error, NotListed) for error in refused.values()) and not self._is_unlisted:
                     self._say(refused)  # at once, though others may be silent for long
-            if waiting:
-                ended, _ = await asyncio.wait(waiting, timeout=REST_S)
-                done |= ended
         finally:
             for task in asked:
                 task.cancel()
@@ -95,6 +96,11 @@ class Returning(Role):
             f"{NotListed.slug}: {said}" if self._is_unlisted else f"waits for a member that has heard of it: {said}"
         )
         self.node.set_state("UNKNOWN", reason)
+
+    def _waits(self, names: Iterable[NodeName]) -> None:
+        if not self._is_unlisted:
+            said = ", ".join(sorted(names))
+            self.node.set_state("UNKNOWN", f"waits for what {said} will tell that it has heard of it")
 
 
 def _refused(

@@ -339,8 +339,9 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
     run(main())
 
 
-def test_who_has_heard_most_may_answer_last() -> None:
-    """Two of the others answer at once; the one that remembers is slower by a tenth of a second."""
+@pytest.mark.parametrize("late_s", [0.1, 0.4, 1.0])
+def test_who_has_heard_most_may_answer_last(late_s: float) -> None:
+    """One of the others answers at once; the one that remembers is at the end of a slower link."""
 
     async def main() -> None:
         group, entries = await started(73)
@@ -353,10 +354,39 @@ def test_who_has_heard_most_may_answer_last() -> None:
         await group.start(restarted)
         await group.serving()
         group.machines[forgets].put_back(image)
-        group.net.delays_s[remembers, forgets] = (0.1, 0.1)
+        for way in ((remembers, forgets), (forgets, remembers)):
+            group.net.delays_s[way] = (late_s, late_s)
         await group.start(forgets)
         await group.until(lambda: group.nodes[forgets].recognised, "it has asked")
         assert group.nodes[forgets].old_images == 1
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize(("silent", "most_s"), [(False, 0.2), (True, 5.2)])
+def test_a_start_waits_for_a_silent_member_as_long_as_for_any_answer(silent: bool, most_s: float) -> None:
+    """And not at all for one whose process has ended: its machine refuses."""
+
+    async def main() -> None:
+        group, entries = await started(74)
+        name, other = (each for each in group.names if each != group.master)
+        if silent:
+            group.net.split([other], [group.master, name, "client"])
+        else:
+            group.kill(other)
+        group.kill(name)
+        await group.start(name)
+        await group.until(lambda: group.nodes[name].log is not None, "it is open")
+        begins_s = group.loop.time()
+        node = group.nodes[name]
+        if silent:
+            await group.until(lambda: other in node.reason, "it says for whom it waits", 1.0)
+        await group.until(lambda: node.recognised, "it has asked", most_s)
+        assert (group.loop.time() - begins_s > 1.0) is silent
+        entries |= await told(group, 5, "later ")
+        await group.until(lambda: node.dtvlsn() >= max(entries), "it follows")
         await group.stop()
         assert not group.fatal
 
