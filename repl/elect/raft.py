@@ -17,7 +17,8 @@
 4. A vote is counted by whoever asked for it, from its own log: it counts if the voter's incarnation is listed there,
    electable; the term of any other is not taken from its reply.  Which requests come here at all: ``claims``.
 5. Priority only delays standing, and orders it where the master's process has ended (``electors``).  With priority 0 a
-   node stands after five rounds in which nobody won.
+   node stands after five rounds in which nobody won.  A round that is lost by chance alone is followed by another one
+   soon, a few times in one silence: two stood at once, or a voter has heard the master a moment later.
 6. A master that has not heard a majority, itself included, for a timeout steps down.
 
 Pure: the time, the log's end and the group come in with each call, ``uniform`` gives the only chance there is.
@@ -39,7 +40,14 @@ ROUNDS_BEFORE_PRIORITY_0 = 5
 FIRST_FRACTION = 0.2
 """Of an election timeout: how long at least a node that has just started waits; whoever hears a master refuses it."""
 
+SOON = (0.02, 0.3)
+"""Of an election timeout: when the next round follows one that was lost by chance."""
+SOON_MAX = 3
+"""So many of them in one silence; whoever is refused for longer than that is refused for a reason."""
+
 BELOW_FLOOR = "below-floor"
+CHANCE = frozenset(("hears-master", "voted"))
+"""Refusals that say nothing of the candidate."""
 
 
 class Role(Enum):
@@ -72,6 +80,10 @@ class _Round:
 
     granted: set[NodeName] = field(default_factory=set)
     ends: dict[NodeName, End] = field(default_factory=dict)
+    by_chance: bool = True
+    """No refusal says anything of the candidate."""
+    is_over: bool = False
+    """It cannot be won any more, and the next one is due."""
     refused_otherwise: bool = False
     """For another reason than a floor."""
     transfer: bool = False
@@ -112,6 +124,10 @@ class Election:
         """When a master was heard last; before the start nobody was."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
+        self._soon = 0
+        """Rounds of this silence that followed soon on one that was lost by chance."""
+        self._silent: NodeName | None = None
+        """The master whose silence this is."""
         self._listed = Listed((), self.name)
         self._deadline = now + uniform(timeout_s[0] * FIRST_FRACTION, timeout_s[0])
 
@@ -175,7 +191,7 @@ class Election:
         if self._waits(now, standing.electors):
             return []
         self.failed_rounds += 1
-        self.master = None
+        self._silent, self.master = self.master or self._silent, None
         self._wait(now, standing.electors)
         if not self._may_stand(standing, rounds=self.failed_rounds):
             self.role = Role.FOLLOWER
@@ -193,7 +209,7 @@ class Election:
             assert self.role is not Role.MASTER, f"two masters of term {term}: {self.name} and {master}"
             self.role = Role.FOLLOWER
         self.master = master
-        self.failed_rounds = 0
+        self.failed_rounds = self._soon = 0
         self._heard_at = now
         self._wait(now, electors)
         return actions
@@ -257,6 +273,9 @@ class Election:
             self._round.granted.add(elector.name)
         elif reply.reason != BELOW_FLOOR:
             self._round.refused_otherwise = True
+        if not reply.granted:
+            self._round.by_chance &= reply.reason in CHANCE
+            self._again_soon(now, standing)
         return self._count(now, standing)
 
     def transfer(self, now: float, standing: Standing) -> list[Action]:
@@ -307,10 +326,23 @@ class Election:
             return []
         return [self._lead(now, self._round.granted)]
 
+    def _again_soon(self, now: float, standing: Standing) -> None:
+        """The next round waits no whole timeout where this one is lost, by chance alone.  The silent master is not
+        expected to answer."""
+        lost, electable = self._round, voters(standing.electors)
+        open_ = electable - set(lost.ends) - {self.name, self._silent}
+        if lost.is_over or len(lost.granted & electable) + len(open_) >= majority(len(electable)):
+            return
+        lost.is_over = True
+        if lost.by_chance and self._soon < SOON_MAX:
+            self._soon += 1
+            soon = self._uniform(SOON[0] * self._timeout_s[0], SOON[1] * self._timeout_s[0])
+            self._deadline = min(self._deadline, now + soon + self._of(standing.electors).delay_s)
+
     def _lead(self, now: float, heard: Iterable[NodeName]) -> Lead:
         self.role = Role.MASTER
         self.master = self.name
-        self.failed_rounds = 0
+        self.failed_rounds = self._soon = 0
         self._heard_from = dict.fromkeys(heard, now)
         return Lead(self.term)
 

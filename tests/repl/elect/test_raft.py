@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from feeder.acks import majority
-from repl.elect.raft import ROUNDS_BEFORE_PRIORITY_0, Election, Role, Standing
+from repl.elect.raft import ROUNDS_BEFORE_PRIORITY_0, SOON, SOON_MAX, Election, Role, Standing
 from repl.group.electors import PRIORITY_DELAY_S, Elector
 from repl.group.vote_messages import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest
 from tests.fakes.seeds import seeds
@@ -278,6 +278,72 @@ def test_priority_0_stands_after_five_rounds_without_a_master() -> None:
         now += 3.0
         asked.append(kinds(one.tick(now, at)) == [Ask])
     assert asked == [False] * (ROUNDS_BEFORE_PRIORITY_0 - 1) + [True, True]
+
+
+def lost(one: Election, now: float, at: Standing, reason: str, *, pre: bool = False) -> float:
+    """``one`` loses a round to n2, n1 being silent; in how many seconds its next one begins."""
+    assert kinds(one.tick(now, at)) == [Ask]
+    if not pre:
+        assert kinds(one.answered(reply("n2", one.term, pre=True, granted=True), now, at)) == [Store, Ask]
+    assert one.answered(reply("n2", one.term, pre=pre, granted=False, reason=reason), now, at) == []
+    return one.due_in(now)
+
+
+def silenced(**priorities: int) -> tuple[Election, Standing]:
+    """n3, whose master n1 was heard last at 0."""
+    one, at = election("n3"), standing(members=electors(NAMES, **priorities))
+    one.heard(NAMES[0], Term(4), 0.0, at.electors)
+    return one, at
+
+
+@pytest.mark.parametrize(("reason", "pre"), [("voted", False), ("hears-master", True)])
+def test_a_round_that_is_lost_by_chance_is_soon_followed_by_another_but_not_for_ever(reason: str, pre: bool) -> None:
+    one, at = silenced()
+    now = 2.0
+    for _ in range(SOON_MAX):
+        due = lost(one, now, at, reason, pre=pre)
+        assert SOON[0] <= due <= SOON[1]
+        now += due
+    assert lost(one, now, at, reason, pre=pre) >= 1.0
+    one.heard(NAMES[0], one.term, 20.0, at.electors)
+    assert lost(one, 30.0, at, reason, pre=pre) <= SOON[1]  # another silence
+
+
+def test_the_next_round_after_a_split_vote_follows_priorities() -> None:
+    one, at = silenced(n2=3)
+    assert lost(one, 3.0, at, "voted") == pytest.approx((SOON[0] + SOON[1]) / 2 + 2 * PRIORITY_DELAY_S)
+
+
+@pytest.mark.parametrize("reason", ["shorter-log", "may-not-vote", "below-floor", "stale-term"])
+def test_a_round_that_is_lost_for_a_reason_is_followed_by_a_timeout(reason: str) -> None:
+    one, at = silenced()
+    assert lost(one, 2.0, at, reason, pre=True) >= 1.0
+
+
+def test_a_round_that_may_still_be_won_is_not_over() -> None:
+    """Of five n1 is the silent master, n2 has voted for another: n4 and n5 have not answered."""
+    names = [NodeName(f"n{number}") for number in range(1, 6)]
+    one, at = election("n3"), standing(members=electors(names))
+    one.heard(NAMES[0], Term(4), 0.0, at.electors)
+    one.tick(2.0, at)
+    for name in ("n2", "n4"):
+        one.answered(reply(name, one.term, pre=True, granted=True), 2.0, at)
+    due = []
+    for name in ("n2", "n4"):
+        one.answered(reply(name, one.term, pre=False, granted=False, reason="voted"), 2.0, at)
+        due.append(one.due_in(2.0))
+    assert one.role is Role.STANDING
+    assert due[0] >= 1.0 > SOON[1] >= due[1]
+
+
+def test_who_hears_nobody_asks_no_more_often() -> None:
+    """Cut off from all, or with too few: silence is no refusal."""
+    one, at = silenced()
+    now, asked = 0.0, 0
+    while now < 60.0:
+        now += 0.01
+        asked += kinds(one.tick(now, at)) == [Ask]
+    assert asked <= 60 / 1.5
 
 
 def test_who_may_not_stand_or_vote_does_neither() -> None:
