@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import struct
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from aiohttp import web
 
 from repl.bench.ceilings import measure_ceilings
 from repl.bench.http_posts import post_many
-from repl.bench.peers.grpc_put import put_many, put_request
+from repl.bench.peers.etcd import put_request
+from repl.bench.peers.h2load import H2loadFigures, figures_of, run_h2load
+from repl.bench.peers.peer import lacking
 from repl.bench.wrk import run_wrk, wrk_installed
 
 
@@ -57,15 +60,29 @@ def test_put_request_is_the_protobuf_in_grpc_s_envelope() -> None:
     assert put_request(b"key", b"v" * 4) == b"\0" + (11).to_bytes(4, "big") + b"\x0a\x03key" + b"\x12\x04vvvv"
 
 
+def test_h2load_figures_leave_out_answers_of_anything_but_200() -> None:
+    log = "1000000\t200\t500\n1000400\t503\t100\n1000500\t200\t1500\n"
+    done = figures_of(log)
+    assert (done.answered, done.refused, done.seconds) == (2, 1, 0.002)
+    assert done.p50_ms == 1.0
+    assert done.p99_ms == pytest.approx(1.49)
+
+
+def test_h2load_figures_of_refusals_alone_are_no_times() -> None:
+    assert figures_of("1000000\t503\t500\n") == H2loadFigures(0, 1, 0.0005, 0.0, 0.0)
+
+
 class _Http2(asyncio.Protocol):
-    """Answers every second call with a message and trailers, the others with trailers alone (an error)."""
+    """Answers every second call with 200, the others with 500, and keeps their bodies."""
+
+    bodies: ClassVar[set[bytes]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._received = b""
         self._calls = 0
-        transport.write(_frame(4, 0, 0, b"") + _frame(6, 0, 0, b"12345678"))
+        transport.write(_frame(4, 0, 0, b""))
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -75,36 +92,36 @@ class _Http2(asyncio.Protocol):
             size = int.from_bytes(self._received[:3], "big")
             if len(self._received) < 9 + size:
                 return
-            kind, flags, stream = struct.unpack(">BBI", self._received[3:9])
+            kind, _, stream = struct.unpack(">BBI", self._received[3:9])
             payload, self._received = self._received[9 : 9 + size], self._received[9 + size :]
             if kind == 0:
-                assert flags & 1
-                assert payload.endswith(b"\x12\x05value")
+                self.bodies.add(payload)
                 self._answer(stream, size)
 
     def _answer(self, stream: int, size: int) -> None:
         self._calls += 1
-        message = _frame(1, 4, stream, b"\x88") + _frame(0, 0, stream, b"\0\0\0\0\0")
-        trailers = _frame(1, 5, stream, b"\x88")
-        window = _frame(8, 0, 0, size.to_bytes(4, "big"))
-        self._transport.write((message if self._calls % 2 else b"") + trailers + window)
+        status = b"\x88" if self._calls % 2 else b"\x8e"  # RFC 7541, appendix A: 200 and 500
+        self._transport.write(_frame(1, 5, stream, status) + _frame(8, 0, 0, size.to_bytes(4, "big")))
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-async def test_put_many_counts_calls_that_were_answered_with_a_message() -> None:
+@pytest.mark.skipif(bool(lacking("h2load")), reason="h2load is not installed")
+async def test_h2load_sends_the_body_and_counts_the_answers() -> None:
     server = await asyncio.get_running_loop().create_server(_Http2, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        done = await put_many(port, in_flight=4, seconds=0.3, value=b"value", prefix=b"00001")
+        done = await run_h2load(
+            f"http://127.0.0.1:{port}/put", body=b"value", headers=("te: trailers",), in_flight=4, seconds=1
+        )
     finally:
         server.close()
-    counted = round(done.per_s * 0.3)
-    assert counted > 10
-    assert done.errors > 10
-    assert abs(counted - done.errors) < 0.35 * counted
+    assert _Http2.bodies == {b"value"}
+    assert done.answered > 10
+    assert abs(done.answered - done.refused) < 0.35 * done.answered
+    assert 0 < done.p50_ms <= done.p99_ms
 
 
 @pytest.mark.real
