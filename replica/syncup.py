@@ -12,7 +12,6 @@ from vlsn.errors import IntegrityFault
 from vlsn.format.block import decode_header
 from vlsn.format.checksum import crc
 from vlsn.format.feed_messages import Matchpoint, Syncup, TermRun
-from vlsn.ids import Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.seams import Buffer
 
@@ -52,7 +51,3 @@ def compare(theirs: Matchpoint, block: Buffer) -> None:
             f"{theirs.vlsn}: crc32c {theirs.crc32c:08x} there, {mine.crc32c:08x} here",
             vlsn=theirs.vlsn,
         )
-
-
-def first_wanted(theirs: Matchpoint) -> Vlsn:
-    return Vlsn(theirs.vlsn + 1)

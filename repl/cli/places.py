@@ -23,10 +23,6 @@ class Place:
     time_us: int | None = None
 
     @property
-    def is_start(self) -> bool:
-        return self.text == START
-
-    @property
     def is_end(self) -> bool:
         return self.text == END
 

@@ -16,14 +16,12 @@ from vlsn.format import block as block_format
 from vlsn.format.block import Entry, EntryKind
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.waiters import Waiters
-from vlsn.limits import MIB
 from vlsn.seams import Buffer
 from vlsn.segments.read_page import Gathering
 from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, ReadRun
 from vlsn.write.local_log import LocalLog
 
 WAITERS_MAX = 10_000
-BLOCKS_BYTES = MIB
 _PADDING = [bytes(size) for size in range(8)]
 
 

@@ -26,7 +26,6 @@ from vlsn.format.columns import SMALL_COLUMN, check_zero, layouts, producer_byte
 from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Buffer
 
-PRODUCER_MAX = (1 << 64) - 1
 SEQUENCE_MAX = NUMBER_MAX - 1
 PRODUCER_BYTES = 24
 """Bytes that the columns of one submission take, padding included; each one more takes less."""
