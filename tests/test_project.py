@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,30 @@ def test_pages_name_only_what_there_is(page: Path) -> None:
 def test_pages_are_no_diary(page: Path) -> None:
     prose = re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
     assert [line for line in prose.splitlines() if _TIME_OF_DAY.search(line)] == []
+
+
+def _imports(path: Path) -> set[str]:
+    """Returns what a module imports, for typing and within functions too; modules and names alike."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, path
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("package", ["vlsn", "feeder", "replica"])
+def test_no_imports_go_round_in_a_circle(package: str) -> None:
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph = {name: _imports(path) & (paths.keys() - {name}) for name, path in paths.items()}
+    assert any(graph.values())
+    TopologicalSorter(graph).prepare()  # raises ``CycleError``, which names them
 
 
 def test_a_node_loads_neither_spark_nor_arrow() -> None:

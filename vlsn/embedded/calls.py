@@ -71,8 +71,8 @@ class LogCalls:
     def check(self) -> None:
         """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
         self.check_threads()
-        if self._log.failure is not None:
-            raise self._log.failure
+        if self._log.lifecycle.failure is not None:
+            raise self._log.lifecycle.failure
 
     def check_threads(self) -> None:
         """Raises ``LogClosed`` where there are none: the latch may be held by one of them, for ever."""

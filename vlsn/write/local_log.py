@@ -90,8 +90,9 @@ class LocalLog:
         self.history: History = contents.history
         self.ring = Ring(options.ring_bytes_max)
         self.ring.restart(recovered.last_vlsn)
-        self._lifecycle = lifecycle = Lifecycle(self.latch, stop=self._stop, failed=self._failed)
-        self.background = Background(keeper, self.latch, clock, ends=self.fail)
+        self.lifecycle = lifecycle = Lifecycle(self.latch, stop=self._stop, failed=self._failed)
+        self.check_open, self.fail, self.store_failed = lifecycle.check_open, lifecycle.fail, lifecycle.store_failed
+        self.background = Background(keeper, self.latch, clock, ends=lifecycle.fail)
         self.placement = placement = Placement(
             recovered,
             contents,
@@ -189,15 +190,15 @@ class LocalLog:
     @property
     def closing(self) -> bool:
         """A stop is under way, or has ended."""
-        return self._lifecycle.closing
+        return self.lifecycle.closing
 
     @property
     def closed(self) -> bool:
-        return self._lifecycle.closed
+        return self.lifecycle.closed
 
     @property
     def failure(self) -> LogFailed | None:
-        return self._lifecycle.failure
+        return self.lifecycle.failure
 
     @property
     def dtvlsn(self) -> Vlsn:
@@ -343,9 +344,9 @@ class LocalLog:
     def append(self, pending: Pending) -> None:
         """Queues a submission.  Raises ``NotMaster``, ``QueueFull``, ``NoSpace`` (``NoSegment``), ``LogFailed`` or
         ``LogClosed`` with nothing logged; afterwards the listener hears of it, or ``pending.refused`` is called."""
-        if not self._consumer.term or self.closing:
+        if not self._consumer.term or self.lifecycle.closing:
             self.check_open()
-            if self.closing:
+            if self.lifecycle.closing:
                 raise LogClosed("the log is closing")
             raise NotMaster("this log takes no appends: it is not sealing")
         if self.space.low:
@@ -443,7 +444,7 @@ class LocalLog:
     def tick(self) -> None:
         """Called a few times a second: what is done by the clock, and another try for space."""
         with self.latch:
-            if self._lifecycle.over:
+            if self.lifecycle.over:
                 return
             self.placement.retry()
             if not self.closing:
@@ -469,17 +470,6 @@ class LocalLog:
         self.checkpointer.wrote(size)
 
     # How it ends.
-
-    def check_open(self) -> None:
-        """Raises ``LogFailed`` or ``LogClosed``."""
-        self._lifecycle.check_open()
-
-    def store_failed(self, error: BaseException) -> None:
-        self._lifecycle.store_failed(error)
-
-    def fail(self, text: str, error: BaseException) -> None:
-        """Ends the log; once."""
-        self._lifecycle.fail(text, error)
 
     def _stop(self, failure: LogFailed) -> list[Pending]:
         """Nothing is sealed, checkpointed or waited for any more; returns the appends that were not sealed."""
