@@ -119,10 +119,9 @@ def check_owner(segments: Sequence[SegmentInfo], directory: str, group: str, nod
 
 def check_chain(active: Sequence[SegmentInfo]) -> None:
     for before, after in pairwise(active):
-        assert after.header is not None
-        if after.header.prev_number != before.number:
+        if after.head.prev_number != before.number:
             raise Damaged(
-                f"{after.name} follows on segment {after.header.prev_number}, but the one before it is {before.name}",
+                f"{after.name} follows on segment {after.head.prev_number}, but the one before it is {before.name}",
                 file=after.name,
             )
 

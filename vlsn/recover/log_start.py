@@ -45,16 +45,15 @@ def state_fits(
     that of this restore, whose log may begin later than it says: each open burns the number of a standby."""
     if record is None or not segments:
         return True
-    head = segments[0]
-    assert head.header is not None
-    if head.number <= record.first_segment or (not head.header.prev_number and (restoring or not record.first_segment)):
+    first = segments[0]
+    if first.number <= record.first_segment or (not first.head.prev_number and (restoring or not record.first_segment)):
         return True
     mapping = index.at_or_before(index.range.first)
-    if mapping is not None and lsn_file(mapping[1]) == head.number and is_block_at(disk, directory, *mapping):
+    if mapping is not None and lsn_file(mapping[1]) == first.number and is_block_at(disk, directory, *mapping):
         return False
-    lost = segment_name(head.header.prev_number or record.first_segment)
+    lost = segment_name(first.head.prev_number or record.first_segment)
     raise Damaged(
-        f"{lost} is missing: the log was cleaned up to VLSN {record.trimmed_to} only, and begins with {head.name}",
+        f"{lost} is missing: the log was cleaned up to VLSN {record.trimmed_to} only, and begins with {first.name}",
         file=lost,
         vlsn=record.trimmed_to + 1,
     )

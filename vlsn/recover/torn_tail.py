@@ -89,8 +89,7 @@ def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
 def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated: Sequence[Lsn]) -> Found:
     """Reads one ACTIVE segment from ``start`` (a frame's offset) on.  ``last``: no ACTIVE segment follows.
     ``stated`` are the ends that ``state`` says were synced.  Raises ``Damaged``, ``WrongVersion``."""
-    header = segment.header
-    assert header is not None
+    header = segment.head
     limit = segment.size if last else segment.live_end or segment.size
     buf = _read(disk, segment, start, limit)
     walk = scan.walk(buf, base=start, start=start, end=start + len(buf), salt=header.salt)

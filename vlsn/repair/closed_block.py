@@ -52,8 +52,7 @@ def _blocks_from(disk: Disk, directory: str, first: int) -> Iterator[bytes]:
 
 
 def _begins(segment: SegmentInfo) -> Vlsn:
-    assert segment.header is not None
-    return Vlsn(segment.header.prev_last_vlsn + 1)
+    return Vlsn(segment.head.prev_last_vlsn + 1)
 
 
 def _blocks_of(disk: Disk, directory: str, info: SegmentInfo) -> Iterator[bytes]:

@@ -47,6 +47,12 @@ class SegmentInfo:
     def active(self) -> bool:
         return self.header is not None and self.header.state == SegmentState.ACTIVE
 
+    @property
+    def head(self) -> SegmentHeader:
+        """The header of a segment that is known to have one, as each ACTIVE one does."""
+        assert self.header is not None, self.name
+        return self.header
+
 
 def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
     """Every segment file of ``directory``, by number; damaged headers included, and for an outside reader (``around``)
@@ -85,10 +91,9 @@ def check_size(active: Sequence[SegmentInfo]) -> None:
     """A segment has all its bytes before its first frame: no crash leaves the last one shorter, and what it has lost
     may have been acknowledged.  (Where an earlier one ends, the next one's header says.)"""
     for segment in active[-1:]:
-        assert segment.header is not None
-        if segment.size < segment.header.size:
+        if segment.size < segment.head.size:
             raise Damaged(
-                f"{segment.name} has {segment.size} of its {segment.header.size} bytes: it was cut short",
+                f"{segment.name} has {segment.size} of its {segment.head.size} bytes: it was cut short",
                 file=segment.name,
                 offset=segment.size,
             )
@@ -118,14 +123,13 @@ def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: It
     last = last_active(segments)
     if last is None:
         return NULL_LSN
-    assert last.header is not None
     best = FIRST_FRAME
     for at in stated:
         if lsn_file(at) == last.number:
             best = max(best, lsn_offset(at))
     file = disk.open(last.path)
     try:
-        best = max(best, synced_in_frames(file.read(0, last.size), FIRST_FRAME, last.header.salt))
+        best = max(best, synced_in_frames(file.read(0, last.size), FIRST_FRAME, last.head.salt))
     finally:
         file.close()
     return lsn(last.number, best)

@@ -17,6 +17,7 @@ import errno
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, segment_name
 from vlsn.limits import FREE_BYTES_MIN, MIB
@@ -100,7 +101,7 @@ class Standby:
         self._zeroed = FIRST_FRAME
         self._busy = True
         self._epoch += 1
-        self._keeper.submit(lambda: self._create(header), self._created, self._create_failed)
+        self._keeper.submit(partial(self._create, header), self._created, partial(self._create_failed, header))
 
     def retry(self) -> None:
         """Once more after there was no space."""
@@ -120,9 +121,9 @@ class Standby:
         self._busy = True
         epoch = self._epoch
         self._keeper.submit(
-            lambda: _fill(file, start, end),
+            partial(_fill, file, start, end),
             lambda _: self._filled(epoch, end),
-            lambda error: self._fill_failed(epoch, error),
+            lambda error: self._fill_failed(epoch, file, header, error),
         )
 
     def take(self) -> Taken:
@@ -174,6 +175,10 @@ class Standby:
             raise
         return file
 
+    def _close_and_throw_away(self, file: File, name: str) -> None:
+        file.close()
+        self._throw_away(f"{self._directory}/{name}")
+
     def _throw_away(self, path: str) -> None:
         """On the keeper's thread."""
         self._thrown_away = ""
@@ -194,7 +199,7 @@ class Standby:
             self.no_space &= self.proving
             self._on_ready()
 
-    def _create_failed(self, error: BaseException) -> None:
+    def _create_failed(self, header: SegmentHeader, error: BaseException) -> None:
         with self._latch:
             self._busy = False
             if self._closed:
@@ -203,8 +208,7 @@ class Standby:
                 self.no_space = True
                 self._on_ready()
             else:
-                header, self._header = self._header, None
-                assert header is not None
+                self._header = None
                 self.no_space = False
                 self._on_failure(error, segment_name(header.number))
 
@@ -217,24 +221,17 @@ class Standby:
                     self.proving = self.no_space = False
                 self._on_ready()
 
-    def _fill_failed(self, epoch: int, error: BaseException) -> None:
+    def _fill_failed(self, epoch: int, file: File, header: SegmentHeader, error: BaseException) -> None:
         with self._latch:
             if epoch != self._epoch:
                 return
-            file, header = self._file, self._header
-            assert file is not None and header is not None
             self._busy = False
             self._file = self._header = None
             self._epoch += 1
             self.proving = True
             self.no_space = isinstance(error, OSError) and error.errno in _FULL
             name = segment_name(header.number)
-
-            def remove() -> None:
-                file.close()
-                self._throw_away(f"{self._directory}/{name}")
-
-            self._keeper.submit(remove, lambda _: None, lambda _: None)
+            self._keeper.submit(partial(self._close_and_throw_away, file, name), lambda _: None, lambda _: None)
             self._on_failure(error, name)
 
 
