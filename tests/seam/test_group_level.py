@@ -160,6 +160,37 @@ def test_a_member_that_was_away_takes_the_level_with_the_log() -> None:
     run(main())
 
 
+def test_a_member_promises_the_level_of_the_blocks_that_it_is_restored_with() -> None:
+    """Before they are in its log: it was away when the level was raised, and its process may end at any moment."""
+
+    async def main() -> None:
+        group = await made(95)
+        await all_told(group)
+        away = next(name for name in group.names if name != group.master)
+        group.kill(away)
+        at = await raise_level(lead(group), 2)
+        group.net.split([away], [name for name in group.names if name != away])
+        await group.start(away)
+        restoration = group.nodes[away].restoration
+        await group.until(lambda: restoration.want("a test"), "it is to be restored")
+        await group.until(lambda: group.state(away) == "RESTORING", "it looks for a provider")
+        assert promised(group, away) == 1
+        group.net.heal()
+        await group.until(lambda: restoration.log is not None, "it restores")
+        process, restored = group.machines[away].process, restoration.log
+        assert process is not None and restored is not None
+        process.threads.latency_s = (0.05, 0.1)  # each step takes its time
+        await group.until(lambda: restored.allocated >= at, "the level is in its log")
+        assert promised(group, away) == 2
+        process.threads.latency_s = (0.0, 0.0)
+        await group.until(lambda: group.state(away) == "REPLICA", "it follows")
+        await at_level(group, 2)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_member_that_is_restored_takes_the_level_from_the_record() -> None:
     async def main() -> None:
         group = await made(94, retention_bytes=4 << 16, hold_bytes_max=1 << 16, **CLEANS)
