@@ -320,7 +320,7 @@ class Following(Role):
         log = self.log
         record, last = log.node_file.record, log.range.last_sync
         below = is_below_floor(record, (log.history.term_of(last), last))
-        if below and last >= position.last_vlsn and record.term == position.term:
+        if below and last >= position.last_vlsn:
             log.meet_floor(Term(position.term))
 
 
