@@ -169,7 +169,7 @@ class Simulation:
                     asyncio.ensure_future(self.nemesis.ask_for_restore(name))
             if self.nemesis.lost and group.loop.time() > last_s + ASKED_S:
                 for name in [name for name, node in nodes.items() if "below-floor" in node.reason]:
-                    if name not in self.nemesis.minority.ever and name not in asked:
+                    if name not in self.nemesis.minority.names and name not in asked:
                         asked.add(name)
                         self.say(f"--- a person lifts the vote floor of {name}")
                         self.nemesis.lift_floor(name)
