@@ -37,8 +37,8 @@ def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
 
 
 def _last_page(file: File, found: Found, salt: int) -> list[Frame] | None:
-    """The frames that reach into the page where the log goes on, also those before the place from which this open
-    has read; None when one of them is not right."""
+    """Reads the frames that reach into the page where the log goes on; None when one is not right. They may lie before
+    the place from which this open has read."""
     base = found.last_page_from
     while base > max(found.end - found.end % PAGE_BYTES, FIRST_FRAME):
         last = decode_header(file.read(base, FRAME_BYTES), 0, offset=base, salt=salt)

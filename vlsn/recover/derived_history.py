@@ -1,4 +1,4 @@
-"""What entries add up to, made again from the blocks that an open has read: term runs, groups, producers, the DTVLSN.
+"""The sum of the entries, made again at an open: term runs, groups, producers, the DTVLSN.
 
 The log wins over the state record.  Where that does not go on into what was read, it is a ``Misfit``: ``state`` is of
 another log or of another time, and the whole log is read instead.  The index has its own rules: ``stored_index``.
@@ -28,8 +28,8 @@ class Misfit(VlsnLogError):
 
 
 def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int) -> History:
-    """Term runs and groups: the state record's, then those of what was read; producers as of the record yet (see
-    ``note_producers``).  Raises ``Misfit``."""
+    """Derives term runs and groups: the state record's, then those of what was read. Producers are as of the record yet
+    (see ``note_producers``). Raises ``Misfit``."""
     history = History(record)
     known = int(record.vlsn) if record is not None else 0
     if known > last_visible:
@@ -52,7 +52,7 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
 
 
 def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
-    """The levels that visible blocks set, and at which VLSNs."""
+    """Returns the levels that visible blocks set, and at which VLSNs."""
     read = History()
     for at in blocks.lsns[blocks.visible].tolist() if blocks.others else ():
         if at in blocks.others:
@@ -61,8 +61,8 @@ def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
 
 
 def note_producers(disk: Disk, directory: str, record: StateRecord | None, blocks: Blocks, history: History) -> None:
-    """The producers of what was read, which is read again where there are any: by windows, so that memory does not
-    grow with the log.  Raises ``Damaged``."""
+    """Notes the producers of what was read, which is read again where there are any. It goes by windows, so that memory
+    does not grow with the log. Raises ``Damaged``."""
     known = int(record.vlsn) if record is not None else 0
     visible = blocks.visible & (blocks.lasts > known)
     if not known and visible.any():
@@ -90,8 +90,8 @@ def _note_segment(segment: SegmentFile, offsets: Column, history: History) -> No
 
 
 def durable_end(blocks: Blocks, *, stated: int, last_visible: int) -> Vlsn:
-    """The highest DTVLSN that visible blocks, checkpoints or ``state`` name: of a checkpoint's no more than what a
-    rollback behind it (an operator's truncation) has left."""
+    """Finds the highest DTVLSN that visible blocks, checkpoints or ``state`` name. Of a checkpoint's it takes no more
+    than a rollback behind it (an operator's truncation) has left."""
     named = [
         min([end.dtvlsn, *(rollback.matchpoint for start, rollback in blocks.rollbacks if start > at)])
         for at, end in blocks.checkpoint_ends

@@ -1,4 +1,4 @@
-"""Who the store in a directory is: its node file, and what a lost one means.
+"""The identity of the store in a directory: its node file, and what a lost one means.
 
     readable, its term at or above the log's      that incarnation goes on
     missing, or neither slot readable             a new incarnation, however full the log
@@ -29,7 +29,7 @@ NODE_FILE_NAME = "node.id"
 
 
 def open_node_file(seams: Seams, directory: str, notes: list[str]) -> NodeFile | None:
-    """The node file, read from the medium, or None when it is lost: then ``new_identity`` makes another."""
+    """Returns the node file, read from the medium, or None when it is lost: then ``new_identity`` makes another."""
     path = f"{directory}/{NODE_FILE_NAME}"
     try:
         return NodeFile.open(seams.disk, path)
@@ -55,8 +55,8 @@ def check_identity(node_file: NodeFile | None, directory: str, *, group: str, no
 def drop_old_image(
     seams: Seams, directory: str, node_file: NodeFile, known_term: int, notes: list[str]
 ) -> NodeFile | None:
-    """None, the file set aside, when it is older than its log: a block is written only in a term that was stored
-    and synced before."""
+    """Sets a node file aside that is older than its log, and returns None then. A block is written only in a term that
+    was stored and synced before."""
     term = node_file.record.term
     if term >= known_term:
         return node_file
@@ -70,8 +70,8 @@ def drop_old_image(
 
 
 def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) -> int:
-    """Of all whole frames, visible or overmarked, and of the block headers in what was cut and kept aside.  By
-    windows, at the speed of the disk."""
+    """Finds the highest term of all whole frames, and of block headers in what was cut and kept aside. By windows, at
+    the speed of the disk."""
     highest = 0
     for info in segments:
         if not info.active:
@@ -90,7 +90,7 @@ def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) ->
 
 
 def new_identity(seams: Seams, directory: str, *, group: str, node: str, term: int) -> NodeFile:
-    """A new incarnation, durable on return."""
+    """Returns a new incarnation, durable on return."""
     incarnation = seams.random.u64() or 1
     fresh = NodeRecord(group=group, node=node, incarnation=incarnation, term=term)
     return node_file.create(seams.disk, f"{directory}/{NODE_FILE_NAME}", fresh)

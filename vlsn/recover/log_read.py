@@ -1,4 +1,4 @@
-"""The reading of a log at an open: every segment from a place on, examined, and what is none of it.  Changes nothing.
+"""The reading of a log at an open: every segment from a place on, examined. Changes nothing.
 
 What is read was synced before, and dropped from the page cache: what a process before this one wrote and did not
 live to sync, or failed to, is either on the medium or not seen.
@@ -21,7 +21,7 @@ from vlsn.segments.directory import SegmentInfo, check_size, segment_numbers, su
 
 @dataclass(slots=True)
 class LogRead:
-    """What one reading of the segments has found."""
+    """The findings of one reading of the segments."""
 
     segments: list[SegmentInfo]
     """All of them that are log, as their headers are on the medium."""
@@ -42,12 +42,13 @@ class LogRead:
 
     @property
     def cuts(self) -> list[Cut]:
-        """In log order."""
+        """All cuts in log order."""
         return ([self.cut] if self.cut is not None else []) + [cut for _, cut in self.untaken]
 
 
 def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
-    """The last VLSN before ``scan_from``, where the checkpoint at ``checkpoint_last`` says that reading may begin.
+    """Returns the last VLSN before ``scan_from``, where the checkpoint at ``checkpoint_last`` says that reading may
+    begin.
 
     A replacement may have left that place: the reading then begins where the next segment does, whose header says what
     lies before it."""
@@ -127,7 +128,7 @@ def check_chain(active: Sequence[SegmentInfo]) -> None:
 
 
 def check_stated(active: Sequence[SegmentInfo], stated: Sequence[Lsn]) -> None:
-    """What had been synced is there: the segments behind the last one too."""
+    """Checks that what had been synced is there: the segments behind the last one too."""
     last = active[-1].number if active else 0
     for at in stated:
         if lsn_file(at) > last:

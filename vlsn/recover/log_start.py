@@ -1,4 +1,4 @@
-"""Where a log begins: what cleaning has decided, and what of it an open has still to do.
+"""The start of a log: what cleaning has decided, and what an open has still to do.
 
     state record   trimmed_to 300, first_segment 2         segment 1 is no log any more, there or not
     index          range 1–950, or 301–950                 cut to 301 if it is not yet
@@ -40,9 +40,9 @@ def state_fits(
     *,
     restoring: bool,
 ) -> bool:
-    """Whether the ACTIVE ``segments`` begin where ``record`` says; False when the record is from before a cleaning,
-    as ``index``, the stored one, shows.  Raises ``Damaged`` when segments are missing.  ``restoring``: the record is
-    that of this restore, whose log may begin later than it says: each open burns the number of a standby."""
+    """Says whether the ACTIVE ``segments`` begin where ``record`` says. False when the record is from before a
+    cleaning, as ``index``, the stored one, shows. Raises ``Damaged`` when segments are missing. ``restoring``: the
+    record is that of this restore, whose log may begin later than it says: each open burns the number of a standby."""
     if record is None or not segments:
         return True
     first = segments[0]
@@ -68,8 +68,8 @@ def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -
 def finish_cleaning(
     disk: Disk, directory: str, index: VlsnIndex, segments: Sequence[SegmentInfo], record: StateRecord | None
 ) -> bool:
-    """Whether there was anything left to do of the cleaning that ``record`` tells of; ``segments`` are those kept.
-    On the store's thread, blocking; durable on return."""
+    """Finishes the cleaning that ``record`` tells of, and says whether there was anything left to do. ``segments`` are
+    those kept. On the store's thread, blocking; durable on return."""
     if record is None or not record.first_segment:
         return False
     due = not index.range.empty and index.range.first <= record.trimmed_to
@@ -107,7 +107,7 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
 
 
 def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
-    """The names of all files of segments before ``first_number``, a list a segment, the oldest first."""
+    """Returns the names of all files of segments before ``first_number``, a list a segment, the oldest first."""
     found: dict[int, list[str]] = {}
     for name in disk.list(directory):
         match = _FILES.match(name)
@@ -125,8 +125,8 @@ def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
 
 
 class Removal:
-    """The files of all segments before ``first_number``, one segment a call; called again after a failure it goes on
-    where that was.  On the keeper's thread."""
+    """The removal of the files of all segments before ``first_number``, one segment a call. Called again after a
+    failure it goes on where that was. On the keeper's thread."""
 
     def __init__(self, disk: Disk, directory: str, first_number: int) -> None:
         self._disk = disk
@@ -135,7 +135,7 @@ class Removal:
         self._groups: deque[list[str]] | None = None
 
     def __call__(self) -> bool:
-        """Whether nothing is left."""
+        """Removes one segment's files, and says whether nothing is left."""
         if self._groups is None:
             self._groups = deque(leftovers(self._disk, self._directory, self._first_number))
         elif self._groups:

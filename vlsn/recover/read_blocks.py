@@ -41,7 +41,7 @@ class Blocks:
     dtvlsns: Column
     lsns: Column
     produced: Mask
-    """With producers."""
+    """Marks of blocks with producers."""
     marked: Mask
     """Overmarked on the medium."""
     abandoned: Mask
@@ -52,7 +52,7 @@ class Blocks:
     checkpoint_starts: list[CheckpointStart]
     checkpoint_ends: list[tuple[Lsn, CheckpointEnd]]
     others: dict[Lsn, bytes]
-    """By LSN the blocks that may hold GROUP entries."""
+    """The blocks that may hold GROUP entries, by LSN."""
 
     @property
     def visible(self) -> Mask:
@@ -72,8 +72,9 @@ class Blocks:
         return [Lsn(at) for at in self.lsns[self.abandoned & ~self.marked].tolist()]
 
     def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
-        """The visible blocks for the index; ``scan_from`` is where this reading began, ``checkpoint_last`` the last
-        VLSN that the pointer to that place is of (its CHECKPOINT_START may lie in what a replacement left dead)."""
+        """Takes the visible blocks for the index; ``scan_from`` is where this reading began. ``checkpoint_last`` is the
+        last VLSN that the pointer to that place is of (its CHECKPOINT_START may lie in what a replacement left
+        dead)."""
         visible = self.visible
         columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns)))
         matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]

@@ -78,21 +78,21 @@ class Recovered:
     ends: dict[int, int]
     cuts: int
     begins_after: Vlsn
-    """Of an empty log the VLSN before its first: not 0 only where a restore has just begun."""
+    """The VLSN before an empty log's first: not 0 only where a restore has just begun."""
     cleaned: bool
     """Segments before the first one are gone, or never were here."""
     settled: Vlsn | None
-    """The VLSN that the state record is of; None when what entries add up to is not known from the log's first
-    VLSN on (``state`` was lost, and the log does not begin at 1): then the node does not clean, and does
-    not stand by a group that may still be rolled back."""
+    """The VLSN that the state record is of; None when the sum of the entries is not known from the log's first on. That
+    is so where ``state`` was lost, and the log does not begin at 1: then the node does not clean, and does not stand by
+    a group that may still be rolled back."""
     empty_store: bool
     """The node file was made by this open: a new incarnation."""
     notes: list[str] = field(default_factory=list)
-    """What was out of the ordinary, for the node's log."""
+    """Notes on what was out of the ordinary, for the node's log."""
 
     @property
     def last_vlsn(self) -> Vlsn:
-        """What the next block follows on."""
+        """The VLSN that the next block follows on."""
         return Vlsn(self.index.range.last or self.begins_after)
 
 
@@ -215,7 +215,7 @@ class _Opening:
         )
 
     def _indexed_first(self) -> int:
-        """The VLSN that the log begins with, as the index that was stored for it says; 0 where that says nothing."""
+        """Returns the VLSN that the log begins with, as its stored index says; 0 where that says nothing."""
         index = self._index.index
         ours = self._node_file is None or index.owner == self._node_file.record.incarnation
         return int(index.range.first) if self._index.loaded is not None and ours else 0
@@ -264,7 +264,7 @@ class _Opening:
             self._seams.levels.check_log(logged[-1][1], self._directory)
 
     def _derive(self) -> None:
-        """What entries add up to.  A state record that does not go on into the log is of no use."""
+        """Derives the sum of the entries. A state record that does not go on into the log is of no use."""
         try:
             self._history = derive_history(self._state.record, self._log.blocks, self._blocks.last)
         except Misfit as error:
@@ -272,7 +272,7 @@ class _Opening:
         note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
 
     def _derive_anew(self, why: str) -> None:
-        """From the log alone."""
+        """Derives it from the log alone."""
         self._drop_state(why)
         if self._scan_from:
             self._scan_from = NULL_LSN
@@ -280,8 +280,8 @@ class _Opening:
         self._history = derive_history(None, self._log.blocks, self._blocks.last)
 
     def _check_record(self) -> None:
-        """A state record below the log's level was written by a binary that did not know what else was to be kept: it
-        is made again from the log.  Raises ``Damaged`` where that was cleaned, for a restore."""
+        """Makes a state record below the log's level again, from the log. A binary that did not know what else was to
+        be kept has written it. Raises ``Damaged`` where that was cleaned, for a restore."""
         record = self._state.record
         if record is None:
             return
@@ -301,7 +301,7 @@ class _Opening:
     # What this open changes.
 
     def _promise_level(self, node_file: NodeFile) -> None:
-        """Before anything is acknowledged on this log."""
+        """Promises the log's level in the node file, before anything is acknowledged on this log."""
         level = self._history.level
         if level > node_file.record.level:
             node_file.replace(replace(node_file.record, level=level))

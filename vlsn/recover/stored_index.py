@@ -38,7 +38,8 @@ FLUSH_WINDOWS = CHECKPOINT_BYTES // WINDOW_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """What an open read of the log: ``base`` is the last VLSN before the ``blocks``, which reach to its end."""
+    """The part of the log that an open read: ``base`` is the VLSN before its blocks. ``base`` is the last VLSN before
+    the ``blocks``, which reach to its end."""
 
     scan_from: Lsn
     base: Vlsn
@@ -82,7 +83,7 @@ class StoredIndex:
         owner: int,
         first: int,
     ) -> VlsnIndex:
-        """The index as the log has it.  ``pointer`` is the id of the checkpoint that the open started from (0:
+        """Returns the index as the log has it. ``pointer`` is the id of the checkpoint that the open started from (0:
         of none), ``owner`` the incarnation of the node, ``first`` the VLSN that the log begins with (0: not known).
         Durable on return where there is a checkpoint."""
         try:
@@ -124,7 +125,7 @@ class StoredIndex:
             raise damage
 
     def _misfit(self, disk: Disk, directory: str, log: Reread, pointer: int, owner: int) -> str | None:
-        """Why the loaded index is not the log's; ``None`` when nothing speaks against it."""
+        """Returns why the loaded index is not the log's; ``None`` when nothing speaks against it."""
         index = self.index
         if self.loaded is None:
             return "there was none"
@@ -168,7 +169,7 @@ class StoredIndex:
 
 
 class Unmended(Exception):
-    """The segments do not give what a part of the index is to be tracked from; nothing of that part was changed."""
+    """The segments do not give what a part of the index is to be tracked from; it stays unchanged."""
 
     def __init__(self, why: OSError | Damaged) -> None:
         super().__init__(str(why))
@@ -176,8 +177,8 @@ class Unmended(Exception):
 
 
 def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
-    """Tracks the parts of the index that cannot be read from the log again, in which all that the store covers
-    lies before ``end``; returns how many they were.  No flush, cut or merge at the same time.  Raises ``Unmended``."""
+    """Tracks the unreadable parts of the index from the log again, and returns how many they were. All that the store
+    covers lies before ``end``. No flush, cut or merge at the same time. Raises ``Unmended``."""
     try:
         segments = survey(disk, directory)
     except OSError as error:
@@ -199,7 +200,7 @@ def _read(runs: Iterable[Columns]) -> Iterator[Columns]:
 
 
 def log_base(blocks: Columns, matchpoints: Sequence[int], checkpoint_last: int) -> Vlsn:
-    """The last VLSN before ``blocks``.  Without any, the lowest matchpoint of the rollbacks that were read, for
+    """Returns the last VLSN before ``blocks``. Without any, the lowest matchpoint of the rollbacks that were read, for
     nothing lies past it; without those, where the checkpoint says that the log ended, which nothing came after."""
     if blocks.firsts:
         return Vlsn(blocks.firsts[0] - 1)

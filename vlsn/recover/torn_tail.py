@@ -40,33 +40,33 @@ class Found:
 
     number: int
     end: int
-    """Where its good frames end: the live end, or the cut."""
+    """The end of its good frames: the live end, or the cut."""
     last_frame: int
     """Offset of the last of them, 0 when there is none."""
     last_kind: int
     last_page_from: int
     """Offset of the first frame that reaches into the page in which they end."""
     offsets: Offsets
-    """Of the BLOCK frames; of each block then first and last VLSN, term and DTVLSN."""
+    """The offsets of BLOCK frames; of each block then first and last VLSN, term and DTVLSN."""
     firsts: Offsets
     lasts: Offsets
     terms: Offsets
     dtvlsns: Offsets
     marked: npt.NDArray[np.bool_]
-    """Which of them are overmarked."""
+    """Marks of those that are overmarked."""
     produced: npt.NDArray[np.bool_]
-    """Which of them have producers."""
+    """Marks of those that have producers."""
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """Offset, kind and payload of the local records."""
     others: dict[int, bytes] = field(default_factory=dict)
-    """By offset the blocks that may hold GROUP or COMMIT entries, whole."""
+    """The blocks, by offset and whole, that may hold GROUP or COMMIT entries."""
     cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An unsynced tail: bytes from ``offset`` that are not the log, zeros at their end left away, and the block
-    headers in them that can be read (``floor``), in order."""
+    """An unsynced tail: bytes from ``offset`` that are not the log, zeros at their end left away. With them come the
+    block headers that can be read in them (``floor``), in order."""
 
     number: int
     offset: int
@@ -75,7 +75,7 @@ class Cut:
 
 
 def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """What the page cache knows of these files goes to the medium, and out of the cache."""
+    """Brings what the page cache knows of these files onto the medium, and out of the cache."""
     for name in names:
         file = disk.open(f"{directory}/{name}", write=True)
         try:
@@ -122,12 +122,13 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
 
 
 def cut_of(number: int, offset: int, rest: memoryview) -> Cut:
-    """The cut that leaves ``rest`` out."""
+    """Returns the cut that leaves ``rest`` out."""
     return Cut(number, offset, bytes(rest[: _used(rest)]), block_names(rest))
 
 
 def _used(rest: memoryview) -> int:
-    """The length of ``rest`` without the zeros at its end.  By pieces: places of bytes take eight times the bytes."""
+    """Returns the length of ``rest`` without the zeros at its end. By pieces: places of bytes take eight times the
+    bytes."""
     view = np.frombuffer(rest, dtype=np.uint8)
     end = len(view)
     while end:
@@ -140,9 +141,9 @@ def _used(rest: memoryview) -> int:
 
 
 def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut | None:
-    """What a segment without a good ACTIVE header holds: None for an unused standby, the cut when its frames
-    were never synced.  Header and first frames go out in one sync, so a header that did not get there is damage
-    only if something says that the segment had been synced.  Raises ``Damaged``."""
+    """Looks into a segment without a good ACTIVE header: None for an unused standby, a cut when its frames were never
+    synced. Header and first frames go out in one sync, so a header that did not get there is damage only if something
+    says that the segment had been synced. Raises ``Damaged``."""
     buf = _read(disk, segment, 0, segment.size)
     salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
     frames = _synced_behind(buf, 0, FIRST_FRAME - 8, salt) if salt is not None else []
@@ -153,7 +154,7 @@ def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut |
 
 
 def block_names(data: Buffer) -> list[BlockName]:
-    """What the block headers in ``data`` say that are readable by their own crc, at any 8-aligned place."""
+    """Names the blocks whose headers in ``data`` are readable by their own crc, at any 8-aligned place."""
     found = []
     view = memoryview(data)
     # A block lies 24 bytes behind its frame's start, so it is 8-aligned too; its first byte is its version.

@@ -45,14 +45,14 @@ def check_versions(disk: Disk, directory: str, own: Levels = LEVELS) -> None:
 
 
 def check_segments(segments: Sequence[SegmentInfo], own: Levels) -> None:
-    """That ``own`` reads them all.  Raises ``WrongVersion``."""
+    """Checks that ``own`` reads them all. Raises ``WrongVersion``."""
     for segment in segments:
         if segment.header is not None and not own.read(segment.header.level):
             raise named(unread("a segment", segment.header.level, own.max), segment.path)
 
 
 def _check_sidecar(disk: Disk, path: str) -> None:
-    """Of one of this version its first bytes are all that is read."""
+    """Checks a sidecar, of which, if it is of this version, only the first bytes are read."""
     file = disk.open(path)
     try:
         if file.read(0, _START_BYTES) != _SIDECAR:

@@ -34,7 +34,7 @@ ENTRY_BYTES_MIN = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockName:
-    """Term, first and last VLSN that a block header in the cut bytes says, and where its block ends in them."""
+    """A block's name in the cut bytes: term, first and last VLSN, and where the block ends."""
 
     term: int
     first: int
@@ -51,8 +51,8 @@ def floor_of(
     last_vlsn: int,
     state_lost: bool = False,
 ) -> tuple[int, int]:
-    """The floor for ``size`` bytes left out behind a log whose highest term and VLSN are ``last_term`` and
-    ``last_vlsn``; 0 for ``stored_term`` where the node file is lost."""
+    """Computes the floor for ``size`` bytes left out behind a log. ``last_term`` and ``last_vlsn`` are its highest;
+    ``stored_term`` is 0 where the node file is lost."""
     term = max(stored_term, last_term)
     for name in reversed(left_out):
         known = last_term <= name.term <= stored_term if stored_term else name.term >= last_term
@@ -63,8 +63,8 @@ def floor_of(
 
 
 def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int) -> NodeRecord:
-    """``record`` with that floor, unless its own is higher (one not yet reached is never lowered) or the log has
-    reached it."""
+    """Returns ``record`` with that floor, unless its own is higher or the log has reached it. A floor not yet reached
+    is never lowered."""
     term, vlsn = floor
     if vlsn <= last_visible or (term, vlsn) <= (record.floor_term, record.floor_vlsn):
         return record
@@ -72,12 +72,12 @@ def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int)
 
 
 def is_below_floor(record: NodeRecord, end: tuple[int, int]) -> bool:
-    """A log that ends at ``end`` may lack what was acknowledged with ``record``."""
+    """Says a log that ends at ``end`` may lack what was acknowledged with ``record``."""
     return end < (record.floor_term, record.floor_vlsn)
 
 
 def with_floor_met(record: NodeRecord, end: tuple[int, int]) -> NodeRecord:
-    """``record`` of a log that ends at ``end``, and has all that the master of the stored term has."""
+    """Returns ``record`` of a log that ends at ``end``, and has all that the master of the stored term has."""
     if not is_below_floor(record, end):
         return record
     return replace(record, floor_term=end[0], floor_vlsn=end[1])

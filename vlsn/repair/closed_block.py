@@ -1,4 +1,4 @@
-"""A block of a log that is not open, for a peer that has lost its copy: damage here is no damage there.
+"""A block of a log that is not open, for a peer that has lost its copy.
 
     whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
 
@@ -25,8 +25,8 @@ from vlsn.verify.segment_chain import read_stated
 
 
 def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first: int) -> bytes:
-    """The visible block (``term``, ``first``), verified; with a term of 0 the one that begins at ``first``, if it is
-    durable.  Raises ``NotFound``."""
+    """Reads the visible block (``term``, ``first``), verified. With a term of 0 it is the one that begins at ``first``,
+    if it is durable. Raises ``NotFound``."""
     durable = read_stated(stores, directory).dtvlsn
     found: bytes | None = None
     for block in _blocks_from(disk, directory, first):

@@ -76,7 +76,7 @@ def mend(disk: Disk, directory: str, fillings: Sequence[Filling], *, free_bytes_
 
 
 def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> bytes:
-    """As ``File.read``; what the disk does not give must be what ``fillings`` fill, or lie behind the log's end."""
+    """Reads as ``File.read``; what the disk does not give must be filled, or lie behind the log's end."""
     try:
         return file.read(at, size)
     except OSError as error:
@@ -90,13 +90,13 @@ def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> by
 
 
 def _covers(wound: Wound, start: int, end: int) -> bool:
-    """Whether nothing of ``start`` to ``end`` (exclusive) is log but what ``wound`` is; what is not known is."""
+    """Says whether nothing of ``start`` to ``end`` (exclusive) is log but what ``wound`` is."""
     end = min(end, wound.log_end)
     return wound.around and (start >= end or (wound.start <= start and end <= wound.end))
 
 
 def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
-    """What the disk gives again is not replaced: it may be as whole as ever.  Raises ``OSError``."""
+    """Fills the wounds; what the disk gives again is not replaced: it may be as whole as ever. Raises ``OSError``."""
     for filling in fillings:
         wound = filling.wound
         low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))
@@ -128,7 +128,7 @@ def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
 
 
 def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
-    """It goes, durably: a frame's ``synced`` is not what it was, or it could not be read."""
+    """Removes the sidecar, durably: a frame's ``synced`` is not what it was, or it could not be read."""
     path = f"{directory}/{sidecar_name(number)}"
     if disk.exists(path):
         disk.remove(path)
@@ -140,7 +140,7 @@ def damaged_name(number: int, offset: int) -> str:
 
 
 def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
-    """The bytes that were there; ``MENDED_KEPT_MAX`` such files stay, those of the oldest segments go first."""
+    """Returns the bytes that were there; ``MENDED_KEPT_MAX`` such files stay, those of the oldest segments go first."""
     kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
     for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
         disk.remove(f"{directory}/{name}")

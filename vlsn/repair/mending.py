@@ -45,7 +45,7 @@ _RECORD_OF = {
     FRAME_BYTES + CheckpointStart.LAYOUT.size: FrameKind.CHECKPOINT_START,
     FRAME_BYTES + CheckpointEnd.LAYOUT.size: FrameKind.CHECKPOINT_END,
 }
-"""By their frames' sizes, which no block's and no rollback's record has."""
+"""The kinds of local records by their frames' sizes, which no block and no rollback's record has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Wound:
     prev: int
     """Distance back to the frame before; 0 where the wound begins the segment."""
     synced: int
-    """Up to where the frame before says that the segment was synced: true of what follows, too."""
+    """The end up to which the frame before says that the segment was synced: true of what follows, too."""
     first: Vlsn
     """The VLSN that a block there begins with, if one does."""
     following: Vlsn
@@ -67,17 +67,17 @@ class Wound:
     follows_on: bool
     """Nothing between here and that block is damaged: what fills this wound ends just before it."""
     term: int
-    """Of the blocks that were there, if the visible ones before and behind are of one term; else 0: not known."""
+    """The term of the blocks that were there, if the visible ones before and behind are of one; else 0."""
     term_before: int
-    """Of the visible block before, and of the one behind; 0 where there is none in this segment."""
+    """The term of the visible block before, and of the one behind; 0 where there is none here."""
     term_behind: int
     old: FrameHeader | None
     """The header of the frame that began there, where it can still be read."""
     data: bytes
     around: bool
-    """What the disk does not give of the segment is rot, here and elsewhere in it."""
+    """True where rot is what the disk does not give of the segment, here and elsewhere in it."""
     log_end: int
-    """Where the segment's log ends: what lies behind is dead."""
+    """The end of the segment's log: what lies behind is dead."""
 
     @property
     def bytes(self) -> int:
@@ -104,7 +104,8 @@ def check_window(disk: Disk, directory: str, number: int, at: int, end: int, siz
 
 
 def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
-    """What is read of the segment next comes from the medium.  Raises ``Damaged`` when it is no file."""
+    """Drops the segment from the cache: what is read of it next comes from the medium. Raises ``Damaged`` when it is no
+    file."""
     segment = SegmentFile(disk, directory, number, around=True)
     try:
         segment.file.drop_cache()
@@ -115,8 +116,8 @@ def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
 def find_wound(
     disk: Disk, directory: str, number: int, end: int, *, around: bool = True, filled: Sequence[Filling] = ()
 ) -> Wound | None:
-    """The first damage in a segment whose log ends at ``end``, but for what is ``filled``; None when every frame is
-    whole.  ``around``: a page that the disk does not give is damage, not an ``OSError``.  Raises ``Damaged`` when its
+    """Finds the first damage in a segment whose log ends at ``end``, but for what is ``filled``. None when every frame
+    is whole. ``around``: a page that the disk does not give is damage, not an ``OSError``. Raises ``Damaged`` when its
     header page is not."""
     segment = _Filled(disk, directory, number, around, filled)
     try:
@@ -152,7 +153,7 @@ class _Filled(SegmentFile):
 
 @dataclass(slots=True)
 class _Last:
-    """What lies before a place."""
+    """The last that lies before a place."""
 
     next_vlsn: Vlsn
     term: int = 0
@@ -172,7 +173,7 @@ class _Last:
         self._note_rollback(buf, base, found)
 
     def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
-        """What was abandoned may lie in earlier segments, and the header of this one tells where they ended before."""
+        """Notes a rollback: what it abandoned may lie in earlier segments, whose ends this one's header tells."""
         starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
         blocks = found.offsets[_visible(found)]
         if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
@@ -243,7 +244,7 @@ class Filling:
 
     @property
     def data(self) -> bytes:
-        """What stands in the place of the damage, once all of it is filled."""
+        """The bytes in the place of the damage, once all of it is filled."""
         return b"".join(self.frames)
 
     def lay(self, piece: bytearray, base: int) -> None:
@@ -255,7 +256,7 @@ class Filling:
 
     @property
     def term(self) -> int:
-        """Of the block that is next, as what is left of it, or what lies around, says; 0: not known."""
+        """The next block's term, as what is left of it, or what lies around, says; 0: not known."""
         old = self._old
         return old.term if old is not None else self.wound.term
 
@@ -287,8 +288,8 @@ class Filling:
         self.next_vlsn = Vlsn(header.last_vlsn + 1)
 
     def add_record(self) -> bool:
-        """Whether what is next can only have been a checkpoint's record: one is put there that says no more than is
-        known.  The log reads them at an open alone, and needs none."""
+        """Puts a record where only a checkpoint's can have been, and says whether it did. It says no more than is
+        known: the log reads them at an open alone, and needs none."""
         wound, left = self.wound, self.wound.end - self._at
         old = wound.old if self._at == wound.start else None
         if old is not None and old.size <= left and _RECORD_OF.get(old.size) == old.kind:
@@ -339,9 +340,9 @@ class Filling:
 
 
 def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int) -> tuple[Wound | None, int]:
-    """The first damage of segment ``number`` of a log that does not open for it, and its stored term.  Of the last
-    segment, what ``state`` and its own frames say was synced is looked at.  Raises ``Damaged`` where a header page, or
-    the node file, is the damage, or the last segment was cut short: nothing says where its log ended."""
+    """Returns the first damage of segment ``number`` of a log that does not open for it, and its stored term. Of the
+    last segment, what ``state`` and its own frames say was synced is looked at. Raises ``Damaged`` where a header page,
+    or the node file, is the damage, or the last segment was cut short: nothing says where its log ended."""
     stated = read_stated(stores, directory)
     segments = survey(disk, directory)
     term = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}").term
@@ -356,7 +357,7 @@ def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int
 
 
 def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound: Wound) -> Wound:
-    """With the terms of the visible blocks around it, in whichever segments they lie."""
+    """Gives the wound the terms of the visible blocks around it, in whichever segments they lie."""
     active = [segment for segment in segments if segment.active]
     before = [segment for segment in active if segment.number < wound.number]
     behind = [segment for segment in active if segment.number > wound.number]
@@ -366,7 +367,7 @@ def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound:
 
 
 def _terms(disk: Disk, directory: str, info: SegmentInfo) -> tuple[int, int]:
-    """Of the first and the last visible block of a segment that can be read; zeros when there is none."""
+    """Returns the terms of a segment's first and last readable visible block; zeros for none."""
     first = last = 0
     segment = SegmentFile(disk, directory, info.number)
     try:

@@ -1,4 +1,4 @@
-"""A network restore as its directory sees it: what shuts the old log out, and when the new one is a log.
+"""A network restore in its directory: what shuts the old log out, and when the new one counts.
 
     1  the vote floor is written, synced: what this node acknowledged may be nowhere on it for a while
     2  ``restore.marker`` says in which segment the restored log begins, synced       ◄ the old log is none any more
@@ -41,7 +41,7 @@ from vlsn.write.queue import Pending
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
 OLD_SEGMENTS_MAX = 4
-"""So many segments of a damaged log are kept aside when a restore replaces it, the newest ones."""
+"""Segments of a damaged log that are kept aside when a restore replaces it, the newest ones."""
 
 
 class RestoreListener:
@@ -105,8 +105,8 @@ class Restart:
         return marker
 
     def end(self) -> tuple[int, int] | None:
-        """Term and VLSN of the end that what is here speaks of, whether it opens or not; None where that cannot be
-        told.  The VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none:
+        """Returns term and VLSN of the end that what is here speaks of, whether it opens or not. None where that cannot
+        be told. The VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none:
         the stored one may have seen no master."""
         try:
             record = node_file.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
@@ -117,8 +117,8 @@ class Restart:
         return block[0] if block is not None else 0, vlsn
 
     def _ends(self, stored_term: int) -> list[tuple[int, int]]:
-        """(term, VLSN) of every end that speaks for itself: of readable block headers, the VLSN behind them where
-        something cannot be read, the idle end, the checkpoint."""
+        """Lists (term, VLSN) of every end that speaks for itself. These are readable block headers, the VLSN behind
+        them where something cannot be read, the idle end, the checkpoint."""
         found = last_block(self._disk, self._directory, stored_term=stored_term)
         state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
         state.store.close()
@@ -258,8 +258,8 @@ class Restart:
 
 
 def last_block(disk: Disk, directory: str, *, stored_term: int) -> tuple[int, int] | None:
-    """Term and last VLSN of the furthest block in the segments, of those that can be of this log; where something is
-    there that cannot be read, at least (``stored_term``, the VLSN behind it).  None for no log at all."""
+    """Returns term and last VLSN of the furthest block in the segments that can be of this log. Where something there
+    cannot be read it is at least (``stored_term``, the VLSN behind it). None for no log at all."""
     best, unreadable = _furthest_block(disk, directory, stored_term)
     if unreadable:
         return max(best or (0, 0), (stored_term, (best[1] if best is not None else 0) + 1))
@@ -286,7 +286,7 @@ def _furthest_block(disk: Disk, directory: str, stored_term: int) -> tuple[tuple
 
 
 def _furthest(data: bytes, salt: int, stored_term: int) -> tuple[tuple[int, int] | None, bool]:
-    """The furthest block of one segment, and whether its frames follow on one another up to zeros."""
+    """Returns the furthest block of one segment, and whether its frames follow on one another up to zeros."""
     names: list[tuple[int, int]] = []
     end = FIRST_FRAME
     whole = True

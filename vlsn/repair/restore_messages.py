@@ -1,4 +1,4 @@
-"""What a restoring node and its provider say to each other, in JSON; the bytes of segments go beside it.
+"""The messages of a restoring node and its provider, in JSON; segments' bytes go beside them.
 
     look     restoring → any member    how loaded are you, and how far is your log durable?
     open     restoring → provider      I want the log from this VLSN on: hold it for me
@@ -64,23 +64,23 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     first: Number
     dtvlsn: Number
     dtvlsn_term: Number = 0
-    """Of the block at VLSN ``dtvlsn``; 0 where that is not told."""
+    """The term of the block at VLSN ``dtvlsn``; 0 where that is not told."""
     restores: Number = 0
     feeders: Number = 0
     full: bool = False
     lacks_group: bool = False
-    """It has lost the GROUP entry that counts, and would hand a log without it on."""
+    """True where it has lost the GROUP entry that counts, and would hand a log without it on."""
     lacks_producers: Number = 0
-    """Up to this VLSN it has lost whose submissions were there (``Producers.lacks_to``)."""
+    """The VLSN up to which it has lost whose submissions were there (``Producers.lacks_to``)."""
     generation: Number = 0
     level: Level = 1
-    """Of its log: who does not speak it restores from nobody that has it."""
+    """The level of its log: who does not speak it restores from nobody that has it."""
     session: str = ""
     record: StateRecord | None = None
     at: Number = 0
     """LSN of a frame at or before the first VLSN wanted; 0 when nothing more is there."""
     segments: list[OfferedSegment] = []
-    """Of an ``open``, from ``at`` on, ascending."""
+    """The segments of an ``open``, from ``at`` on, ascending."""
 
 
 def read_ask(body: object) -> RestoreAsk:

@@ -32,7 +32,7 @@ from vlsn.seams import Clock, Worker
 T = TypeVar("T")
 WORKS = ("standby", "sidecar", "space", "removal", "hole", "mapping")
 _TOLD_MAX = 64
-"""Between two ticks."""
+"""Faults told between two ticks, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Fault:
 
     work: str
     name: str
-    """Of one among several of its kind: the file that it is about."""
+    """The file that it is about, for work on several of its kind."""
     why: str
-    """With that file, or the directory."""
+    """The error, with that file, or the directory."""
     errno: int
     failures: int
     since_s: float
-    """Of the first of the row, by the monotonic clock."""
+    """The time of the first of the row, by the monotonic clock."""
     due_s: float
 
 
@@ -85,7 +85,7 @@ class Background:
         return self._faults.get((work, name))
 
     def is_due(self, work: str, name: str = "") -> bool:
-        """Of work that its owner asks for by itself: whether it is to be tried now."""
+        """Says whether work that its owner asks for by itself is to be tried now."""
         fault = self._faults.get((work, name))
         return fault is None or fault.failures < 2 or self._clock.monotonic_s() >= fault.due_s
 
@@ -137,7 +137,7 @@ class Background:
             self._again[work, name] = again
 
     def works(self, work: str, name: str = "") -> None:
-        """It was done: the next failure is the first of a row."""
+        """Notes that it was done: the next failure is the first of a row."""
         self._current.pop((work, name), None)
         self._again.pop((work, name), None)
         fault = self._faults.pop((work, name), None)
@@ -145,7 +145,7 @@ class Background:
             self._telling.append(replace(fault, failures=0))
 
     def forget(self, work: str, names: Iterable[str]) -> None:
-        """It is not to be done any more."""
+        """Forgets work that is not to be done any more."""
         for name in names:
             for each in (self._current, self._again, self._faults):
                 each.pop((work, name), None)

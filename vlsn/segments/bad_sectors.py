@@ -13,7 +13,7 @@ from vlsn.seams import File
 
 PAGE_BYTES = 4096
 _ERRNOS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
-"""What a bad sector, or a file system that found one by its own checksums, answers."""
+"""Errors of a bad sector, or of a file system that found one by its own checksums."""
 ROT = b"unread!\n" * (PAGE_BYTES // 8)
 
 
@@ -22,7 +22,7 @@ def is_unread(error: OSError) -> bool:
 
 
 def read_pages(file: File, at: int, into: memoryview, unread: list[tuple[int, int]]) -> int:
-    """Fills ``into`` from ``at`` on, page by page, and says how far; adds to ``unread`` the places (start, end) that
+    """Fills ``into`` from ``at`` on, page by page, and says how far. It adds to ``unread`` the places (start, end) that
     the disk does not give, which are zeros then; adjoining ones are one place."""
     begin, end = at, at + len(into)
     while at < end:
@@ -44,12 +44,12 @@ def read_pages(file: File, at: int, into: memoryview, unread: list[tuple[int, in
 
 
 def read_around(file: File, at: int, size: int) -> bytes:
-    """As ``File.read``, with ``ROT`` where the disk gives nothing."""
+    """Reads as ``File.read``, with ``ROT`` where the disk gives nothing."""
     return read_given(file, at, size)[0]
 
 
 def read_given(file: File, at: int, size: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """As ``read_around``, with the places (start, end) that the disk does not give."""
+    """Reads as ``read_around``, and returns also the places (start, end) that the disk does not give."""
     data, unread = bytearray(size), list[tuple[int, int]]()
     with memoryview(data) as view:
         got = read_pages(file, at, view, unread)

@@ -29,10 +29,10 @@ from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, padded
 from vlsn.seams import Buffer, File
 
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
-"""What a failed write may take with it: the kernel writes whole pages, or smaller blocks of the file system."""
+"""Bytes that a failed write may take with it: the kernel writes whole pages, or the file system's blocks."""
 _PADDING = [bytes(size) for size in range(8)]
 _JOIN_FROM = 48
-"""From this many buffers on, one copy costs less than the writer's scatter list."""
+"""Buffers from which one copy costs less than the writer's scatter list."""
 
 
 class Frame(NamedTuple):
@@ -57,8 +57,8 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Tail:
-    """Where the next frame of one segment goes.  ``crc`` runs over the bytes written so far, the header page
-    included; None when it cannot be known without reading (a segment that was opened again)."""
+    """The place of the next frame of one segment. ``crc`` runs over the bytes written so far, the header page included;
+    None when it cannot be known without reading (a segment that was opened again)."""
 
     header: SegmentHeader
     file: File
@@ -103,8 +103,8 @@ class Tail:
             del self.frames[:gone]
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Blocks after ``vlsn`` are being rolled back: a replacement must not bring them back, and the checksum
-        counts them, with flag bytes that change."""
+        """Drops blocks after ``vlsn``, which are being rolled back. A replacement must not bring them back, and the
+        checksum counts them, with flag bytes that change."""
         self.keep([frame._replace(dropped=True) if frame.last > vlsn else frame for frame in self.frames])
         self.crc = None
 
@@ -144,8 +144,8 @@ class Chunk:
         return lsn(tail.header.number, at)
 
     def write(self, *, sync: bool) -> None:
-        """On the writer's thread: durable on return if ``sync``.  Any ``OSError`` means that the file is not to be
-        trusted."""
+        """Writes on the writer's thread: durable on return if ``sync``. Any ``OSError`` means that the file is not to
+        be trusted."""
         if self.allocate:
             self.tail.file.allocate(self.tail.header.size)
         buffers = self.joined()
@@ -167,14 +167,14 @@ class Chunk:
 
 @dataclass(slots=True)
 class Group:
-    """What the writer takes at once: chunks in log order, and what to tell whom when they are written."""
+    """The load of one write: chunks in log order, and what to tell whom when they are written."""
 
     chunks: list[Chunk]
     sync: bool = False
-    """Whether it is synced, too; one that spans segments always is."""
+    """True where it is synced, too; a group that spans segments always is."""
     submissions: int = 0
     entries: int = 0
-    """Of the submissions."""
+    """The entries of the submissions."""
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)
@@ -183,7 +183,7 @@ class Group:
     """Segments that this group's first frames in the next one complete."""
     records: list[Record] = field(default_factory=list)
     after: list[Callable[[], None]] = field(default_factory=list)
-    """Called at home, in order, once all is synced."""
+    """Calls to make at home, in order, once all is synced."""
     chunks_done: int = 0
 
     @property
@@ -191,8 +191,8 @@ class Group:
         return Vlsn(self.lasts[-1]) if self.lasts else NULL_VLSN
 
     def write(self) -> None:
-        """On the writer's thread.  A chunk of the next segment is written only after the one before it is
-        synced: its header page names that end."""
+        """Writes on the writer's thread. A chunk of the next segment is written only after the one before it is synced:
+        its header page names that end."""
         sync = self.sync or len(self.chunks) > 1
         for chunk in self.chunks:
             if chunk.buffers:

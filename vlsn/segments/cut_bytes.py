@@ -1,4 +1,5 @@
-"""What was cut off a log, kept aside: ``00000003.cut-61440`` holds what lay in segment 3 from 61440 on.
+"""Bytes cut off a log, kept aside: ``00000003.cut-61440`` is segment 3 from 61440 on. ``00000003.cut-61440`` holds what
+lay in segment 3 from 61440 on.
 
 Never read again by the log itself (but for its terms, when the node file is lost); a person may look at it, and
 remove it when the copies were compared.  Zeros at the end are not kept.
@@ -27,7 +28,7 @@ def parse_cut_name(name: str) -> tuple[int, int] | None:
 
 
 def cut_bytes(disk: Disk, directory: str) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each file of cut bytes in ``directory``."""
+    """Yields name and bytes of each file of cut bytes in ``directory``."""
     for name in disk.list(directory):
         if parse_cut_name(name) is not None:
             try:
@@ -37,8 +38,8 @@ def cut_bytes(disk: Disk, directory: str) -> Iterator[tuple[str, bytes]]:
 
 
 def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> str | None:
-    """Writes ``data`` aside, durable on return, never seen half written; the file's name, None when it is there
-    already (an open before this one was stopped later on)."""
+    """Writes ``data`` aside, durable on return, never seen half written, and returns the file's name. None when it is
+    there already (an open before this one was stopped later on)."""
     if is_kept(disk, directory, number, offset, data):
         return None
     path = free_name(disk, f"{directory}/{cut_name(number, offset)}")
@@ -57,7 +58,7 @@ def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) 
 
 
 def is_kept(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> bool:
-    """Whether ``keep_cut`` has kept exactly these bytes of that place before."""
+    """Says whether ``keep_cut`` has kept exactly these bytes of that place before."""
     path = name = f"{directory}/{cut_name(number, offset)}"
     tried = 0
     while disk.exists(name):
@@ -69,7 +70,7 @@ def is_kept(disk: Disk, directory: str, number: int, offset: int, data: bytes) -
 
 
 def free_name(disk: Disk, path: str) -> str:
-    """``path``, or with the first free number behind it."""
+    """Returns ``path``, or with the first free number behind it."""
     if not disk.exists(path):
         return path
     number = 1

@@ -36,12 +36,13 @@ class SegmentInfo:
     name: str
     path: str
     size: int
-    """Of the file, in bytes."""
+    """The size of the file, in bytes."""
     header: SegmentHeader | None
     """None when the page cannot be read as a header; ``fault`` then says why."""
     fault: str
     live_end: int | None
-    """Where its log ends, as a later header names it; None for the last one (or if that header is damaged)."""
+    """The end of its log, as a later header names it; None for the last one. It is None, too, if that header is
+    damaged."""
 
     @property
     def active(self) -> bool:
@@ -55,8 +56,8 @@ class SegmentInfo:
 
 
 def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
-    """Every segment file of ``directory``, by number; damaged headers included, and for an outside reader (``around``)
-    those that the disk does not give, which are an ``OSError`` else.  Raises ``WrongVersion``."""
+    """Lists every segment file of ``directory``, by number, damaged headers included. For an outside reader
+    (``around``) it lists those that the disk does not give, which are an ``OSError`` else. Raises ``WrongVersion``."""
     found: list[SegmentInfo] = []
     ends: dict[int, int] = {}
     for number, name in reversed(segment_numbers(disk, directory)):
@@ -77,19 +78,19 @@ def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentI
 
 
 def segment_numbers(disk: Disk, directory: str) -> list[tuple[int, str]]:
-    """Number and name of every segment file, ascending."""
+    """Returns number and name of every segment file, ascending."""
     named = [(parse_segment_name(name), name) for name in disk.list(directory)]
     return sorted((number, name) for number, name in named if number is not None)
 
 
 def last_active(segments: Sequence[SegmentInfo]) -> SegmentInfo | None:
-    """The segment that the log's end lies in."""
+    """Returns the segment that the log's end lies in."""
     return next((each for each in reversed(segments) if each.active), None)
 
 
 def check_size(active: Sequence[SegmentInfo]) -> None:
-    """A segment has all its bytes before its first frame: no crash leaves the last one shorter, and what it has lost
-    may have been acknowledged.  (Where an earlier one ends, the next one's header says.)"""
+    """Checks the size of the last segment. It has all its bytes before its first frame: no crash leaves it shorter, and
+    what it has lost may have been acknowledged. (Where an earlier one ends, the next one's header says.)"""
     for segment in active[-1:]:
         if segment.size < segment.head.size:
             raise Damaged(
@@ -100,8 +101,8 @@ def check_size(active: Sequence[SegmentInfo]) -> None:
 
 
 def make_directory(disk: Disk, directory: str) -> None:
-    """With its parents, each name synced: files in a directory that is not durable itself are not either.  Nor is one
-    that is there for sure: who made it may not have lived to sync it."""
+    """Makes the directory with its parents, each name synced: else files in it are not durable either. Nor is one that
+    is there for sure: who made it may not have lived to sync it."""
     missing = []
     at = directory.rstrip("/")
     while at and not disk.exists(at):
@@ -117,9 +118,9 @@ def make_directory(disk: Disk, directory: str) -> None:
 
 
 def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: Iterable[Lsn] = ()) -> Lsn:
-    """The highest end up to which something valid says that the log had been synced: a frame's ``synced``,
-    the next header (all segments but the last), or ``stated`` (checkpoint, idle end).  What an outside
-    reader may read of a running node.  Reads the last segment once."""
+    """Finds the highest end up to which something valid says that the log had been synced. That is a frame's
+    ``synced``, the next header (all segments but the last), or ``stated`` (checkpoint, idle end). An outside reader may
+    read so far of a running node. Reads the last segment once."""
     last = last_active(segments)
     if last is None:
         return NULL_LSN
@@ -136,8 +137,8 @@ def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: It
 
 
 def synced_in_frames(buf: Buffer, start: int, salt: int) -> int:
-    """The highest ``synced`` of the whole frames of a segment, ``buf`` from ``start`` (where one may begin) on,
-    those that lie behind bad or missing ones included; 0 if none."""
+    """Finds the highest ``synced`` of a segment's whole frames, ``buf`` from ``start`` (where one may begin) on. It
+    counts those that lie behind bad or missing ones; 0 if none."""
     return max((int(found.headers["synced"].max()) for found in scan.islands(buf, 0, start, salt)), default=0)
 
 

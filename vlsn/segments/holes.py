@@ -30,7 +30,7 @@ from vlsn.segments.background import Background
 
 PAGE_BYTES = 4 * KIB
 HOLE_BYTES_MIN = 16 * KIB
-"""What is less is not worth a transaction of the file system."""
+"""Bytes below which a hole is not worth a transaction of the file system."""
 SEGMENTS_A_JOB = 16
 """Looked at by the keeper between two other jobs of its own."""
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS)
@@ -62,7 +62,7 @@ class Holes:
         self._running = self._cannot = self._closed = False
 
     def give_back(self, sealed: Iterable[tuple[int, int]]) -> None:
-        """Of each segment (number, end) what lies behind its end, when the keeper comes to it (rule 1)."""
+        """Gives back what lies behind the end of each segment (number, end), when the keeper comes to it (rule 1)."""
         self._waiting.extend(sealed)
         self._next()
 
@@ -72,7 +72,7 @@ class Holes:
             self._background.forget("hole", [segment_name(each)])
 
     def close(self) -> None:
-        """What waits is left to the next open."""
+        """Leaves what waits to the next open."""
         self._closed = True
         self._waiting.clear()
 
@@ -84,7 +84,7 @@ class Holes:
         self._keeper.submit(lambda: self._look(job), self._looked, lambda error: self._looked(_all_failed(job, error)))
 
     def _look(self, job: list[tuple[int, int]]) -> _Seen:
-        """On the keeper's thread: what each takes now, what was given back, and what went wrong."""
+        """Looks, on the keeper's thread, at what each takes now, what was given back, and what went wrong."""
         seen = _Seen()
         for number, end in job:
             path = f"{self._directory}/{segment_name(number)}"
@@ -128,7 +128,7 @@ class Holes:
 
 @dataclass(slots=True)
 class _Seen:
-    """What one job found."""
+    """The findings of one job."""
 
     done: list[int] = field(default_factory=list)
     taken: dict[int, int] = field(default_factory=dict)
@@ -143,7 +143,7 @@ def _all_failed(job: list[tuple[int, int]], error: BaseException) -> _Seen:
 
 
 def give_back(disk: Disk, path: str, end: int, *, punch: bool = True) -> tuple[int, int]:
-    """Bytes of disk that the file takes before and after what lies behind ``end`` was given back (rule 2)."""
+    """Returns bytes of disk that the file takes before and after what lies behind ``end`` was given back (rule 2)."""
     file = disk.open(path, write=True)
     try:
         before = file.allocated()

@@ -38,7 +38,7 @@ class Ending(Enum):
 
 
 def ending(stop: int, *, synced: int, zeros: bool) -> Ending:
-    """What ``stop`` (X above) is; ``synced`` is S, ``zeros`` whether nothing but zeros follows."""
+    """Decides what ``stop`` (X above) is; ``synced`` is S, ``zeros`` whether nothing but zeros follows."""
     if synced > stop:
         return Ending.DAMAGE
     return Ending.END if zeros else Ending.TAIL

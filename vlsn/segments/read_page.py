@@ -32,7 +32,7 @@ class Gathering:
         return bool(self.entries) and (len(self.entries) >= self._limit or self.room <= 0)
 
     def add(self, block: Buffer, header: BlockHeader) -> bool:
-        """What is wanted of a checked block that holds ``next_vlsn``; False when not all of it had room."""
+        """Adds what is wanted of a checked block that holds ``next_vlsn``; False when some had no room."""
         while self.next_vlsn <= header.last_vlsn:
             if self.full:
                 return False
@@ -52,8 +52,8 @@ class Gathering:
         return True
 
     def add_rows(self, rows: EntryRows) -> int | None:
-        """What is wanted of many checked blocks, the first of which holds ``next_vlsn``, by column; which of them
-        holds the first entry that had no room, None when all had."""
+        """Adds what is wanted of many checked blocks, the first of which holds ``next_vlsn``, by column. Returns which
+        of them holds the first entry that had no room, None when all had."""
         chosen = rows.chosen(self.next_vlsn, NO_LIMIT, self._kinds)
         totals = rows.sizes()[chosen].cumsum()
         count = min(int(np.searchsorted(totals, self.room, side="right")), self._limit - len(self.entries))

@@ -40,7 +40,7 @@ from vlsn.segments.read_page import Gathering
 from vlsn.segments.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
 
 SINGLE_BYTES = 8 * KIB
-"""What a look at one entry reads first: the index has a mapping every 4 KiB, or every ten VLSNs."""
+"""Bytes that a look at one entry reads first: the index maps every 4 KiB, or ten VLSNs."""
 ENTRY_BYTES_GUESS = 256
 """Frame and all, by which a window is sized for so many entries."""
 _SPAN = Struct("<4xI8xQ")
@@ -122,8 +122,8 @@ class SegmentFile:
         return self.header.state == SegmentState.ACTIVE
 
     def window(self, at: int, end: int, size: int) -> tuple[bytes, Walk]:
-        """About ``size`` bytes from the frame at ``at`` on, never past ``end``, and the frames in them: at least
-        one, unless none begins at ``at`` or it does not end by ``end``.  Raises ``WrongVersion``."""
+        """Reads about ``size`` bytes from the frame at ``at`` on, never past ``end``, and finds the frames. It is at
+        least one, unless none begins at ``at`` or it does not end by ``end``. Raises ``WrongVersion``."""
         while True:
             buf = self.read(at, min(size, end - at))
             found = scan.walk(buf, base=at, start=at, end=at + len(buf), salt=self.header.salt)
@@ -137,14 +137,14 @@ class SegmentFile:
             size = header.size
 
     def _check_kind(self, at: int, end: int) -> None:
-        """That no frame of a later version lies at ``at``.  Raises ``WrongVersion``."""
+        """Checks that no frame of a later version lies at ``at``. Raises ``WrongVersion``."""
         head = self.read(at, min(FRAME_BYTES, end - at))
         size = claimed_size(head) if len(head) == FRAME_BYTES else 0
         if 0 < size <= end - at and not decode_header(head, 0, offset=at, salt=self.header.salt):
             check_kind(self.read(at, size), at, at, self.header.salt, self.name)
 
     def read(self, at: int, size: int) -> bytes:
-        """``size`` bytes from ``at`` on; ``around`` where the disk fails."""
+        """Returns ``size`` bytes from ``at`` on; ``around`` where the disk fails."""
         try:
             return self.file.read(at, size)
         except OSError as error:
@@ -181,9 +181,9 @@ class LogReader:
         self._segments: dict[int, SegmentFile] = {}
 
     def blocks(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> ReadRun:
-        """The block that holds ``from_vlsn`` and those after it whose last VLSN is at most ``upto_vlsn``, up to
-        ``bytes_max`` but at least one.  ``start`` is the LSN of a frame at or before it (an index mapping, or
-        ``next_lsn``).  An empty run: nothing more may be read yet.  Raises ``Damaged``, or ``Trimmed`` when it was
+        """Reads the block that holds ``from_vlsn`` and those after it that end by ``upto_vlsn``. It takes up to
+        ``bytes_max`` but at least one. ``start`` is the LSN of a frame at or before it (an index mapping, or
+        ``next_lsn``). An empty run: nothing more may be read yet. Raises ``Damaged``, or ``Trimmed`` when it was
         cleaned away meanwhile."""
         taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
         data: list[bytes] = []
@@ -204,8 +204,8 @@ class LogReader:
         bytes_max: int,
         kinds: frozenset[int] | None = DATA_ONLY,
     ) -> EntryRun:
-        """Entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at most ``limit`` and about
-        ``bytes_max`` bytes of keys and values, but at least one if there is any.  Raises ``Damaged``, ``Trimmed``."""
+        """Reads entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at least one if there is any. It takes
+        at most ``limit``, and about ``bytes_max`` bytes of keys and values. Raises ``Damaged``, ``Trimmed``."""
         if limit == 1:
             try:
                 entry = self._single(from_vlsn, start, upto_vlsn)
@@ -235,8 +235,8 @@ class LogReader:
         return EntryRun(found.entries, at, found.next_vlsn)
 
     def pairs(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, to_vlsn: int) -> PairRun:
-        """(VLSN, value) of the DATA entries from ``from_vlsn`` to ``to_vlsn``, as many as a window of the log holds;
-        ``upto_vlsn`` (a block's last) is at or past ``to_vlsn``.  Raises ``Damaged``, ``Trimmed``."""
+        """Reads (VLSN, value) of the DATA entries from ``from_vlsn`` to ``to_vlsn``, within a window of the log.
+        ``upto_vlsn`` (a block's last) is at or past ``to_vlsn``. Raises ``Damaged``, ``Trimmed``."""
         taking = Taking(from_vlsn, start, upto_vlsn, WINDOW_BYTES_MAX)
         found: list[Iterable[tuple[int, bytes]]] = []
         for window in self._windows(taking):
@@ -249,8 +249,8 @@ class LogReader:
             self._segments.popitem()[1].close()
 
     def _windows(self, taking: Taking) -> Iterator[Window]:
-        """What is taken, a window at a time; ``taking.at`` is where to go on.  Raises ``Damaged`` (or ``Trimmed``)
-        before the first of them."""
+        """Yields what is taken, a window at a time; ``taking.at`` is where to go on. Raises ``Damaged`` (or
+        ``Trimmed``) before the first of them."""
         try:
             while taking.want <= taking.upto and taking.room > 0 and taking.stopped is None:
                 segment = self._open(lsn_file(taking.at))
@@ -343,8 +343,8 @@ class LogReader:
         return end
 
     def _following(self, segment: SegmentFile) -> SegmentFile | None:
-        """The segment after this one, or None when there is none yet.  A header that cannot be read may be
-        one that is just being rewritten, so it is damage only if the log goes on behind it."""
+        """Returns the segment after this one, or None when there is none yet. A header that cannot be read may be one
+        that is just being rewritten, so it is damage only if the log goes on behind it."""
         unreadable: Damaged | None = None
         for number, name in segment_numbers(self._disk, self._directory):
             if number <= segment.number:
@@ -366,8 +366,8 @@ class LogReader:
 
 
 def _frame_of(buf: bytes, base: int, salt: int, vlsn: int) -> int | None:
-    """Where in ``buf``, which begins with a frame, the visible block with ``vlsn`` lies: frame by frame, each
-    header what it must be and the blocks one after the other.  None where that ends before."""
+    """Finds the visible block with ``vlsn`` in ``buf``, which begins with a frame. It goes frame by frame, each header
+    what it must be and the blocks one after the other. None where that ends before."""
     at = expected = size = 0
     while at + FRAME_BYTES + BLOCK_BYTES <= len(buf):
         magic, kind, flag, length, prev, _, field, _ = FRAME.unpack_from(buf, at)

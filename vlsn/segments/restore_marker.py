@@ -13,12 +13,12 @@ from vlsn.seams import Disk
 
 MARKER_NAME = "restore.marker"
 VERSION = 1
-"""Of the marker."""
+"""The version of the marker."""
 _CRC_BYTES = 4
 
 
 class _Versioned(msgspec.Struct):
-    """What a marker of any version says."""
+    """The part that a marker of any version has."""
 
     version: int = 1
 

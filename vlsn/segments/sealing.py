@@ -58,7 +58,7 @@ def _sidecar(tail: Tail) -> Sidecar | None:
 
 
 def write_sidecar(disk: Disk, directory: str, sidecar: Sidecar) -> None:
-    """Under a name of its own first: a crash leaves the whole sidecar or none."""
+    """Writes the sidecar under a name of its own first: a crash leaves all of it or none."""
     path = f"{directory}/{sidecar_name(sidecar.number)}"
     temporary = path + ".new"
     if disk.exists(temporary):

@@ -104,7 +104,7 @@ class Standby:
         self._keeper.submit(partial(self._create, header), self._created, partial(self._create_failed, header))
 
     def retry(self) -> None:
-        """Once more after there was no space."""
+        """Tries again after there was no space."""
         if self._header is not None and self._file is None and not self._busy:
             self.prepare(self._header)
 
@@ -143,7 +143,7 @@ class Standby:
         return self._busy
 
     def close(self) -> None:
-        """Behind whatever the keeper still does with it; what that ends as is of no interest any more."""
+        """Closes the standby behind whatever the keeper still does with it."""
         self._closed = True
         self._epoch += 1
         file, self._file = self._file, None
@@ -180,7 +180,7 @@ class Standby:
         self._throw_away(f"{self._directory}/{name}")
 
     def _throw_away(self, path: str) -> None:
-        """On the keeper's thread."""
+        """Throws the file away, on the keeper's thread."""
         self._thrown_away = ""
         try:
             self._disk.remove(path)
@@ -245,7 +245,7 @@ def _fill(file: File, start: int, end: int) -> None:
 
 
 def active(header: SegmentHeader, *, prev_number: int, prev_end: int, prev_last_vlsn: int) -> SegmentHeader:
-    """The header that a standby gets when it is taken."""
+    """Returns the header that a standby gets when it is taken."""
     from vlsn.format.segment import SegmentState
 
     return replace(

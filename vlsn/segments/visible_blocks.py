@@ -41,8 +41,8 @@ class Columns(NamedTuple):
 def visible_blocks(
     disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn
 ) -> Iterator[Columns]:
-    """Blocks of ``segments`` (ascending) from the frame at ``start`` (0: the first there is) to ``end``
-    (exclusive), a window at a time.  All of it was synced."""
+    """Yields visible blocks of ``segments`` (ascending), a window at a time, all of them synced. They lie from the
+    frame at ``start`` (0: the first there is) to ``end`` (exclusive)."""
     last = 0
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
@@ -68,8 +68,8 @@ def visible_blocks(
 def first_damage(
     disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn, what: str, vlsn: int
 ) -> Damaged | None:
-    """The first frame from ``start`` to ``end`` that is not right; ``what`` says why there should be more, ``vlsn``
-    from where on."""
+    """Finds the first frame from ``start`` to ``end`` that is not right. ``what`` says why there should be more,
+    ``vlsn`` from where on."""
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
             continue
@@ -92,7 +92,7 @@ def first_damage(
 
 
 def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
-    """Whether a visible block that begins with ``vlsn`` lies at ``at``, as far as its headers say."""
+    """Says whether a visible block that begins with ``vlsn`` lies at ``at``, as far as its headers say."""
     try:
         segment = SegmentFile(disk, directory, lsn_file(at))
     except Damaged:
@@ -123,7 +123,7 @@ def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[byte
 
 
 def _next_header(segment: SegmentFile, at: int, end: int) -> int:
-    """Where the next frame header of this segment may lie: whether it is one, its checksum tells then."""
+    """Finds where the next frame header may lie: whether it is one, its checksum tells then."""
     while at < end:
         buf = segment.file.read(at, min(WINDOW_BYTES + FRAME_BYTES, end - at))
         halves = np.frombuffer(buf, dtype="<u2", count=len(buf) // 8 * 4)[::4]

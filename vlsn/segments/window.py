@@ -1,4 +1,4 @@
-"""What a reader takes of one window of a segment: blocks that follow on, verified, as many as have room.
+"""A reader's window of a segment: blocks that follow on, verified, as many as have room.
 
 A window holds whole frames of one segment, found by a walk.  Of its visible blocks those are taken that
 follow on exactly, hold what is wanted, and have right checksums; the first that has not ends the taking.
@@ -34,7 +34,7 @@ class Stopped(Enum):
 
 
 class Taking:
-    """What one call has taken so far, and what it still wants."""
+    """The state of one call: what it has taken, and what it still wants."""
 
     def __init__(self, from_vlsn: int, start: Lsn, upto_vlsn: int, bytes_max: int) -> None:
         self.want = from_vlsn
@@ -49,7 +49,7 @@ class Taking:
         self._window = WINDOW_BYTES_MIN
 
     def window_bytes(self) -> int:
-        """What fills the room, headers included; for one block near its mapping little, then ever more."""
+        """Returns the window's size: the room with headers; little near a block's mapping, then ever more."""
         size = min(max(self.room + self.room // 4, self._window), WINDOW_BYTES_MAX)
         self._window *= 4
         return size
@@ -90,7 +90,7 @@ class Taking:
         return window
 
     def _follows_on(self, visible: Walk, heads: npt.NDArray[np.void], firsts: Offsets, lasts: Offsets) -> int:
-        """How many of the blocks follow on exactly, fill their frames and do not begin after what is wanted."""
+        """Counts the blocks that follow on exactly, fill their frames and do not begin after what is wanted."""
         good = visible.headers["length"] == heads["body_bytes"] + np.uint32(BLOCK_BYTES)
         good &= (heads["count"] > 0) & (firsts > 0)
         good[1:] &= firsts[1:] == lasts[:-1] + 1
@@ -98,13 +98,13 @@ class Taking:
         return len(good) if good.all() else int(good.argmin())
 
     def _fitting(self, visible: Walk, low: int, high: int) -> int:
-        """How many of the blocks from ``low`` on have room: at least the very first."""
+        """Counts the blocks from ``low`` on that have room: at least the very first."""
         totals = np.cumsum(visible.headers["length"][low:high], dtype=np.int64)
         fitting = int(np.searchsorted(totals, self.room, side="right"))
         return max(fitting, min(1, high - low)) if not self.first else fitting
 
     def _verified(self, buf: bytes, base: int, visible: Walk, low: int, high: int) -> int:
-        """How many of the chosen blocks have a right checksum, up to the first that has not."""
+        """Counts the chosen blocks with a right checksum, up to the first that has not."""
         chosen = Walk(visible.offsets[low:high], visible.headers[low:high], visible.end, visible.reason)
         bad = scan.check_crcs(buf, base, chosen)
         return high - low if bad is None else bad
@@ -132,8 +132,8 @@ class Window:
         return EntryRows(self._buf, self._at, self._heads)
 
     def gather(self, found: Gathering) -> Lsn | None:
-        """What ``found`` has room for, which goes on in the first of these; where what it has no room for begins, or
-        None.  Few blocks are decoded one by one, only as far as they are wanted, many by column."""
+        """Gives ``found`` what it has room for, and returns where the rest begins, or None. It goes on in the first of
+        these blocks. Few are decoded one by one, only as far as they are wanted, many by column."""
         if len(self._at) > BLOCKS_FEW:
             left_out = found.add_rows(self.rows())
             return Lsn(int(self._lsns[left_out])) if left_out is not None else None

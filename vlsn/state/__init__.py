@@ -1,1 +1,1 @@
-"""What a log keeps beside its segments: the `state` store, its settings, its history, who needs what."""
+"""The state beside a log's segments: the `state` store, settings, history, holds."""

@@ -32,7 +32,7 @@ ALLOWANCE = "age allowance"
 SAMPLES_MAX = 64
 """Segments whose clocks are read for rule 3, evenly apart: fewer make a log look younger."""
 SEEN_MAX = 64
-"""How often in ``retention_age_s`` rule 2 takes note."""
+"""Notes that rule 2 takes in ``retention_age_s``."""
 
 
 class Seen:
@@ -50,7 +50,7 @@ class Seen:
             seen.append((now_s, number))
 
     def upto(self, age_s: float, now_s: float) -> int:
-        """The last segment that was there so long ago; 0 for none."""
+        """Returns the last segment that was there so long ago; 0 for none."""
         return max((number for at_s, number in self._seen if at_s <= now_s - age_s), default=0)
 
 
@@ -62,7 +62,7 @@ class Allowance:
         self._as_of_s: float | None = None
 
     def left(self, segments: int, age_s: float, now_s: float) -> int:
-        """How many may go now of so many ``segments``, by the monotonic clock."""
+        """Counts how many of so many ``segments`` may go now, by the monotonic clock."""
         full = max(1.0, segments / SHARE)
         if self._as_of_s is None:
             self._left = full
@@ -116,7 +116,7 @@ def believed(
 
 
 def shown_old(segments: Sequence[Segment], sealed_us: Callable[[Segment], int], age_s: float) -> int:
-    """How many of the first of ``segments`` are old by the clocks of those behind them (rule 3)."""
+    """Counts the first of ``segments`` that are old by the clocks of those behind them (rule 3)."""
     count = len(segments)
     apart = max(1, -(-count // SAMPLES_MAX))
     at = list(range(0, count, apart))

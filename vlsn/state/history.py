@@ -1,4 +1,4 @@
-"""What a log's entries add up to: its term runs, its group and its producers, as of any VLSN that is still needed.
+"""The sum of a log's entries: term runs, group and producers, as of any VLSN still needed.
 
 Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a
 rollback.  A GROUP entry counts from the moment it is in the log, and no longer once it is rolled back, so
@@ -63,11 +63,11 @@ class History:
         return self.levels[-1][1] if self.levels else LEVEL_1.min
 
     def level_at(self, durable: Vlsn) -> int:
-        """The group's as of ``durable``: what may be written, for no rollback takes it back."""
+        """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
         return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
 
     def term_of(self, vlsn: Vlsn) -> Term:
-        """The term that ``vlsn`` was sealed in; 0 when it is not in the log."""
+        """Returns the term that ``vlsn`` was sealed in; 0 when it is not in the log."""
         index = bisect_right(self.term_runs, int(vlsn), key=lambda run: run.first) - 1
         if index < 0 or vlsn > self.term_runs[index].last:
             return NULL_TERM
@@ -119,16 +119,16 @@ class History:
                 self.note_producers(run.blocks[index])
 
     def settle(self, dtvlsn: Vlsn) -> None:
-        """Everything up to ``dtvlsn`` stays for ever: groups before the durable one are let go, and what would take
-        producers back behind it."""
+        """Settles everything up to ``dtvlsn``, which stays for ever. Groups before the durable one are let go, and what
+        would take producers back behind it."""
         self.producers.settle(dtvlsn)
         for settings in (self.groups, self.levels):
             while len(settings) > 1 and settings[1][0] <= dtvlsn:
                 del settings[0]
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
-        """Whether the newest GROUP entry that stays for ever is not known: this log, which begins at ``first``, was
-        cleaned past it, and the state record that had it was lost."""
+        """Says whether the newest GROUP entry that stays for ever is not known. This log, which begins at ``first``,
+        was cleaned past it, and the state record that had it was lost."""
         return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
 
     def found_group(self, vlsn: Vlsn, group: GroupEntry) -> None:
@@ -137,8 +137,9 @@ class History:
         self.groups.insert(0, (vlsn, group))
 
     def found_state(self, record: StateRecord, producers: Producers) -> None:
-        """What another copy of this log added up to as of ``record.vlsn``: ``producers``, made of the record, and the
-        group's level, which this one lacks where ``state`` was lost.  Raises ``ValueError``, nothing changed."""
+        """Takes over what another copy of this log added up to as of ``record.vlsn``. That is ``producers``, made of
+        the record, and the group's level, which this one lacks where ``state`` was lost. Raises ``ValueError``, nothing
+        changed."""
         self.producers.fill(producers, record.vlsn)
         if record.level_vlsn and (not self.levels or record.level_vlsn < self.levels[0][0]):
             self.levels.insert(0, (record.level_vlsn, record.level))
@@ -167,8 +168,8 @@ class History:
         self.term_runs = runs
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
-        """All of it as of ``vlsn``, for a checkpoint or a restore, with what was cleaned away (``StateRecord``): put
-        together by the call of what is returned, on any thread (``Producers.snapshot``)."""
+        """Copies all of it as of ``vlsn``, for a checkpoint or a restore, with what was cleaned away. The returned call
+        puts the ``StateRecord`` together, on any thread (``Producers.snapshot``)."""
         copy = History()
         copy.term_runs = list(self.term_runs)
         copy.groups = list(self.groups)

@@ -29,14 +29,15 @@ NAME_MAX = 64
 
 
 class Owner(StrEnum):
-    """Who holds."""
+    """The owner of a hold."""
 
     FEEDER = "feeder"
     """A replica of the group, fed or to be fed; its name is the member's."""
     CONSUMER = "consumer"
     """A reader that keeps its place: ``Log.hold``, and consumers once there are any."""
     BACKUP = "backup"
-    """Whoever copies the segments of an embedded log: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
+    """A copier of an embedded log's segments: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies.
+    ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
     RESTORE = "restore"
     """A peer that is restored from here."""
     CHECKPOINT = "checkpoint"
@@ -51,10 +52,10 @@ class Hold:
     name: str
     vlsn: Vlsn
     since_s: float
-    """Since when it stands there, by the monotonic clock."""
+    """The time since which it stands there, by the monotonic clock."""
     clock: Callable[[], float] = field(repr=False)
     on_dropped: Callable[[Vlsn], None] = field(repr=False)
-    """Told the first VLSN that will still be there."""
+    """A call that is told the first VLSN that will still be there."""
     live: bool = True
     """False once it was released, replaced or dropped: it holds nothing any more."""
 
@@ -69,7 +70,7 @@ class Hold:
 
     @property
     def age_s(self) -> float:
-        """How long it has stood at its VLSN."""
+        """The seconds that it has stood at its VLSN."""
         return max(0.0, self.clock() - self.since_s)
 
 

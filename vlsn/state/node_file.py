@@ -63,7 +63,7 @@ class NodeRecord:
     """The slot's version; never falls."""
 
     def encode(self) -> bytes:
-        """One slot."""
+        """Encodes one slot."""
         fault = self._fault()
         assert fault is None, fault
         head = _SLOT.pack(
@@ -85,7 +85,7 @@ class NodeRecord:
 
     @classmethod
     def decode(cls, slot: Buffer) -> NodeRecord:
-        """The record in one whole slot.  Raises ``BadBody``; ``WrongVersion``."""
+        """Decodes the record in one whole slot. Raises ``BadBody``; ``WrongVersion``."""
         if len(slot) != SLOT_BYTES:
             raise BadBody(f"a node file slot of {len(slot)} bytes")
         slot = bytes(slot)
@@ -158,7 +158,7 @@ class NodeFile:
 
     @property
     def record(self) -> NodeRecord:
-        """What both slots hold, synced."""
+        """The record that both slots hold, synced."""
         return self._record
 
     def replace(self, record: NodeRecord, *, learned: bool = False) -> NodeRecord:
@@ -206,7 +206,7 @@ class NodeFile:
 
 
 def create(disk: Disk, path: str, record: NodeRecord) -> NodeFile:
-    """A new node file, durable with its name on return; never seen half written (it is renamed into place)."""
+    """Makes a new node file, durable with its name on return; never seen half written."""
     slot = record.encode()
     fresh = path + ".new"
     if disk.exists(fresh):
@@ -224,12 +224,12 @@ def create(disk: Disk, path: str, record: NodeRecord) -> NodeFile:
 
 
 def read(disk: Disk, path: str) -> NodeRecord:
-    """The record, for tools that never write.  Raises as ``NodeFile.open`` does."""
+    """Reads the record, for tools that never write. Raises as ``NodeFile.open`` does."""
     return read_slots(disk, path)[0]
 
 
 def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]:
-    """The record, and by its number (1, 2) a slot that cannot be read, with what is wrong.  Raises as ``read``."""
+    """Reads the record, and by its number (1, 2) a slot that cannot be read, with what is wrong. Raises as ``read``."""
     file = disk.open(path)
     try:
         slots = _slots(file, path)
@@ -240,7 +240,7 @@ def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]
 
 
 def _settle(disk: Disk, path: str, file: File) -> None:
-    """What a process before this one wrote and did not live to sync is on the medium, or out of the cache."""
+    """Brings what an earlier process wrote and did not sync onto the medium, or out of the cache."""
     try:
         file.sync()
         file.drop_cache()
@@ -261,7 +261,7 @@ def _slots(file: File, path: str) -> list[NodeRecord | Exception]:
 
 
 def _slot(file: File, index: int) -> NodeRecord | Exception:
-    """Each by itself: the sector of one may be bad."""
+    """Reads each slot by itself: the sector of one may be bad."""
     try:
         return NodeRecord.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
     except BadBody as error:
@@ -273,7 +273,7 @@ def _slot(file: File, index: int) -> NodeRecord | Exception:
 
 
 def _newer(slots: Sequence[NodeRecord | Exception], path: str) -> NodeRecord:
-    """Of two with one sequence slot one, which is written first."""
+    """Returns the newer record; of two with one sequence slot one, which is written first."""
     readable = [slot for slot in slots if isinstance(slot, NodeRecord)]
     if readable:
         return max(readable, key=lambda slot: slot.sequence)

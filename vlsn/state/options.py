@@ -37,15 +37,15 @@ SHARES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 
 
 class Durability(IntEnum):
-    """What has happened to an append when it returns.  A group is treated as its strictest append asks."""
+    """The state of an append when it returns. A group is treated as its strictest append asks."""
 
     NO_SYNC = 0
-    """It has its VLSNs, in this process's memory; written within the flush interval."""
+    """The append has its VLSNs, in this process's memory; it is written within the flush interval."""
     WRITE_NO_SYNC = 1
-    """It is written: a crash of this process does not lose it, one of the machine may; synced within the sync
-    interval."""
+    """The append is written: a crash of this process does not lose it, one of the machine may. It is synced within the
+    sync interval."""
     SYNC = 2
-    """It is on the medium."""
+    """The append is on the medium."""
 
 
 _MANY = 1 << 62
@@ -88,14 +88,14 @@ class LogOptions:
     roll_period_s: float = 0.0
     free_bytes_min: int = FREE_BYTES_MIN
     retention_bytes: int = 0
-    """Of all segment files, past which the oldest go; 0: none ever does for it."""
+    """Bytes of all segment files, past which the oldest go; 0: none ever does for it."""
     retention_age_s: float = 0.0
-    """Of a segment's last entry, past which it goes; 0: none ever does for it."""
+    """The age of a segment's last entry, past which it goes; 0: none ever does for it."""
     hold_bytes_max: int = HOLD_BYTES_MAX
-    """How far behind a hold may keep the log; 0: without end."""
+    """Bytes that a hold may keep the log behind; 0: without end."""
     durable_when_synced: bool = True
-    """Of the embedded log: what it has synced is durable.  False: its owner says what is (``Log.raise_durable``),
-    as one does who keeps copies elsewhere, and may roll back to there."""
+    """True where what the embedded log has synced is durable. False: its owner says what is (``Log.raise_durable``), as
+    one does who keeps copies elsewhere, and may roll back to there."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():

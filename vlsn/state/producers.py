@@ -48,8 +48,8 @@ class ProducerLimits:
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """As of a VLSN.  ``lives``, u64 each, whoever was heard of longest ago first: producer, sequence of the first
-    submission remembered, how many; then of these the first VLSNs, the last ones, and the terms."""
+    """The producers as of a VLSN. ``lives``, u64 each, whoever was heard of longest ago first: producer, sequence of
+    the first submission remembered, how many; then of these the first VLSNs, the last ones, and the terms."""
 
     forgotten_to: int = 0
     lives: bytes = b""
@@ -62,7 +62,7 @@ class ProducersRecord(msgspec.Struct, frozen=True):
 
 
 class ProducerPlace(msgspec.Struct, frozen=True):
-    """``next``: the sequence that is due; the VLSNs and the term of the submission before it, 0 where there is none."""
+    """The place of a producer: ``next`` is the sequence that is due, then the submission before it."""
 
     next: int = 0
     first: int = 0
@@ -95,7 +95,7 @@ class Life:
         return len(self._lasts)
 
     def last_of(self, rows: int) -> int:
-        """The last VLSN of the first ``rows``."""
+        """Returns the last VLSN of the first ``rows``."""
         return self._lasts[rows - 1]
 
     @property
@@ -106,14 +106,14 @@ class Life:
         return bool(rising) and self._firsts[0] > 0 and self._lasts[-1] <= NUMBER_MAX
 
     def place(self, sequence: int, remembered: int) -> tuple[Vlsn, Vlsn, Term] | None:
-        """First and last VLSN and term of one of the last ``remembered`` submissions; None for any other."""
+        """Returns first and last VLSN and term of one of the last ``remembered`` submissions; None for any other."""
         row = sequence - self._begin
         if not max(0, len(self._lasts) - remembered) <= row < len(self._lasts):
             return None
         return Vlsn(self._firsts[row]), Vlsn(self._lasts[row]), Term(self._terms[row])
 
     def as_of(self, vlsn: int) -> ProducerPlace:
-        """What is known of it at ``vlsn``."""
+        """Tells what is known of it at ``vlsn``."""
         rows = self.upto(vlsn)
         if not rows:
             return ProducerPlace(self._begin)
@@ -126,11 +126,11 @@ class Life:
         self._terms.append(term)
 
     def upto(self, vlsn: int) -> int:
-        """How many of its rows lie at or before ``vlsn``."""
+        """Counts its rows at or before ``vlsn``."""
         return bisect_right(self._lasts, vlsn)
 
     def keep(self, start: int, end: int) -> None:
-        """Only rows ``start`` to ``end`` (exclusive) stay."""
+        """Keeps only rows ``start`` to ``end`` (exclusive)."""
         if start or end < len(self):
             # Other columns, for what was asked of ``rows`` before still reads these.
             columns = (self._firsts, self._lasts, self._terms)
@@ -194,7 +194,7 @@ class Producers:
         """From here on it is exact as of every VLSN."""
 
     def __len__(self) -> int:
-        """How many producers are kept, the silent ones that nobody has made room of yet included."""
+        """Counts the producers that are kept, silent ones that nobody has made room of yet included."""
         return len(self._lives)
 
     # What is known, with ``at`` the next VLSN to be given.
@@ -204,7 +204,7 @@ class Producers:
         return life if life is not None and life.last + self.limits.silent >= at else None
 
     def place(self, life: Life, sequence: int) -> tuple[Vlsn, Vlsn, Term] | None:
-        """Where a submission lies; None where it is not remembered any more, or has not come yet."""
+        """Finds a submission; None where it is not remembered any more, or has not come yet."""
         return life.place(sequence, self.limits.remembered)
 
     def forgotten_to(self, *, at: int) -> Vlsn:
@@ -233,11 +233,11 @@ class Producers:
         return Life(producer, sequence)
 
     def forget_before(self, vlsn: Vlsn) -> None:
-        """Whoever was last heard of before ``vlsn`` is forgotten."""
+        """Forgets whoever was last heard of before ``vlsn``."""
         self._evicted_to = max(self._evicted_to, vlsn - 1)
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """What lies before ``vlsn`` was never noted here, and is in the log no more."""
+        """Notes that what lies before ``vlsn`` was never noted here, and is in the log no more."""
         self.forget_before(vlsn)
         self.lacks_to = max(self.lacks_to, vlsn - 1)
         self.settled = max(self.settled, self.lacks_to)
@@ -261,7 +261,7 @@ class Producers:
         self.lacks_to, self.settled = known.lacks_to, vlsn
 
     def _compare(self, known: Producers, vlsn: Vlsn) -> None:
-        """Both are functions of one log: of what lies behind ``lacks_to`` they say the same, as far as it is
+        """Compares both tables, which are functions of one log. Behind ``lacks_to`` they say the same, as far as it is
         remembered."""
         theirs, remembered = known._lives, self.limits.remembered
         if len(theirs) > self.limits.producers or max(map(len, theirs.values()), default=0) > remembered:

@@ -31,7 +31,7 @@ SEGMENTS_AT_ONCE_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a log is told to keep; 0 for no bound."""
+    """The bounds of what a log keeps; 0 for no bound."""
 
     bytes: int = 0
     age_s: float = 0.0
@@ -47,7 +47,7 @@ class Segment:
 
     number: int
     bytes: int
-    """Of its file."""
+    """The bytes of its file."""
     last: Vlsn
     """No VLSN above it lies in this segment or before; 0 when none does at all."""
 
@@ -92,9 +92,9 @@ def wanted(
     sealed_us: Callable[[Segment], int],
     now_us: int,
 ) -> list[tuple[Segment, str]]:
-    """The segments that are wanted gone, oldest first, each with the reason.  ``segments`` ascend; ``total_bytes`` is
-    what all files take; ``sealed_us`` is when a segment's last entry was sealed (0: not known, then age says
-    nothing), asked of as few as possible."""
+    """Returns the segments that are wanted gone, oldest first, each with the reason. ``segments`` ascend;
+    ``total_bytes`` is what all files take; ``sealed_us`` is when a segment's last entry was sealed (0: not known, then
+    age says nothing), asked of as few as possible."""
     found: list[tuple[Segment, str]] = []
     left = total_bytes
     for segment in segments[:SEGMENTS_AT_ONCE_MAX]:
@@ -116,11 +116,11 @@ def plan(
     hold_bytes_max: int = 0,
     bytes_from: Callable[[Vlsn], int] = lambda _: 0,
 ) -> Plan:
-    """What goes of what is wanted.  ``bytes_from`` tells how much log lies from the segment of a VLSN on."""
+    """Decides what goes of what is wanted. ``bytes_from`` tells how much log lies from the segment of a VLSN on."""
     held = {str(hold): hold for hold in holds}
 
     def behind(hold: Hold) -> int:
-        """Of a restore, which begins where the log does, what it keeps back of what is wanted gone."""
+        """Returns how far a hold is behind; for a restore's, the bytes of wanted segments that it blocks."""
         if hold.owner is Owner.RESTORE:
             return sum(segment.bytes for segment, _ in wanted if segment.last >= hold.vlsn)
         return bytes_from(hold.vlsn)

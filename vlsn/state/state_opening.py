@@ -27,7 +27,7 @@ class OpenState:
     record: StateRecord | None
     idle: IdleEnd | None
     lost: bool = False
-    """It was not there, or could not be used, and was made anew: empty."""
+    """True where it was not there, or could not be used, and was made anew: empty."""
 
     @property
     def stated(self) -> list[Lsn]:
@@ -48,7 +48,7 @@ class OpenState:
 
     @property
     def last_term(self) -> int:
-        """Of the newest entry that the record is derived from."""
+        """The term of the newest entry that the record is derived from."""
         return self.record.term_runs[-1][0] if self.record is not None and self.record.term_runs else 0
 
     @property
@@ -83,7 +83,7 @@ def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -
 def replace_state(
     seams: Seams, directory: str, map_bytes: int, notes: list[str], *, old: OpenState, why: str
 ) -> OpenState:
-    """An empty one instead of ``old``, which was readable but cannot be of this log as it is now."""
+    """Makes an empty one instead of ``old``, which was readable but cannot be of this log."""
     old.store.close()
     return _fresh_state(seams, f"{directory}/{STATE_NAME}", map_bytes, notes, why)
 

@@ -57,7 +57,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     level: int = 1
     """The group's, at ``vlsn``; absent in records of before there were any."""
     level_vlsn: Vlsn = NULL_VLSN
-    """Of the entry that set it, 0 for none."""
+    """The VLSN of the entry that set it, 0 for none."""
     first_segment: int = 0
     """The segment that the log begins in since; what lies before it is no log any more.  0: nothing was cleaned."""
 
@@ -69,7 +69,7 @@ class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
     term: Term
     vlsn: Vlsn
     dtvlsn: Vlsn = NULL_VLSN
-    """How far it was known durable: the last blocks' headers cannot say that of themselves."""
+    """The VLSN known durable: the last blocks' headers cannot say that of themselves."""
 
 
 class StateStore:
@@ -128,7 +128,7 @@ class StateStore:
 
 
 class _Leveled(msgspec.Struct):
-    """What a state record of any level says."""
+    """The part that a state record of any level has."""
 
     level: int = 1
 
@@ -142,7 +142,7 @@ def _check_level_of(value: bytes) -> None:
 
 
 def check_level(level: int, own: Levels | None = None) -> None:
-    """That a state record of ``level`` can be read.  Raises ``WrongVersion``."""
+    """Checks that a state record of ``level`` can be read. Raises ``WrongVersion``."""
     own = own or levels.LEVELS
     if not own.read(level):
         raise unread("a state record", level, own.max, number="level")
