@@ -36,7 +36,7 @@ def _set_log_level(ctx: click.Context, _: click.Parameter, level: str | None) ->
 
 
 def config_path() -> Path | None:
-    """The file given by ``--config`` or its variable."""
+    """Returns the file given by ``--config`` or its variable."""
     path = click.get_current_context().meta.get(_FROM_FILE)
     assert path is None or isinstance(path, Path)
     return path

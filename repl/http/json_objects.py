@@ -18,7 +18,8 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 async def asked_object(request: Request) -> dict[str, Any]:
-    """The object in the body of a call that takes no parameters.  Raises ``BadArgument``, ``BadBody``, ``TooLarge``."""
+    """Decodes the object in the body of a call that takes no parameters. Raises ``BadArgument``, ``BadBody``,
+    ``TooLarge``."""
     query.only(request.query, _NONE)
     body = await request.body(PEER_BODY_BYTES_MAX)
     try:

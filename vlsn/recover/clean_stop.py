@@ -17,7 +17,7 @@ from vlsn.segments.directory import SegmentInfo
 
 
 def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
-    """The tail of the log's last segment, None where its last frame is not the CHECKPOINT_END of a clean stop."""
+    """Returns the tail of the log's last segment, None where its last frame is no clean stop's CHECKPOINT_END."""
     header = segment.head
     assert segment.number == found.number
     if found.cut is not None or found.last_kind != FrameKind.CHECKPOINT_END or header.state is not SegmentState.ACTIVE:

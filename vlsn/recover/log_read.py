@@ -60,7 +60,7 @@ def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
 
 
 def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
-    """The log goes on to ``stated_last``, which was synced and durable; ``before``: the last VLSN before what was read.
+    """Checks that the log goes on to ``stated_last``, which was synced and durable.
 
     What a replacement wrote again is known to have been synced by no frame behind it, only by this.  Raises
     ``Damaged``."""

@@ -60,7 +60,7 @@ def state_fits(
 
 
 def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -> list[SegmentInfo]:
-    """Those of ``segments`` that are log."""
+    """Keeps those of ``segments`` that are log."""
     first = record.first_segment if record is not None else 0
     return [segment for segment in segments if segment.number >= first]
 
@@ -83,8 +83,8 @@ def finish_cleaning(
 
 
 def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vlsn, Lsn]:
-    """First VLSN and LSN of the first visible block of the segments in ``ends`` (number → where its log ends,
-    ascending).  Raises ``Damaged`` when it cannot be read, or there is none."""
+    """Finds first VLSN and LSN of the first visible block of the segments in ``ends``. Raises ``Damaged`` when it
+    cannot be read, or there is none."""
     for number, end in ends.items():
         segment = SegmentFile(disk, directory, number)
         try:
@@ -117,7 +117,8 @@ def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
 
 
 def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """One segment's files; durable on return, so that no later segment goes before it.  Harmless when done again."""
+    """Removes one segment's files; durable on return, so that no later segment goes before it. Harmless when done
+    again."""
     for name in names:
         with suppress(FileNotFoundError):
             disk.remove(f"{directory}/{name}")

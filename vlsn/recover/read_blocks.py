@@ -68,7 +68,7 @@ class Blocks:
         return int(self.lasts.max()) if len(self.lasts) else 0
 
     def due_flags(self) -> list[Lsn]:
-        """Abandoned, but not overmarked yet."""
+        """Lists the blocks that are abandoned, but not overmarked yet."""
         return [Lsn(at) for at in self.lsns[self.abandoned & ~self.marked].tolist()]
 
     def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:

@@ -316,8 +316,8 @@ class _Opening:
         return made
 
     def _leave_out(self, node_file: NodeFile) -> None:
-        """Floor first: what is left out may have been acknowledged, and then rotted.  Bytes that are kept aside already
-        have had theirs, which a person may have lifted since."""
+        """Writes the floor first: what is left out may have been acknowledged, and then rotted. Bytes that are kept
+        aside already have had theirs, which a person may have lifted since."""
         log = self._log
         for cut in log.cuts:
             if cut is log.cut and is_kept(self._disk, self._directory, cut.number, cut.offset, cut.data):
@@ -379,8 +379,9 @@ class _Opening:
         return index
 
     def _check_head(self, index: VlsnIndex, known: int) -> None:
-        """Rot at the log's first block must not pass for a cleaning.  ``known`` is the VLSN that the log begins with,
-        by the state record, which decides every cleaning; without one as the index that was stored had it, or 0."""
+        """Checks the head: rot at the log's first block must not pass for a cleaning. ``known`` is the VLSN that the
+        log begins with, by the state record, which decides every cleaning; without one as the index that was stored had
+        it, or 0."""
         begins = index.range.first
         if begins > 1 and not known:
             self._notes.append(f"the log begins at VLSN {begins}; whether it was cleaned up to there is not known")

@@ -106,7 +106,7 @@ class StoredIndex:
         return self.index
 
     def _check_end(self, disk: Disk, directory: str, segments: Sequence[SegmentInfo], log: Reread) -> None:
-        """Rot passes for a gap anywhere but at the log's very end, which would be another one then.  Raises
+        """Checks the log's very end, where rot would be another end; anywhere else it passes for a gap. Raises
         ``Damaged``."""
         last = self.index.range.last
         if last >= log.base:

@@ -215,5 +215,5 @@ def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Fo
 
 
 def _synced_behind(buf: bytes, base: int, stop: int, salt: int) -> list[int]:
-    """The ``synced`` fields of whole frames behind ``stop``: the highest of each run of them."""
+    """Lists the ``synced`` fields of whole frames behind ``stop``: the highest of each run of them."""
     return [int(walk.headers["synced"].max()) for walk in scan.islands(buf, base, stop + 8, salt)]

@@ -44,7 +44,7 @@ def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first
 
 
 def _blocks_from(disk: Disk, directory: str, first: int) -> Iterator[bytes]:
-    """Visible blocks that are whole, in their order, from about ``first`` on."""
+    """Yields visible blocks that are whole, in their order, from about ``first`` on."""
     segments = [segment for segment in survey(disk, directory) if segment.active]
     for segment, following in zip_longest(segments, segments[1:]):
         if following is None or _begins(following) > first:

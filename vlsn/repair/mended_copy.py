@@ -114,7 +114,7 @@ def _check_copy(file: File, fillings: Sequence[Filling]) -> None:
 
 
 def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
-    """None where there is none that can be read."""
+    """Reads the sidecar; None where there is none that can be read."""
     path = f"{directory}/{sidecar_name(number)}"
     if not disk.exists(path):
         return None

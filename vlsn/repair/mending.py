@@ -229,7 +229,7 @@ class Filling:
     """The frames that fill a wound, from peers' blocks, one after the other."""
 
     def __init__(self, wound: Wound, *, term_max: int) -> None:
-        """``term_max``: the stored term; a block of a later one was never written here."""
+        """Begins to fill a wound; a block of a later term than ``term_max``, the stored one, was never written here."""
         self.wound = wound
         self._term_max = term_max
         self.next_vlsn = wound.first
@@ -248,7 +248,7 @@ class Filling:
         return b"".join(self.frames)
 
     def lay(self, piece: bytearray, base: int) -> None:
-        """``data`` into ``piece``, which lies at ``base`` in the segment, as far as they overlap."""
+        """Lays ``data`` into ``piece``, which lies at ``base`` in the segment, as far as they overlap."""
         start = self.wound.start
         low, high = max(base, start), min(base + len(piece), self.wound.end)
         if low < high:
@@ -261,7 +261,7 @@ class Filling:
         return old.term if old is not None else self.wound.term
 
     def add(self, block: bytes) -> None:
-        """A peer's block with ``next_vlsn`` as its first, verified.  Raises ``BadBody`` when it does not fit there,
+        """Adds a peer's block with ``next_vlsn`` as its first, verified. Raises ``BadBody`` when it does not fit there,
         ``IntegrityFault`` when what is left of the old one says otherwise."""
         wound = self.wound
         header = block_format.decode(block)

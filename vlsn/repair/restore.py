@@ -130,7 +130,7 @@ class Restart:
         return ends
 
     def begun(self) -> Marker | None:
-        """The restore that can go on where it stopped; None when there is none, or it has to begin again."""
+        """Returns the restore that can go on where it stopped; None when there is none."""
         try:
             marker = read_marker(self._disk, self._directory)
         except Damaged as error:
@@ -170,7 +170,7 @@ class Restart:
     # Its steps.
 
     def _write_floor(self, end: tuple[int, int] | None) -> None:
-        """``end``, or where the log does not open the highest that speaks for itself."""
+        """Writes the floor: ``end``, or where the log does not open the highest that speaks for itself."""
         node_file = self._open_node_file()
         try:
             record = node_file.record
@@ -197,7 +197,7 @@ class Restart:
         return node_file
 
     def _next_number(self) -> int:
-        """No number is used twice, also of segments that went before."""
+        """Returns the next number; none is used twice, also of segments that went before."""
         numbers = [number for number, _ in segment_numbers(self._disk, self._directory)]
         try:
             marker = read_marker(self._disk, self._directory)
@@ -267,7 +267,7 @@ def last_block(disk: Disk, directory: str, *, stored_term: int) -> tuple[int, in
 
 
 def _furthest_block(disk: Disk, directory: str, stored_term: int) -> tuple[tuple[int, int] | None, bool]:
-    """Term and last VLSN of that block, and whether something there cannot be read."""
+    """Returns term and last VLSN of that block, and whether something there cannot be read."""
     unreadable = False
     for segment in reversed(survey(disk, directory)):
         file = disk.open(segment.path)

@@ -112,8 +112,8 @@ class Background:
     def fails(
         self, work: str, error: BaseException, again: Callable[[], None], name: str = "", *, path: str = ""
     ) -> None:
-        """One more failure; ``again`` is called when it is due.  ``path`` is of what failed, where that is not ``name``
-        and the error does not say it."""
+        """Notes one more failure; ``again`` is called when it is due. ``path`` is of what failed, where that is not
+        ``name`` and the error does not say it."""
         if not isinstance(error, OSError | MemoryError | Damaged):
             self._ends(f"{work} {name}: {error!r}", error)
             return
@@ -162,7 +162,7 @@ class Background:
             self.told(fault)
 
     def close(self) -> None:
-        """Nothing is tried again; the next open does what is left."""
+        """Stops trying; the next open does what is left."""
         self._closed = True
         self._again.clear()
 

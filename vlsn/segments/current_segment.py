@@ -89,7 +89,7 @@ class Tail:
         return self.offset - max(self.synced, FIRST_FRAME)
 
     def set_synced(self, offset: int) -> None:
-        """Everything below ``offset`` (a frame's end) is synced."""
+        """Notes that everything below ``offset`` (a frame's end) is synced."""
         self.synced = offset
         page = offset - offset % PAGE_BYTES
         gone = 0

@@ -22,7 +22,7 @@ def cut_name(number: int, offset: int) -> str:
 
 
 def parse_cut_name(name: str) -> tuple[int, int] | None:
-    """Segment number and offset of a file that ``cut_name`` names, also with a free number behind it, else None."""
+    """Parses segment number and offset out of a name of ``cut_name``, also with a number behind, else None."""
     found = _NAME.match(name)
     return (int(found[1]), int(found[2])) if found is not None else None
 

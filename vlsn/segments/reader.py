@@ -294,7 +294,7 @@ class LogReader:
         return True
 
     def _single(self, vlsn: int, start: Lsn, upto_vlsn: int) -> Entry | None:
-        """The entry, if it is in a good frame close behind ``start``; else None, and the long way says why."""
+        """Reads the entry, if it is in a good frame close behind ``start``; else None."""
         segment = self._open(lsn_file(start))
         offset = lsn_offset(start)
         end = self._end(segment)
@@ -324,7 +324,7 @@ class LogReader:
         return segment
 
     def _keep(self, segment: SegmentFile) -> None:
-        """Instead of the one that was opened first, when there are too many."""
+        """Keeps a segment open, in place of the one that was opened first when there are too many."""
         before = self._segments.pop(segment.number, None)
         if before is None and len(self._segments) >= self._segments_max:
             before = self._segments.pop(next(iter(self._segments)))

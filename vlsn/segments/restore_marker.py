@@ -59,7 +59,7 @@ def check_no_restore(disk: Disk, directory: str) -> None:
 
 
 def read_marker(disk: Disk, directory: str) -> Marker | None:
-    """None when no restore has begun.  Raises ``Damaged``: then it has, and begins again."""
+    """Reads the marker; None when no restore has begun. Raises ``Damaged``: then it has, and begins again."""
     try:
         file = disk.open(f"{directory}/{MARKER_NAME}")
     except FileNotFoundError:

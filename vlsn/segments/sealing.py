@@ -27,7 +27,7 @@ class Sealing:
         self._sidecar: Sidecar | None = None
 
     def __call__(self) -> None:
-        """The file is closed and the sidecar durable on return."""
+        """Closes the file and writes its sidecar, durable on return."""
         if self._tail is not None:
             self._sidecar = _sidecar(self._tail)
             self._tail.file.close()

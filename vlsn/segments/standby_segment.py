@@ -109,7 +109,7 @@ class Standby:
             self.prepare(self._header)
 
     def pace(self, filled: float) -> None:
-        """The current segment is ``filled`` (0–1): keeps the zeros a little further than that."""
+        """Keeps the zeros a little further than the current segment is ``filled`` (0–1)."""
         file, header = self._file, self._header
         if file is None or header is None or self._busy or self._zeroed >= header.size:
             return

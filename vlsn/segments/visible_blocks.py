@@ -110,7 +110,7 @@ def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
 
 
 def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[bytes, int, Walk]]:
-    """Whole frames with right checksums, with the buffer that they lie in and its place."""
+    """Yields whole frames with right checksums, with the buffer that they lie in and its place."""
     while at < end:
         buf, found = segment.window(at, end, WINDOW_BYTES)
         bad = scan.check_crcs(buf, at, found)

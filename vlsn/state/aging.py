@@ -42,7 +42,7 @@ class Seen:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, number: int, age_s: float, now_s: float) -> None:
-        """All segments up to ``number`` are complete, as of the monotonic ``now_s``."""
+        """Notes that all segments up to ``number`` are complete, as of the monotonic ``now_s``."""
         seen = self._seen
         while len(seen) > 1 and seen[1][0] <= now_s - age_s:
             seen.popleft()

@@ -74,13 +74,13 @@ class History:
         return Term(self.term_runs[index].term)
 
     def term_start(self, term: Term) -> Vlsn:
-        """The first VLSN of the newest run when that is ``term``'s, else 0."""
+        """Returns the first VLSN of the newest run when that is ``term``'s, else 0."""
         if self.term_runs and self.term_runs[-1].term == term:
             return Vlsn(self.term_runs[-1].first)
         return NULL_VLSN
 
     def note_term(self, term: int, first: int, last: int) -> None:
-        """Blocks ``first`` to ``last``, which follow on what is known, are of ``term``."""
+        """Notes that blocks ``first`` to ``last``, which follow on what is known, are of ``term``."""
         runs = self.term_runs
         if runs and runs[-1].term == term:
             assert first == runs[-1].last + 1, (first, runs[-1])
@@ -103,7 +103,7 @@ class History:
         self.producers.note(block_format.producers(data, block_format.decode_header(data)))
 
     def note_run(self, run: BlockRun, start: int, end: int) -> None:
-        """Blocks ``start`` to ``end`` (exclusive) of a replica's run were placed."""
+        """Notes that blocks ``start`` to ``end`` (exclusive) of a replica's run were placed."""
         terms = run.terms
         if terms[start] == terms[end - 1]:
             self.note_term(terms[start], run.firsts[start], run.lasts[end - 1])
@@ -132,7 +132,7 @@ class History:
         return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
 
     def found_group(self, vlsn: Vlsn, group: GroupEntry) -> None:
-        """The entry that ``lacks_group`` misses, from another copy of this log."""
+        """Takes the entry that ``lacks_group`` misses from another copy of this log."""
         assert not self.groups or vlsn < self.groups[0][0]
         self.groups.insert(0, (vlsn, group))
 
@@ -161,7 +161,7 @@ class History:
         del self.term_runs[:-kept]
 
     def truncate_head(self, first: Vlsn) -> None:
-        """The log begins at ``first`` now.  The group stays, also where its entry is gone."""
+        """Lets the log begin at ``first``. The group stays, also where its entry is gone."""
         runs = [run for run in self.term_runs if run.last >= first]
         if runs and runs[0].first < first:
             runs[0] = TermRun(runs[0].term, first, runs[0].last)

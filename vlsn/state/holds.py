@@ -63,7 +63,7 @@ class Hold:
         return f"{self.owner} {self.name}"
 
     def advance(self, vlsn: Vlsn) -> None:
-        """VLSNs below ``vlsn`` are not needed any more; it never goes back."""
+        """Lets go of VLSNs below ``vlsn``; it never goes back."""
         if vlsn > self.vlsn:
             self.vlsn = vlsn
             self.since_s = self.clock()
@@ -91,8 +91,8 @@ class Holds:
     def place(
         self, owner: Owner, name: str, vlsn: Vlsn, *, on_dropped: Callable[[Vlsn], None] = lambda _: None
     ) -> Hold:
-        """Holds from ``vlsn`` on (0: all there is), in place of an older hold of that owner and name.  Raises
-        ``Trimmed`` when some of that is gone or about to go, ``BadArgument`` for a bad name or one too many."""
+        """Places a hold from ``vlsn`` on (0: all there is), in place of an older one of that name. Raises ``Trimmed``
+        when some of that is gone or about to go, ``BadArgument`` for a bad name or one too many."""
         if not 1 <= len(name) <= NAME_MAX or not name.isprintable():
             raise BadArgument(f"{name[:NAME_MAX]!r} is no name of a hold; use 1 to {NAME_MAX} printable characters")
         first = Vlsn(self.floor + 1)
@@ -105,12 +105,12 @@ class Holds:
         return hold
 
     def release(self, hold: Hold) -> None:
-        """Its owner needs it no more; harmless when it holds nothing."""
+        """Releases a hold; harmless when it holds nothing."""
         if hold.live:
             self._end(hold.owner, hold.name)
 
     def drop(self, hold: Hold, first: Vlsn) -> None:
-        """Its owner is told that the log will begin at ``first``."""
+        """Drops a hold, and tells its owner that the log will begin at ``first``."""
         if hold.live:
             self._end(hold.owner, hold.name)
             hold.on_dropped(first)
@@ -127,7 +127,7 @@ class LogHold:
     def __init__(
         self, holds: Holds, latch: AbstractContextManager[object], hold: Hold, check: Callable[[], None]
     ) -> None:
-        """``check`` raises ``LogClosed`` in a forked child, where the latch may be held for ever."""
+        """Wraps a hold; ``check`` raises ``LogClosed`` in a forked child, whose latch may be held for ever."""
         self._holds = holds
         self._check = check
         self._latch = latch
@@ -143,7 +143,7 @@ class LogHold:
         return self._hold.live
 
     def advance(self, vlsn: int) -> None:
-        """VLSNs below ``vlsn`` are not needed any more; it never goes back."""
+        """Lets go of VLSNs below ``vlsn``; it never goes back."""
         first = Vlsn(index(vlsn))
         self._check()
         with self._latch:

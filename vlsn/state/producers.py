@@ -138,13 +138,13 @@ class Life:
             self._begin += start
 
     def behind(self, vlsn: int) -> list[Produced]:
-        """Its submissions behind ``vlsn``."""
+        """Lists its submissions behind ``vlsn``."""
         start = self.upto(vlsn)
         places = zip(self._firsts[start:], self._lasts[start:], self._terms[start:], strict=True)
         return [(self.producer, self._begin + row, *place) for row, place in enumerate(places, start)]
 
     def part(self, after: int, upto: int, rows_max: int) -> tuple[int, array[int], array[int], array[int]] | None:
-        """Its newest submissions of these VLSNs: the sequence of the first one, and their columns."""
+        """Returns its newest submissions of these VLSNs: the sequence of the first one, and their columns."""
         end = self.upto(upto)
         start = max(self.upto(after), end - rows_max)
         if start == end:
@@ -208,7 +208,7 @@ class Producers:
         return life.place(sequence, self.limits.remembered)
 
     def forgotten_to(self, *, at: int) -> Vlsn:
-        """No submission after it was forgotten."""
+        """Returns the VLSN after which no submission was forgotten."""
         return Vlsn(max(self._evicted_to, at - self.limits.silent - 1, NULL_VLSN))
 
     # What changes it.
@@ -243,7 +243,7 @@ class Producers:
         self.settled = max(self.settled, self.lacks_to)
 
     def give_up_lost(self) -> None:
-        """Nobody has what this table lacks: it is forgotten, as what was put out for room is."""
+        """Gives up what this table lacks, and nobody has: it is forgotten, as what was put out for room is."""
         self.lacks_to = NULL_VLSN
 
     def fill(self, known: Producers, vlsn: Vlsn) -> None:
@@ -279,7 +279,7 @@ class Producers:
                 raise ValueError(f"producer {producer:016x} has other submissions there than in this log")
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Everything up to ``vlsn`` stays for ever."""
+        """Settles everything up to ``vlsn``, which stays for ever."""
         self.settled = max(self.settled, vlsn)
         self._ended = [ended for ended in self._ended if ended.at > vlsn]
         for life in (*self._lives.values(), *(ended.life for ended in self._ended)):
@@ -299,11 +299,11 @@ class Producers:
         self.settled = min(self.settled, last)
 
     def record(self, vlsn: Vlsn) -> ProducersRecord:
-        """All of it as of ``vlsn``, for a checkpoint."""
+        """Returns all of it as of ``vlsn``, for a checkpoint."""
         return self.snapshot(vlsn)()
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """The same, put together by the call of what is returned, on any thread, for its 24 MiB take long."""
+        """Copies it; the returned call puts it together, on any thread, for its 24 MiB take long."""
         lives, forgotten_to = self._as_of(vlsn)
         if vlsn < self.settled:
             forgotten_to = max(forgotten_to, vlsn)
@@ -313,7 +313,7 @@ class Producers:
         return lambda: ProducersRecord(forgotten_to, b"".join([part() for part in parts]), lacks_to)
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
-        """The lives that were there at ``vlsn``, later rows of theirs included, and what had been evicted by then."""
+        """Returns the lives that were there at ``vlsn``, with later rows, and what had been evicted by then."""
         undone = [ended for ended in self._ended if ended.at > vlsn]
         lives = [*self._lives.values(), *(ended.life for ended in undone)]
         placed = [(life.upto(vlsn), life) for life in lives]

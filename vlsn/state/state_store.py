@@ -103,13 +103,12 @@ class StateStore:
         record: StateRecord | None = None,
         idle_end: IdleEnd | None = None,
     ) -> None:
-        """Those given, in one transaction; the others stay.  Blocking; durable on return.  Raises
-        ``LogFailed``."""
+        """Saves those given, in one transaction; the others stay. Blocking; durable on return. Raises ``LogFailed``."""
         given = (CHECKPOINT_KEY, checkpoint), (RECORD_KEY, record), (IDLE_END_KEY, idle_end)
         self._store.write([(key, msgspec.json.encode(value)) for key, value in given if value is not None])
 
     def restart(self, record: StateRecord) -> None:
-        """``record``, and nothing of the log that was here before.  As ``save``."""
+        """Saves ``record``, and drops all of the log that was here before. As ``save``."""
         self._store.write([(RECORD_KEY, msgspec.json.encode(record))], deletes=[CHECKPOINT_KEY, IDLE_END_KEY])
 
     def close(self) -> None:
