@@ -106,8 +106,8 @@ class NotData(VlsnLogError):
 
 
 class NotInLog(VlsnLogError):
-    """The log does not hold at ``vlsn`` the entry of ``term`` that a reader has read there, but one of ``found``.
-    Durable entries were lost, which only a person can order; read again from below."""
+    """The log does not hold at ``vlsn`` the entry of ``term`` that a reader has read there. It holds one of ``found``:
+    durable entries were lost, which only a person can order; read again from below."""
 
     slug = "not-in-log"
     retry_safe = True
@@ -261,7 +261,7 @@ class Restoring(VlsnLogError):
 
 
 class CopyNeeded(VlsnLogError):
-    """Too few other members are known to hold all that they acknowledged: this node's copy of the log is not given up,
+    """Too few other members are known to hold all that they acknowledged. This node's copy of the log is not given up,
     nor counted on by one that would."""
 
     slug = "not-ready"

@@ -82,9 +82,9 @@ class Recovered:
     cleaned: bool
     """Segments before the first one are gone, or never were here."""
     settled: Vlsn | None
-    """The VLSN that the state record is of; None when the sum of the entries is not known from the log's first on. That
-    is so where ``state`` was lost, and the log does not begin at 1: then the node does not clean, and does not stand by
-    a group that may still be rolled back."""
+    """The VLSN that the state record is of; None when the sum of the entries is not known. That is so where ``state``
+    was lost, and the log does not begin at 1: then the node does not clean, and does not stand by a group that may
+    still be rolled back."""
     empty_store: bool
     """The node file was made by this open: a new incarnation."""
     notes: list[str] = field(default_factory=list)

@@ -77,7 +77,7 @@ class Background:
         self._closed = False
 
     def faults(self) -> list[Fault]:
-        """What fails now."""
+        """Lists what fails now."""
         with self.latch:
             return list(self._faults.values())
 
@@ -106,7 +106,7 @@ class Background:
         attempt()
 
     def is_current(self, attempt: Callable[[], None], work: str, name: str) -> bool:
-        """Whether ``attempt`` is still to be done: not forgotten, and no other one has come in its place."""
+        """Says whether ``attempt`` is still to be done: not forgotten, with no other one in its place."""
         return self._current.get((work, name)) is attempt
 
     def fails(

@@ -78,7 +78,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """How far the clock is believed: segments up to ``seen`` are old, and ``allowed`` more may go on its word alone."""
+    """The belief in the clock: segments up to ``seen`` are old. So are ``allowed`` more on its word alone."""
 
     seen: int
     allowed: int
@@ -86,8 +86,8 @@ class Belief:
 
 @dataclass(slots=True)
 class Aged:
-    """What is wanted gone for its age, oldest first; the first ``shown`` of it are old by more than the clock, and the
-    first ``believed`` may go."""
+    """Segments that are wanted gone for their age, oldest first. The first ``shown`` are old by more than the clock,
+    and the first ``believed`` may go."""
 
     segments: list[Segment]
     shown: int
@@ -105,7 +105,7 @@ def believed(
     age_s: float,
     belief: Belief | None,
 ) -> Aged:
-    """How much of what is ``wanted`` for its age may go; all of it without a ``belief`` to bound it."""
+    """Bounds what is ``wanted`` for its age by ``belief``; takes all of it without one."""
     aged = [segment for segment, reason in wanted if reason == "age"]
     if belief is None:
         return Aged(aged, len(aged), len(aged))

@@ -33,7 +33,7 @@ from vlsn.write.free_space import Space
 Done = Callable[[Checkpoint], None]
 Failed = Callable[[VlsnLogError], None]
 OWN_BYTES: Final = 2 * FRAME_BYTES + CheckpointStart.LAYOUT.size + CheckpointEnd.LAYOUT.size
-"""What a checkpoint itself adds to the log."""
+"""Bytes that a checkpoint itself adds to the log."""
 RECOVERY: Final = "recovery"
 """The name of the checkpoint's own hold."""
 
@@ -58,7 +58,8 @@ class Checkpointer:
         last: Checkpoint | None,
         settled: Vlsn | None,
     ) -> None:
-        """``last`` and ``settled``: the checkpoint, and the VLSN of the state record, that the log was opened with."""
+        """Begins with ``last`` and ``settled``: the checkpoint and the state record's VLSN that the log was opened
+        with."""
         self._parts = parts
         self._contents = parts.contents
         self._lifecycle = parts.lifecycle
@@ -84,7 +85,7 @@ class Checkpointer:
         return self._running
 
     def wrote(self, size: int) -> None:
-        """The log grew by ``size`` synced bytes."""
+        """Notes that the log grew by ``size`` synced bytes."""
         self._bytes += size
         if self._bytes >= self._options.checkpoint_bytes and not self._running:
             self._space.look(self._run_for_bytes)
@@ -107,17 +108,17 @@ class Checkpointer:
             self.run()
 
     def _has_more(self) -> bool:
-        """Whether one now would say more than the last one: its own two records do not count, or a quiet log would
-        be written to for ever."""
+        """Says whether a checkpoint now would say more than the last one. Its own two records do not count, or a quiet
+        log would be written to for ever."""
         if self._running:
             return False
         durable = min(self._contents.dtvlsn, self._contents.range.last)
         return self._bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
-        """``done`` gets the checkpoint once it is the one that the next open starts from, or ``failed`` the error
-        that ended the log before that, or ``NoSpace``: nothing waits for a checkpoint without room, for cleaning,
-        which makes room, would wait for it."""
+        """Runs a checkpoint; ``done`` gets it once the next open starts from it, ``failed`` what ended the log before.
+        Without room ``failed`` gets ``NoSpace``: nothing waits for a checkpoint without room, for cleaning, which makes
+        room, would wait for it."""
         with self._lifecycle.latch:
             if self._ended is None:
                 self._waiting.append(_Asked(clean, done, failed))
@@ -127,7 +128,7 @@ class Checkpointer:
         failed(self._ended)
 
     def give_up(self, error: VlsnLogError) -> None:
-        """The log failed: what is under way comes to nothing, and nothing starts any more."""
+        """Gives up: the log failed, what is under way comes to nothing, and nothing starts any more."""
         with self._lifecycle.latch:
             self._ended = error
             asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
@@ -136,8 +137,8 @@ class Checkpointer:
             each.failed(error)
 
     def hold(self, then: Callable[[], None]) -> None:
-        """Calls ``then`` when no checkpoint runs, and starts none until ``release``: a rollback and a checkpoint
-        would each write the index under the other's feet."""
+        """Calls ``then`` when no checkpoint runs, and starts none until ``release``. A rollback and a checkpoint would
+        each write the index under the other's feet."""
         with self._lifecycle.latch:
             if self._running:
                 self._alone.append(then)
@@ -146,7 +147,7 @@ class Checkpointer:
                 then()
 
     def release(self) -> None:
-        """The end of a checkpoint or of a hold; what waited for it goes on."""
+        """Ends a checkpoint or a hold; what waited for it goes on."""
         with self._lifecycle.latch:
             self._running = False
             self._served = []
@@ -159,7 +160,7 @@ class Checkpointer:
                 self._start()
 
     def _abandon(self, error: VlsnLogError) -> None:
-        """The one that runs: its wait for the index was ended, or there is no room for its records."""
+        """Abandons the one that runs: its wait was ended, or there is no room for its records."""
         served, self._served = self._served, []
         for each in served:
             each.failed(error)
@@ -175,7 +176,7 @@ class Checkpointer:
         run.begin()
 
     def settled(self, vlsn: Vlsn) -> None:
-        """The state record of a checkpoint is synced, as of ``vlsn``: what lies before may go."""
+        """Notes that a checkpoint's state record is synced, as of ``vlsn``: what lies before may go."""
         with self._lifecycle.latch:
             self._holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, self._holds.floor + 1)))
 
@@ -183,7 +184,7 @@ class Checkpointer:
         return self._ended is not None
 
     def _done(self, checkpoint: Checkpoint, settled: Vlsn) -> None:
-        """The one that runs is the one that the next open starts from."""
+        """Makes the one that runs the one that the next open starts from."""
         with self._lifecycle.latch:
             self.last = checkpoint
             self.settled(settled)

@@ -27,7 +27,7 @@ from vlsn.write.write_cycle import Cycle
 
 @dataclass(frozen=True, slots=True)
 class CheckpointParts:
-    """What the checkpoints of one log are made with."""
+    """The parts that the checkpoints of one log are made with."""
 
     contents: LogContents
     state: StateStore
@@ -40,7 +40,8 @@ class CheckpointParts:
 
 
 class CheckpointRun:
-    """``failed`` when a wait or a record of it was refused, the log whole; ``over`` says that the log has failed."""
+    """One checkpoint. It calls ``failed`` when a wait or a record of it was refused, the log whole; ``over`` says that
+    the log has failed."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class CheckpointRun:
         )
 
     def _write(self, flush: Flush) -> Unmended | None:
-        """On the keeper's thread."""
+        """Writes on the keeper's thread."""
         contents, unmended = self._parts.contents, None
         if contents.index.wounded:
             try:

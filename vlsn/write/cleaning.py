@@ -30,13 +30,13 @@ from vlsn.write.cleaning_pass import CleaningParts, CleaningPass
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What went (of a dry run: would go), and what stays although retention wants it gone."""
+    """The report: what went (of a dry run: would go), and what stays although retention wants it gone."""
 
     dry_run: bool
     retention_bytes: int
     retention_age_s: float
     total_bytes: int
-    """Of all segment files before."""
+    """The bytes of all segment files before."""
     first: int
     """The first VLSN afterwards; of a dry run, not above it."""
     segments: list[Fate]
@@ -44,7 +44,7 @@ class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[str] = []
     """Holds that were too far behind, each as owner and name."""
     paused: str = ""
-    """Why nothing was done at all, or nothing for age."""
+    """The reason why nothing was done at all, or nothing for age."""
 
     @property
     def bytes(self) -> int:
@@ -100,9 +100,9 @@ class Cleaner:
         pause_age: str = "",
         clocks_agree: bool = False,
     ) -> None:
-        """One pass, after the one under way; who asks for the same meanwhile shares it.  ``done`` when its files are
-        gone.  ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age.  ``clocks_agree``:
-        others' clocks say the same, so that age is believed (``aging``).  When the log closes or fails meanwhile
+        """Runs a pass after the one under way; who asks for the same meanwhile shares it. ``done`` when its files are
+        gone. ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age. ``clocks_agree``:
+        others' clocks say the same, so that age is believed (``aging``). When the log closes or fails meanwhile
         ``done`` hears of that in place of what went."""
         retention = self.retention
         paused = pause or (pause_age if retention.age_s else "")

@@ -24,7 +24,7 @@ from vlsn.write.segment_survey import Survey, Surveyed, bytes_from
 
 @dataclass(slots=True)
 class Cleaned:
-    """What the cleanings of one log have done since it was opened."""
+    """The work of one log's cleanings since it was opened."""
 
     segments: int = 0
     bytes: int = 0
@@ -35,7 +35,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class CleaningParts:
-    """What the cleanings of one log are made with."""
+    """The parts that the cleanings of one log are made with."""
 
     contents: LogContents
     state: StateStore
@@ -77,7 +77,7 @@ class CleaningPass:
     # 1
 
     def begin(self) -> None:
-        """Under the latch."""
+        """Begins the pass, under the latch."""
         if self._is_over():
             return
         if not self.retention and not self.dry_run:
@@ -135,7 +135,7 @@ class CleaningPass:
     # 3
 
     def _find_first(self) -> None:
-        """No checkpoint runs, and none starts."""
+        """Finds the first block that stays; no checkpoint runs, and none starts."""
         contents = self._parts.contents
         ends = {each: end for each, end in contents.segments().items() if each >= self._number}
         self._parts.keeper.submit(
@@ -156,7 +156,7 @@ class CleaningPass:
             self._parts.keeper.submit(lambda: self._truncate(*found), self._truncated, self._failed)
 
     def _truncate(self, first: Vlsn, at: Lsn) -> None:
-        """On the keeper's thread."""
+        """Writes on the keeper's thread."""
         parts = self._parts
         record = parts.state.record()
         assert record is not None and record.vlsn >= first - 1, (record, first)
@@ -181,7 +181,8 @@ class CleaningPass:
     # 6
 
     def _remove(self, removal: Removal) -> None:
-        """A job a segment: the keeper has other work in between.  The pass is over at the first failure."""
+        """Removes files, a job a segment: the keeper has other work in between. The pass is over at the first
+        failure."""
         self._parts.background.do("removal", "", removal, lambda done: self._removed(removal, done), self._not_removed)
 
     def _removed(self, removal: Removal, done: bool) -> None:
@@ -204,7 +205,7 @@ class CleaningPass:
     # Its end.
 
     def _is_over(self) -> bool:
-        """Whether the log has closed or failed: the pass ends where it is, and the next open does the rest."""
+        """Says whether the log has closed or failed: the pass ends there, and the next open does the rest."""
         lifecycle = self._parts.lifecycle
         if not lifecycle.over:
             return False
@@ -213,7 +214,7 @@ class CleaningPass:
         return True
 
     def _unreadable(self, error: BaseException) -> None:
-        """A segment's header or first block does not read back: damage is not cleaning's to judge."""
+        """Ends the pass at a segment that does not read back: damage is not cleaning's to judge."""
         if not isinstance(error, Damaged | OSError):
             self._failed(error)
             return
@@ -222,12 +223,12 @@ class CleaningPass:
             self._end_without()
 
     def _failed(self, error: BaseException) -> None:
-        """A transaction failed, and with it the log."""
+        """Fails the log, since a transaction failed."""
         self._parts.lifecycle.fail(f"a cleaning failed: {error}", error)
         self._is_over()
 
     def _end_without(self) -> None:
-        """What was planned is not told of as done."""
+        """Ends without telling what was planned as done."""
         self.total_bytes, self.plan = 0, Plan([], [], [])
         self._end()
 

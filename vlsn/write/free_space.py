@@ -22,7 +22,7 @@ from vlsn.segments.background import Background
 
 
 class Space:
-    """What the file system of a directory had free when it was looked at last.  At home."""
+    """The free space of a directory's file system, as of the last look. At home. At home."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Space:
 
     @property
     def cramped(self) -> bool:
-        """So little is free that not even a checkpoint should be tried: a transaction that finds no room ends the
-        process."""
+        """True while so little is free that not even a checkpoint should be tried. A transaction that finds no room
+        ends the process."""
         return self.free_bytes is not None and self.free_bytes < STATE_FREE_BYTES_MIN
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
-        """Looks now, then calls ``then``; who asks while a look is under way shares it, and who asks twice is
-        called once."""
+        """Looks now, then calls ``then``. Who asks while a look is under way shares it, and who asks twice is called
+        once."""
         with self._latch:
             if then not in self._waiting:
                 self._waiting.append(then)

@@ -1,4 +1,4 @@
-"""The idle end: what a quiet log says in its state of how far it is surely whole, without a sync after it."""
+"""The idle end: a quiet log's statement of how far it is surely whole, without a sync."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vlsn.write.placement import Placement
 
 
 class IdleEndStatement:
-    """At home, under the log latch."""
+    """The statement of the idle end."""
 
     def __init__(
         self, contents: LogContents, placement: Placement, state: StateStore, keeper: Worker, lifecycle: Lifecycle

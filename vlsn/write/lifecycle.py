@@ -1,4 +1,4 @@
-"""How far an open log has come: open, closing, closed, or failed.
+"""The life of an open log: open, closing, closed, or failed.
 
     open ─► closing ─► closed
       └────────┴─────► failed      what the page cache says is not to be trusted any more: the process must end

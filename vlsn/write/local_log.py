@@ -234,11 +234,11 @@ class LocalLog:
         return self.contents.trimmed_to
 
     def state_record(self, vlsn: Vlsn) -> StateRecord:
-        """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned."""
+        """Returns the sum of entries up to ``vlsn``, and where the log begins since it was cleaned."""
         return self.state_snapshot(vlsn)()
 
     def state_snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
-        """The same, put together by the call of what is returned, on any thread."""
+        """Copies the state record; the returned call puts it together, on any thread."""
         return self.contents.snapshot(vlsn)
 
     @property
@@ -268,32 +268,32 @@ class LocalLog:
 
     @property
     def no_space(self) -> str:
-        """Why appends are refused, or soon will be, for lack of space; empty while there is room."""
+        """The reason why appends are refused, or soon will be, for lack of space; empty while there is room."""
         if self.space.low:
             return f"the disk has too little room: {self.space.free_bytes} bytes free of {self.options.free_bytes_min}"
         return str(self.placement.refusal) if self.placement.no_space else ""
 
     @property
     def refusal(self) -> NoSpace | None:
-        """Why appends are refused, or soon will be: ``NoSpace``, or ``NoSegment`` where there is room; None while they
-        are taken."""
+        """The refusal of appends, or of those soon to come: ``NoSpace``, or ``NoSegment`` where there is room.
+        ``NoSpace``, or ``NoSegment`` where there is room; None while they are taken."""
         return NoSpace(self.no_space) if self.no_space else self.placement.refusal
 
     @property
     def unmade(self) -> str:
-        """Why the next segment could not be made, though there is room; empty while it can."""
+        """The reason why the next segment could not be made, though there is room; empty while it can."""
         return self.placement.unmade
 
     @property
     def stuck(self) -> NoSpace | None:
-        """Why what waits in the queue waits, if that is for another segment, and for nothing else."""
+        """The refusal that the queue waits for, if another segment is all that it lacks."""
         with self.latch:
             waits = self.cycle.idle and bool(self._queue) and not self._queue.only_lazy
             return self.placement.refusal if waits else None
 
     @property
     def writing_s(self) -> float:
-        """For how many seconds the writer has been at what it was handed last; 0 when it is free."""
+        """Seconds that the writer has been at what it was handed last; 0 when it is free."""
         cycle = self.cycle
         return self.seams.clock.monotonic_s() - cycle.handed_over_s if cycle.group is not None else 0.0
 
@@ -307,38 +307,38 @@ class LocalLog:
         return self.placement.payload_bytes_max
 
     def active_files(self) -> list[int]:
-        """Numbers of the current segment (when there is one yet) and the standby."""
+        """Returns numbers of the current segment (when there is one yet) and the standby."""
         return self.placement.active_files()
 
     @property
     def disk_bytes(self) -> int:
-        """What all segment files take of the disk."""
+        """Bytes of the disk that all segment files take."""
         return self.placement.disk_bytes
 
     def segments(self) -> dict[int, int]:
-        """Number → synced end (offset) of every live segment, ascending."""
+        """Returns number → synced end (offset) of every live segment, ascending."""
         return self.contents.segments()
 
     def synced_end(self, number: int) -> int:
-        """How far segment ``number`` may be read from outside; 0 when it is not a live one."""
+        """Returns how far segment ``number`` may be read from outside; 0 when it is not a live one."""
         return self.contents.synced_end(number)
 
     def reader(self, *, segments_max: int = 1) -> LogReader:
-        """For one user at a time; what is cleaned away under it is ``Trimmed``."""
+        """Makes a reader, for one user at a time; what is cleaned away under it is ``Trimmed``."""
         return self.contents.reader(segments_max=segments_max)
 
     # The master's side.
 
     def start_sealing(self, term: Term) -> None:
-        """Appends are taken from now on, sealed under ``term``.  Rule: a term is sealed in by one process of
-        one node only; the caller has it in the node file, synced."""
+        """Takes appends from now on, sealed under ``term``. Rule: a term is sealed in by one process of one node only;
+        the caller has it in the node file, synced."""
         assert term <= self.node_file.record.term
         runs = self.history.term_runs
         assert not runs or term > runs[-1].term, (term, runs[-1])
         self._consumer.term = term
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """What is not sealed yet is refused with ``error``; what is, goes on to the writer."""
+        """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
         self.cycle.stop_sealing(error)
 
     def append(self, pending: Pending) -> None:
@@ -363,7 +363,7 @@ class LocalLog:
             self.cycle.ask()
 
     def _reserve(self, pending: Pending) -> None:
-        """A place in the queue is as good as a VLSN: first in, first out, and nothing leaves it otherwise."""
+        """Reserves VLSNs: a place in the queue is as good as one, for it is first in, first out."""
         queue = self._queue
         pending.first = self._consumer.next_vlsn + queue.vlsns
         pending.last = pending.first + pending.count - 1
@@ -371,7 +371,7 @@ class LocalLog:
             queue.lazy_since_s = self.seams.clock.monotonic_s()
 
     def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
-        """Entries of the log's own, sealed as one block; ``done`` gets their last VLSN once it is synced."""
+        """Appends entries of the log's own, sealed as one block; ``done`` gets their last VLSN, synced."""
         assert self._consumer.term
         self._queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
         self.cycle.ask()
@@ -399,17 +399,17 @@ class LocalLog:
         done: Callable[[Lsn], None],
         refused: Callable[[VlsnLogError], None] | None = None,
     ) -> None:
-        """A local frame, in its turn; ``done`` gets its LSN once it is synced.  Without room for another segment it
-        waits, unless ``refused`` is there to be told."""
+        """Appends a local frame, in its turn; ``done`` gets its LSN once it is synced. Without room for another segment
+        it waits, unless ``refused`` is there to be told."""
         self.cycle.append_record(kind, payload, done, refused)
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
-        """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
+        """Sends the next frame to a new segment, whose number ``done`` gets. An empty segment is not rolled, nor any
         while there is no room for another one: ``done`` then gets its own number."""
         self.cycle.rotate(reason, done)
 
     def drain(self, done: Callable[[], None]) -> None:
-        """``done`` once everything queued before is synced."""
+        """Calls ``done`` once everything queued before is synced."""
         self.cycle.drain(done)
 
     def rollback(self, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]) -> None:
@@ -422,27 +422,27 @@ class LocalLog:
 
     @property
     def level(self) -> int:
-        """What may be written (``levels``): the newest level that is durable here."""
+        """The level that may be written (``levels``): the newest that is durable here."""
         return self.contents.level
 
     def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
-        """The node file promises ``level``, synced, when ``done(None)`` is called: before the entry that sets it is
-        acknowledged.  A file that cannot be written ends the log.  Raises ``WrongVersion`` for a level that this
-        binary does not speak."""
+        """Promises ``level`` in the node file, synced, and calls ``done(None)`` before its entry is acknowledged. A
+        file that cannot be written ends the log. Raises ``WrongVersion`` for a level that this binary does not
+        speak."""
         self._promises.store_level(level, done)
 
     def meet_floor(self, term: Term) -> None:
-        """The vote floor is where the log ends now, synced, if it was further on: the log has all that the master of
-        ``term`` has, while that is the stored one.  A file that cannot be written ends the log."""
+        """Lowers the vote floor to where the log ends now, synced, if it was further on. The log has all that the
+        master of ``term`` has, while that is the stored one. A file that cannot be written ends the log."""
         self._promises.meet_floor(term)
 
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
-        """The durable end, as this node knows it, never falls."""
+        """Raises the durable end, as this node knows it; it never falls."""
         if vlsn > self.contents.dtvlsn:
             self.contents.dtvlsn = vlsn
 
     def tick(self) -> None:
-        """Called a few times a second: what is done by the clock, and another try for space."""
+        """Does, a few times a second, what is done by the clock, and tries for space again."""
         with self.latch:
             if self.lifecycle.over:
                 return
@@ -454,9 +454,9 @@ class LocalLog:
         self.background.tick()
 
     def close(self, done: Callable[[], None]) -> None:
-        """A clean stop: everything queued is synced, then a checkpoint whose end says clean.  What waits for space is
-        refused, and a checkpoint that finds none is left out.  ``done`` when the files are closed, also if the log
-        fails before; the caller then closes the workers."""
+        """Stops the log cleanly: everything queued is synced, then a checkpoint whose end says clean. What waits for
+        space is refused, and a checkpoint that finds none is left out. ``done`` when the files are closed, also if the
+        log fails before; the caller then closes the workers."""
         self._shutdown.begin(done)
 
     # What workers answer.
@@ -472,7 +472,7 @@ class LocalLog:
     # How it ends.
 
     def _stop(self, failure: LogFailed) -> list[Pending]:
-        """Nothing is sealed, checkpointed or waited for any more; returns the appends that were not sealed."""
+        """Stops sealing, checkpoints and waits; returns the appends that were not sealed."""
         self._consumer.term = NULL_TERM
         refused = [*self._consumer.taken, *self._queue.take_appends()]
         self._queue.items.clear()

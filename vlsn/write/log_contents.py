@@ -1,4 +1,4 @@
-"""What an open log holds: its segments up to where they are synced, what lies where in them, what they add up to.
+"""The contents of an open log: segments as far as they are synced, places, and the sum of its entries.
 
     segments 1 (to 65536), 2 (to 40960)  ·  range 1–950  ·  durable up to 948  ·  terms, group, producers
 
@@ -54,30 +54,30 @@ class LogContents:
 
     @property
     def level(self) -> int:
-        """What may be written (``levels``): the newest level that is durable here."""
+        """The level that may be written (``levels``): the newest that is durable here."""
         return self.history.level_at(self.dtvlsn)
 
     def segments(self) -> dict[int, int]:
-        """Number → synced end (offset) of every live segment, ascending."""
+        """Returns number → synced end (offset) of every live segment, ascending."""
         return dict(sorted(self.ends.items()))
 
     def synced_end(self, number: int) -> int:
-        """How far segment ``number`` may be read from outside; 0 when it is not a live one."""
+        """Returns how far segment ``number`` may be read from outside; 0 when it is not a live one."""
         return self.ends.get(number, 0)
 
     def reader(self, *, segments_max: int = 1) -> LogReader:
-        """For one user at a time; what is cleaned away under it is ``Trimmed``."""
+        """Makes a reader, for one user at a time; what is cleaned away under it is ``Trimmed``."""
         return LogReader(
             self.disk, self.directory, self.synced_end, lambda: self.range.first, segments_max=segments_max
         )
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
-        """What entries up to ``vlsn`` add up to, and where the log begins since it was cleaned; put together by the
-        call of what is returned, on any thread."""
+        """Copies the sum of entries up to ``vlsn``, and where the log begins since it was cleaned. The returned call
+        puts it together, on any thread."""
         return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
     def forget_before(self, number: int) -> None:
-        """Segments before ``number`` are no log any more: the index's range begins after them."""
+        """Forgets segments before ``number``, which are no log any more: the index's range begins after them."""
         self._cleaned = True
         for each in [each for each in self.ends if each < number]:
             del self.ends[each]

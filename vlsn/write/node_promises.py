@@ -1,4 +1,4 @@
-"""What the node file promises for an open log: its level, and the vote floor once it is met.
+"""The promises of the node file for an open log: its level, and the vote floor once it is met.
 
 Each is stored on the keeper's thread, synced.  A file that cannot be written ends the log.
 """
@@ -19,7 +19,7 @@ from vlsn.write.log_contents import LogContents
 
 
 class NodePromises:
-    """At home."""
+    """The promises, at home."""
 
     def __init__(
         self, node_file: NodeFile, contents: LogContents, levels: Levels, keeper: Worker, lifecycle: Lifecycle
@@ -31,7 +31,7 @@ class NodePromises:
         self._lifecycle = lifecycle
 
     def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
-        """``done(None)`` when ``level`` is promised, before the entry that sets it is acknowledged.  Raises
+        """Promises ``level``, and calls ``done(None)`` before the entry that sets it is acknowledged. Raises
         ``WrongVersion`` for a level that this binary does not speak."""
         self._levels.check_log(level, "what the group's log goes on with")
         self._keeper.submit(partial(self._write_level, level), lambda _: done(None), partial(self._level_failed, done))
@@ -46,8 +46,8 @@ class NodePromises:
         done(error)
 
     def meet_floor(self, term: Term) -> None:
-        """The vote floor is where the log ends now, synced, if it was further on: the log has all that the master of
-        ``term`` has, while that is the stored one."""
+        """Lowers the vote floor to where the log ends now, synced, if it was further on. The log has all that the
+        master of ``term`` has, while that is the stored one."""
         last = self._contents.range.last_sync
         end = (int(self._contents.history.term_of(last)), int(last))
         self._keeper.submit(partial(self._write_floor, term, end), lambda _: None, self._failed)

@@ -1,4 +1,4 @@
-"""Where the next frame goes: the tail, the standby behind it, and how far each segment is synced.
+"""The place of the next frame: the tail, the standby behind it, and synced ends.
 
     place(frame) ─► tail, while it fits          ─► chunk of the group ─► writer
                  └► standby, taken as the new tail (a roll)
@@ -101,14 +101,14 @@ class Placement:
 
     @property
     def refusal(self) -> NoSpace | None:
-        """Why what needs another segment is refused; None while there is one, or it is being made."""
+        """The refusal of what needs another segment; None while there is one, or it is being made."""
         if self.no_space:
             return NoSpace("the disk has no room for another segment")
         return NoSegment(self.unmade) if self.unmade else None
 
     @property
     def unmade(self) -> str:
-        """Why the next segment could not be made, again and again, though there is room; empty while it can."""
+        """The reason why the next segment could not be made, again and again, though there is room."""
         fault = self._background.fault("standby")
         if fault is None or fault.failures < _REFUSED_FROM or self.no_space:
             return ""
@@ -135,7 +135,7 @@ class Placement:
 
     @property
     def number(self) -> int:
-        """Of the segment that the next frame goes to."""
+        """The number of the segment that the next frame goes to."""
         return self.tail.number if self.tail is not None else self._next_number
 
     @property
@@ -149,23 +149,23 @@ class Placement:
         return self.tail.unsynced if self.tail is not None else 0
 
     def active_files(self) -> list[int]:
-        """Numbers of the current segment (when there is one yet) and the standby."""
+        """Returns numbers of the current segment (when there is one yet) and the standby."""
         numbers = [self.tail.number] if self.tail is not None else []
         standby = self._standby.number
         return numbers + ([standby] if standby is not None else [])
 
     @property
     def disk_bytes(self) -> int:
-        """What all segment files take of the disk; of one that was not looked at yet, its size."""
+        """Bytes of the disk that all segment files take; for one that was not looked at yet, its size."""
         taken, size = self.holes.taken, self._options.segment_bytes
         return sum(taken.get(number, size) for number in {*self._ends, *self.active_files()})
 
     def forget_sidecar(self, number: int) -> None:
-        """Segment ``number`` is about to be written anew: what is known of it may not fit any more."""
+        """Forgets the sidecar of segment ``number``, which is about to be written anew and may not fit it."""
         self._forget_sidecars(lambda each, _: each == number)
 
     def give_back(self, number: int) -> None:
-        """Segment ``number`` was written anew, as large as it was at first."""
+        """Gives back room of segment ``number``, which was written anew, as large as it was at first."""
         if number in self.holes.taken:
             self.holes.give_back([(number, self._ends[number])])
 
@@ -178,8 +178,8 @@ class Placement:
         return Group([Chunk(self.tail, self.tail.offset)] if self.tail is not None else [])
 
     def fits(self, group: Group, size: int, *, several: bool = False) -> bool:
-        """Whether frames of ``size`` bytes in all still have a place (rule 1): one, or ``several``, some of which may
-        go to the tail and some to the standby."""
+        """Says whether frames of ``size`` bytes in all still have a place (rule 1). They are one, or ``several``, some
+        of which may go to the tail and some to the standby."""
         tail = self.tail
         in_tail = tail is not None and size <= tail.remaining
         if in_tail and len(group.chunks) == 1:
@@ -191,8 +191,8 @@ class Placement:
 
     @property
     def can_roll(self) -> bool:
-        """The first segment after an open is used from its first byte on, so it waits for all of its zeros; a later
-        one that is not quite done is taken as it is."""
+        """True while the standby may be taken: the first one after an open waits for all of its zeros. It is used from
+        its first byte on; a later one that is not quite done is taken as it is."""
         standby = self._standby
         return standby.complete if self.tail is None else standby.usable
 
@@ -212,7 +212,7 @@ class Placement:
         return self._place(group, kind, payload, 0, 0)
 
     def roll(self, group: Group, reason: str | None) -> None:
-        """The standby becomes the current segment; its header page goes out with its first frames."""
+        """Makes the standby the current segment; its header page goes out with its first frames."""
         old = self.tail
         taken = self._standby.take()
         header = active(
@@ -245,12 +245,12 @@ class Placement:
         self._prepare()
 
     def forget_before(self, number: int) -> None:
-        """Segments before ``number`` were cleaned away."""
+        """Forgets segments before ``number``, which were cleaned away."""
         self.holes.forget_before(number)
         self._forget_sidecars(lambda each, _: each < number)
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Blocks after ``vlsn`` are being rolled back; flags that the sums of their segments include change."""
+        """Forgets blocks after ``vlsn``, which are being rolled back; flags in their segments' sums change."""
         self._forget_sidecars(lambda _, last: last > vlsn)
         if self.tail is not None:
             self.tail.forget_after(vlsn)
@@ -258,7 +258,7 @@ class Placement:
     # What the writer answers.
 
     def written(self, group: Group) -> None:
-        """``group`` is written, and synced if that was asked of it."""
+        """Notes that ``group`` is written, and synced if that was asked of it."""
         if group.sync or len(group.chunks) > 1:
             for chunk in group.chunks:
                 self._synced(chunk.tail)
@@ -268,19 +268,19 @@ class Placement:
             self._standby.pace((self.tail.offset - FIRST_FRAME) / self._capacity)
 
     def abandon(self, group: Group) -> Broken:
-        """The write or sync of ``group`` failed."""
+        """Abandons ``group``, whose write or sync failed."""
         for chunk in group.chunks[: group.chunks_done]:
             self._synced(chunk.tail)
         return abandon(group, self.last_vlsn)
 
     def rewrite(self, broken: Broken) -> Rewrite:
-        """The frames of ``broken`` in the standby, which is the tail from here on.  Raises ``NoSpace``."""
+        """Writes the frames of ``broken`` into the standby, which is the tail from here on. Raises ``NoSpace``."""
         new = rewrite(broken, self._standby.take())
         self._take(new.tail, "error")
         return new
 
     def replaced(self, broken: Broken, new: Rewrite) -> None:
-        """The new segment and its header page are synced."""
+        """Takes the new segment, which is synced with its header page, in place of the broken one."""
         group = broken.group
         if broken.live is not None:
             live = broken.live
@@ -300,7 +300,8 @@ class Placement:
             record.lsn = new.moved.get(record.lsn, record.lsn)
 
     def _synced(self, tail: Tail) -> None:
-        """All of ``tail`` is synced; with its first frames its header page is, which names the end before it."""
+        """Notes that all of ``tail`` is synced. With its first frames its header page is, which names the end before
+        it."""
         first = not tail.synced
         tail.set_synced(tail.offset)
         self._ends[tail.number] = tail.offset
@@ -330,7 +331,7 @@ class Placement:
             self._standby.retry()
 
     def close(self) -> None:
-        """No more standbys; the tail's file is closed."""
+        """Closes the tail's file, and makes no more standbys."""
         self.holes.close()
         self._standby.close()
         if self.tail is not None:

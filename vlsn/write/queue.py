@@ -23,7 +23,7 @@ from vlsn.ids import Lsn, Vlsn
 from vlsn.state.options import Durability
 
 FRAME_OVERHEAD_BYTES = FRAME_BYTES + BLOCK_BYTES + 64
-"""What a block of its own costs beside its entries: frame, header, padding of its columns."""
+"""Bytes that a block of its own costs beside its entries: frame, header, padding of its columns."""
 ENTRY_OVERHEAD_BYTES = 8
 RECORD_ROOM_BYTES = FRAME_BYTES + max(
     record.LAYOUT.size for record in (CheckpointStart, CheckpointEnd, RollbackStart, RollbackEnd)
@@ -78,7 +78,7 @@ class LocalRecord:
     payload: Callable[[], bytes]
     done: Callable[[Lsn], None]
     refused: Callable[[VlsnLogError], None] | None = None
-    """Of one that need not be there: told when there is no room for it."""
+    """A call for a record that need not be there: told when there is no room for it."""
 
     @property
     def room(self) -> int:
@@ -129,7 +129,7 @@ class Queue:
         self.items.append(item)
 
     def push_append(self, pending: Pending) -> None:
-        """Interrupted by a signal, it has done all or nothing: nothing that is called stands before the last step."""
+        """Queues an append, all or nothing when a signal interrupts it: nothing is called before the last step."""
         self.appends += 1
         self.entries += pending.count
         self.bytes += pending.cost
@@ -138,7 +138,7 @@ class Queue:
         self.items.append(pending)
 
     def taken(self, pending: Pending) -> None:
-        """``pending`` is no longer in ``items``."""
+        """Notes that ``pending`` is no longer in ``items``."""
         self.appends -= 1
         self.entries -= pending.count
         self.bytes -= pending.cost
@@ -150,7 +150,7 @@ class Queue:
         return self.appends == len(self.items)
 
     def take_all(self) -> list[Pending]:
-        """Everything, which is appends only."""
+        """Takes everything, which is appends only."""
         assert self.only_appends
         taken: list[Pending] = list(self.items)  # type: ignore[arg-type]
         self.items.clear()
@@ -158,7 +158,7 @@ class Queue:
         return taken
 
     def take_back(self) -> list[Pending]:
-        """The appends behind the last item whose VLSNs are not free to be given to others."""
+        """Returns the appends behind the last item whose VLSNs are not free to be given to others."""
         refused: list[Pending] = []
         others: list[Item] = []
         items = self.items
@@ -176,20 +176,20 @@ class Queue:
         return refused[::-1]
 
     def take_runs(self) -> list[ReplicaRun]:
-        """Every replica's run leaves."""
+        """Takes every replica's run out."""
         taken = [item for item in self.items if isinstance(item, ReplicaRun)]
         self._keep([item for item in self.items if not isinstance(item, ReplicaRun)])
         return taken
 
     def take_refusable(self) -> list[Callable[[VlsnLogError], None]]:
-        """Every local record that may be refused leaves; whom to tell."""
+        """Takes every local record that may be refused out, and returns whom to tell."""
         taken = [item for item in self.items if isinstance(item, LocalRecord) and item.refused is not None]
         if taken:
             self._keep([item for item in self.items if item not in taken])
         return [item.refused for item in taken if item.refused is not None]
 
     def take_appends(self) -> list[Pending]:
-        """Every append, and every entry of the log's own, leaves."""
+        """Takes out every append, and every entry of the log's own."""
         taken = [item for item in self.items if isinstance(item, Pending)]
         self._keep([item for item in self.items if not isinstance(item, Pending | LocalEntries)])
         self.appends = self.entries = self.bytes = self.vlsns = self.lazy = 0

@@ -69,14 +69,14 @@ class Consumer:
         return Vlsn(self.next_vlsn - 1)
 
     def truncate(self, matchpoint: Vlsn) -> None:
-        """What memory holds of VLSNs after ``matchpoint`` goes; the next block follows on it."""
+        """Drops what memory holds of VLSNs after ``matchpoint``; the next block follows on it."""
         self._ring.truncate(matchpoint)
         self._history.truncate(matchpoint)
         self._placement.last_vlsn = matchpoint
         self.next_vlsn = Vlsn(matchpoint + 1)
 
     def gather(self) -> Group | None:
-        """The next group; None when there is nothing, or no room yet."""
+        """Gathers the next group; None when there is nothing, or no room yet."""
         placement, items = self._placement, self.queue.items
         group = placement.group()
         while items and group.bytes < self._options.group_bytes_max:
@@ -100,7 +100,7 @@ class Consumer:
         return group if group.after else None
 
     def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
-        """Whether all of ``item`` is in the group."""
+        """Puts ``item`` into the group, and says whether all of it is there."""
         placement = self._placement
         group.sync = True
         if isinstance(item, ReplicaRun):
@@ -130,7 +130,7 @@ class Consumer:
         return bool(taken)
 
     def _take_appends(self, group: Group, limit: int) -> list[Pending]:
-        """The appends that come next, as far as they fit; one at least where that fits, whatever the ``limit``."""
+        """Takes the appends that come next, as far as they fit: one at least, whatever the ``limit``."""
         queue, placement = self.queue, self._placement
         if queue.only_appends and queue.bytes <= limit and placement.fits(group, queue.bytes, several=True):
             self.taken = queue.take_all()

@@ -70,21 +70,21 @@ class Ring:
             self._drop()
 
     def set_synced(self, last_vlsn: Vlsn) -> None:
-        """All blocks up to ``last_vlsn`` are synced here."""
+        """Notes that all blocks up to ``last_vlsn`` are synced here."""
         index = bisect_left(self._lasts, last_vlsn + 1, max(0, self.synced_end - self._base))
         self.synced_end = self._base + index
         if self.bytes > self.bytes_max:
             self._drop()
 
     def position_of(self, vlsn: Vlsn) -> int | None:
-        """The position of the block that holds ``vlsn``; ``end`` for the next VLSN to come; None when it was
+        """Finds the position of the block that holds ``vlsn``; ``end`` for the next VLSN to come. None when it was
         dropped already or lies past that."""
         if vlsn <= self._before or vlsn > self.last_vlsn + 1:
             return None
         return self._base + bisect_left(self._lasts, vlsn, self.head - self._base)
 
     def take(self, position: int, *, end: int, bytes_max: int) -> list[Buffer]:
-        """Blocks from ``position`` (at or past ``head``) up to ``end``: at least one, then as many as stay
+        """Takes blocks from ``position`` (at or past ``head``) up to ``end``: at least one. It takes as many as stay
         within ``bytes_max``."""
         assert self.head <= position <= end <= self.end
         taken: list[Buffer] = []
@@ -99,7 +99,7 @@ class Ring:
         return taken
 
     def last_at(self, position: int) -> Vlsn:
-        """The last VLSN of the block at ``position``."""
+        """Returns the last VLSN of the block at ``position``."""
         return Vlsn(self._lasts[position - self._base])
 
     def truncate(self, last_vlsn: Vlsn) -> None:

@@ -36,8 +36,8 @@ from vlsn.write.write_failure import Replacer
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """What a rollback to ``matchpoint`` takes away: the LSNs of the visible blocks after it, ascending, and first
-    VLSN and LSN of the block that ends there (0, 0 for a matchpoint of 0)."""
+    """The loss of a rollback to ``matchpoint``: the LSNs of the visible blocks after it, ascending. With them come
+    first VLSN and LSN of the block that ends there (0, 0 for a matchpoint of 0)."""
 
     matchpoint: Vlsn
     kept_first: Vlsn
@@ -47,7 +47,7 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class RollbackParts:
-    """What the rollbacks of one log are made with."""
+    """The parts that the rollbacks of one log are made with."""
 
     contents: LogContents
     consumer: Consumer
@@ -75,7 +75,8 @@ def check_rollback(contents: LogContents, matchpoint: Vlsn) -> None:
 
 
 class Rollback:
-    """Takes one log back to a matchpoint, the end of a visible block (or 0), once all that was queued is synced.
+    """The rollback of one log to a matchpoint, the end of a visible block (or 0). It begins once all that was queued is
+    synced.
 
     Checkpoints are kept away meanwhile.  At home, under the log latch, but for what the keeper does.  ``done`` when it
     is durable, ``refused`` when nothing was changed: without room for its records, or since it may not be.
@@ -102,11 +103,11 @@ class Rollback:
         parts.checkpointer.hold(self._drain)
 
     def _drain(self) -> None:
-        """No checkpoint runs, and none starts."""
+        """Drains the write path; no checkpoint runs, and none starts."""
         self._parts.cycle.drain(self._look)
 
     def _look(self) -> None:
-        """The write path is drained: where the blocks lie is looked up."""
+        """Looks up where the blocks lie, once the write path is drained."""
         self._parts.keeper.submit(self._find, self._place_start, self._unreadable)
 
     def _find(self) -> Abandoned:
@@ -134,8 +135,8 @@ class Rollback:
             self._give_up(error)
 
     def _start_record(self) -> bytes:
-        """What follows the matchpoint is not written again should a segment fail, and the current one gets no sidecar:
-        flags that its sums include are about to change."""
+        """Makes the record, and forgets what follows the matchpoint. That is not written again should a segment fail,
+        and the current one gets no sidecar: flags that its sums include are about to change."""
         parts, found = self._parts, self._found
         with parts.lifecycle.latch:
             parts.placement.forget_after(self._matchpoint)

@@ -39,7 +39,7 @@ class Broken:
 
     group: Group
     frames: list[tuple[int, Frame]]
-    """With the number of the segment that each lies in, in log order."""
+    """The frames, with the number of the segment that each lies in, in log order."""
     prev_number: int
     prev_end: int
     prev_last_vlsn: int
@@ -66,7 +66,7 @@ class Rewrite:
     lsns: list[int] = field(default_factory=list)
 
     def write(self, disk: Disk, directory: str) -> None:
-        """On the writer's thread; durable on return.  Any ``OSError`` ends the log."""
+        """Writes on the writer's thread; durable on return. Any ``OSError`` ends the log."""
         for tail in self.deleted:
             disk.remove(f"{directory}/{segment_name(tail.number)}")
         if self.deleted:
@@ -84,7 +84,7 @@ class Rewrite:
 
 
 def abandon(group: Group, last_vlsn: Vlsn) -> Broken:
-    """What the failed ``group`` leaves to be written again.  Its chunks before the failed one are synced;
+    """Collects what the failed ``group`` leaves to be written again. Its chunks before the failed one are synced;
     ``last_vlsn`` is of the last block placed."""
     done = group.chunks_done
     failed, *later = group.chunks[done:]
@@ -138,7 +138,7 @@ def rewrite(broken: Broken, taken: Taken) -> Rewrite:
 
 
 def _payload(frame: Frame, moved: dict[Lsn, Lsn]) -> Buffer:
-    """Verbatim, but the end of a rollback names its start, which may have moved."""
+    """Returns the payload verbatim, but a rollback's end names its start, which may have moved."""
     if frame.kind is FrameKind.ROLLBACK_END:
         end = RollbackEnd.decode(bytes(frame.payload))
         return replace(end, start_lsn=moved.get(Lsn(end.start_lsn), end.start_lsn)).encode()

@@ -1,4 +1,4 @@
-"""What a cleaning looks at: how large and how old the segments of an open log are, and what retention wants of it."""
+"""A cleaning's survey: how large and how old segments are, and what retention wants of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Survey:
         return partial(self._look, retention, numbers, ahead, belief)
 
     def took(self, surveyed: Surveyed, chosen: Plan) -> None:
-        """``chosen`` goes; what goes by the clock's word alone is taken off its allowance."""
+        """Takes what goes by the clock's word alone off its allowance: ``chosen`` goes."""
         self._allowance.took(max(0, sum(fate.reason == "age" for fate in chosen.going) - surveyed.aged.shown))
 
     def forget_before(self, number: int) -> None:
@@ -89,7 +89,8 @@ class Survey:
         return Surveyed(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
-        """When the last entry up to this segment's end was sealed, by the master's clock; 0 if that cannot be told."""
+        """Returns when the last entry up to this segment's end was sealed, by the master's clock. 0 if that cannot be
+        told."""
         contents = self._contents
         if segment.last < contents.range.first:
             return _EMPTY_SINCE_US
@@ -100,7 +101,7 @@ class Survey:
 
 
 class Catalogue:
-    """What the header pages of a log's segments say; each is read once, for an ACTIVE one never changes."""
+    """The header pages of a log's segments; each is read once, for an ACTIVE one never changes."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -108,7 +109,7 @@ class Catalogue:
         self._headers: dict[int, SegmentHeader] = {}
 
     def segments(self, numbers: Iterable[int]) -> tuple[list[Segment], int]:
-        """All of ``numbers`` (ascending) but the last, and the bytes of that one.  Raises ``Damaged``."""
+        """Returns all of ``numbers`` (ascending) but the last, and the bytes of that one. Raises ``Damaged``."""
         headers = [self._header(number) for number in numbers]
         found = []
         for header, following in pairwise(headers):
@@ -131,12 +132,12 @@ class Catalogue:
 
 
 def bytes_from(segments: list[Segment], total_bytes: int, vlsn: Vlsn) -> int:
-    """How much of ``total_bytes`` lies in the segment of ``vlsn`` and after it."""
+    """Counts how much of ``total_bytes`` lies in the segment of ``vlsn`` and after it."""
     return total_bytes - sum(segment.bytes for segment in segments if segment.last < vlsn)
 
 
 def sealed_us(reader: LogReader, vlsn: Vlsn, start: Lsn, upto: Vlsn) -> int:
-    """The clock of the block that holds ``vlsn``, µs since the epoch; 0 when it cannot be read."""
+    """Reads the clock of the block that holds ``vlsn``, µs since the epoch; 0 when it cannot be read."""
     try:
         run = reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=1)
     except Damaged:

@@ -1,4 +1,4 @@
-"""The end of a log: a clean stop, or what is left of one when there is no room or the log fails.
+"""The end of a log: a clean stop, or what is left of one without room.
 
     1  everything queued is synced; what comes now is refused
     2  a checkpoint whose end says clean
@@ -56,7 +56,7 @@ class Shutdown:
     # 1
 
     def begin(self, done: Callable[[], None]) -> None:
-        """``done`` when the files are closed, also if the log fails before."""
+        """Begins the stop; calls ``done`` when the files are closed, also if the log fails before."""
         self._lifecycle.closing = True
         self._closers.append(done)
         if self._lifecycle.over:
@@ -80,7 +80,7 @@ class Shutdown:
         self.finish()
 
     def without_space(self, refusal: NoSpace) -> None:
-        """There is no other segment: what waits for one is refused."""
+        """Closes without another segment: what waits for one is refused."""
         self._cycle.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
         self._cycle.pump()
         if self._cycle.group is None and self._queue:  # not even a record has a place: not a clean stop
@@ -103,7 +103,7 @@ class Shutdown:
             self._keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
 
     def _close_stores(self) -> None:
-        """On the keeper's thread."""
+        """Writes on the keeper's thread."""
         self._index.close()
         self._state.close()
         self._lock.release()

@@ -18,7 +18,7 @@ class SlowSyncs:
         self._ends: deque[float] = deque(maxlen=SLOW_SYNCS_MAX)
 
     def should_roll(self, seconds: float, now: float) -> bool:
-        """A write and sync that took ``seconds`` has ended at ``now`` (monotonic, s)."""
+        """Counts a write and sync that took ``seconds`` and ended at ``now`` (monotonic, s); says whether to roll."""
         if seconds <= SLOW_SYNC_S:
             return False
         self.total += 1

@@ -23,8 +23,8 @@ from vlsn.write.queue_consumer import Consumer
 from vlsn.write.write_cycle import Cycle
 
 QUIET_LOOK_S = 1.0
-"""Of a log that takes nothing: as old may what is known of the disk be when the next append comes, whose place lies in
-segments that were reserved before."""
+"""Seconds that the free-space figure of a quiet log may be old. The next append's place lies in segments that were
+reserved before."""
 
 
 class Upkeep:
@@ -79,7 +79,7 @@ class Upkeep:
         return writes or short or now - self._looked_s >= QUIET_LOOK_S
 
     def _looked(self) -> None:
-        """The part of a tick that needs room on the disk, which was looked at just now, or lately while nothing is
+        """Does the part of a tick that needs room on the disk. That was looked at just now, or lately while nothing is
         written."""
         lifecycle = self._lifecycle
         with lifecycle.latch:

@@ -32,26 +32,26 @@ from vlsn.write.write_failure import Replacer
 
 
 class LogListener(Protocol):
-    """What the owner of a log hears, at home."""
+    """The owner of a log, as its listener at home."""
 
     def sealed(self, pendings: list[Pending]) -> None:
-        """These have VLSNs now, in order, and are on their way to the writer."""
+        """Hears that these have VLSNs now, in order, and are on their way to the writer."""
         ...
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
-        """Everything up to ``last_vlsn`` is in the ring, and goes to the writer next."""
+        """Hears that everything up to ``last_vlsn`` is in the ring, and goes to the writer next."""
         ...
 
     def written(self, last_vlsn: Vlsn) -> None:
-        """Everything up to ``last_vlsn`` is written here; not called for what is synced in the same step."""
+        """Hears that all up to ``last_vlsn`` is written here; not of what is synced in the same step."""
         ...
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        """Everything up to ``last_vlsn`` is synced here, indexed and readable."""
+        """Hears that everything up to ``last_vlsn`` is synced here, indexed and readable."""
         ...
 
     def failed(self, error: LogFailed) -> None:
-        """The log has ended; the process must."""
+        """Hears that the log has ended; the process must."""
         ...
 
 
@@ -74,7 +74,7 @@ class Cycle:
         grew: Callable[[int], None],
         by_writer: bool,
     ) -> None:
-        """``grew`` gets the synced bytes of each group.  ``by_writer`` as in ``LocalLog``."""
+        """Gathers for the writer; ``grew`` gets the synced bytes of each group. ``by_writer`` as in ``LocalLog``."""
         self.group: Group | None = None
         """What is with the writer."""
         self.handed_over_s = 0.0
@@ -112,27 +112,27 @@ class Cycle:
         done: Callable[[Lsn], None],
         refused: Callable[[VlsnLogError], None] | None = None,
     ) -> None:
-        """A local frame; ``done`` gets its LSN once it is synced.  Without room for another segment it waits, unless
-        ``refused`` is there to be told.  Raises ``LogFailed``, ``LogClosed``."""
+        """Queues a local frame; ``done`` gets its LSN once it is synced. Without room for another segment it waits,
+        unless ``refused`` is there to be told. Raises ``LogFailed``, ``LogClosed``."""
         self._lifecycle.check_open()
         self._consumer.queue.push(LocalRecord(kind, payload, done, refused))
         self.ask()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
-        """The next frame goes to a new segment, whose number ``done`` gets.  An empty segment is not rolled, nor any
-        while there is no room for another one: ``done`` then gets its own number.  Raises ``LogFailed``,
+        """Sends the next frame to a new segment, whose number ``done`` gets. An empty segment is not rolled, nor any
+        while there is no room for another one: ``done`` then gets its own number. Raises ``LogFailed``,
         ``LogClosed``."""
         self._lifecycle.check_open()
         self._consumer.queue.push(Roll(reason, done))
         self.ask()
 
     def drain(self, done: Callable[[], None]) -> None:
-        """``done`` once everything queued before is synced."""
+        """Calls ``done`` once everything queued before is synced."""
         self._consumer.queue.push(Barrier(done))
         self.ask()
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """What is not sealed yet is refused with ``error``; what is, goes on to the writer."""
+        """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
         with self._lifecycle.latch:
             self._consumer.term = NULL_TERM
             refused = self._consumer.queue.take_appends()
@@ -142,7 +142,8 @@ class Cycle:
     # What goes to the writer.
 
     def ask(self) -> None:
-        """Something may wait that did not before: ``pump``, by the writer's thread if the log is of ``by_writer``."""
+        """Asks for a ``pump``, since something may wait that did not before. The writer's thread runs it if the log is
+        of ``by_writer``."""
         if not self._by_writer:
             self.pump()
             return
@@ -188,7 +189,7 @@ class Cycle:
             self._writer.submit(partial(self._write, group), written, failed)
 
     def _write(self, group: Group) -> float:
-        """On the writer's thread: how long it took, in seconds."""
+        """Writes on the writer's thread, and returns how long it took, in seconds."""
         clock = self._clock
         began = clock.monotonic_s()
         group.write()
@@ -197,7 +198,7 @@ class Cycle:
     # What became of it.
 
     def written(self, group: Group, seconds: float) -> None:
-        """The writer, or the replacer in its place, is done with ``group``."""
+        """Ends ``group``, with which the writer, or the replacer in its place, is done."""
         with self._lifecycle.latch:
             self.group = None
             synced = group.sync or len(group.chunks) > 1
@@ -215,7 +216,7 @@ class Cycle:
             self._grew(group.bytes)
 
     def _synced(self) -> None:
-        """A sync has ended, and with it everything that was put into the index is on the medium."""
+        """Notes the end of a sync: everything that was put into the index is on the medium."""
         self.unsynced_since = None
         span = self._index.range
         if span.last > span.last_sync:
@@ -252,7 +253,7 @@ class Cycle:
 
     @contextmanager
     def _ends_the_log(self) -> Iterator[None]:
-        """Whatever fails between the writer and who waits ends the log, or they would wait for ever."""
+        """Ends the log for whatever fails between the writer and who waits, or they would wait for ever."""
         try:
             yield
         except BaseException as error:

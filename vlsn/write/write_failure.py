@@ -23,7 +23,7 @@ from vlsn.write.placement import Placement
 from vlsn.write.segment_rewrite import Broken, Rewrite
 
 OnReplaced = Callable[[Group, float], None]
-"""Called with the group and the seconds that writing again took."""
+"""A call with the group and the seconds that writing again took."""
 
 
 class Replacer:
@@ -55,7 +55,7 @@ class Replacer:
         return self._broken is not None
 
     def begin(self, group: Group, error: BaseException, on_replaced: OnReplaced) -> None:
-        """The write or sync of ``group`` failed."""
+        """Abandons ``group``, whose write or sync failed."""
         lifecycle = self._lifecycle
         if lifecycle.failure is not None:
             return
@@ -90,18 +90,18 @@ class Replacer:
         )
 
     def follow(self, *, on: bool) -> None:
-        """Whether what moves is remembered for ``now_at``: for as long as a rollback runs, which knows places."""
+        """Remembers for ``now_at`` what moves, for as long as a rollback runs, which knows places."""
         self._moved = {} if on else None
 
     def now_at(self, at: Lsn) -> Lsn:
-        """Where the frame lies that lay at ``at``."""
+        """Returns where the frame lies that lay at ``at``."""
         return (self._moved or {}).get(at, at)
 
     def _rewritten(self, broken: Broken, new: Rewrite, began_s: float, _: None) -> None:
         self._wait_for_flush(broken, new, self._clock.monotonic_s() - began_s)
 
     def _wait_for_flush(self, broken: Broken, new: Rewrite, seconds: float) -> None:
-        """The index may change while no flush of it is under way: those are the keeper's jobs."""
+        """Waits for the keeper, whose jobs flushes are: the index may change while none is under way."""
         self._keeper.submit(lambda: None, lambda _: self._replaced(broken, new, seconds), self._lifecycle.store_failed)
 
     def _replaced(self, broken: Broken, new: Rewrite, seconds: float) -> None:
