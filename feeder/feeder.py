@@ -57,7 +57,7 @@ class Messages:
         self._span = (NULL_VLSN, NULL_VLSN)
         self._message = b""
         self.dtvlsn = NULL_VLSN
-        """What the last message said of it."""
+        """The DTVLSN that the last message told."""
 
     def blocks(self, position: Position, blocks: Sequence[Buffer], first: Vlsn, last: Vlsn) -> bytes:
         """Joins blocks ``first`` to ``last`` of one log in one term. What a message made earlier says of the DTVLSN is

@@ -51,7 +51,7 @@ class Restores:
         self._group, self._name, self._incarnation = group, name, incarnation
         self._sessions: dict[str, Session] = {}
         self._ended: dict[str, str] = {}
-        """Why the last session of each peer ended, by its id."""
+        """The reasons why the last session of each peer ended, by its id."""
 
     def __len__(self) -> int:
         return len(self._sessions)

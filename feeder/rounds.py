@@ -29,7 +29,7 @@ class Rounds:
 
     def __init__(self, own: Incarnation) -> None:
         self.number = 0
-        """Of the newest round begun, 0 before the first."""
+        """The newest round begun, 0 before the first."""
         self._own = own
         self._answered: dict[Incarnation, int] = {}
 

@@ -101,7 +101,7 @@ class ReplicaFeed:
         self._store_term = store_term
         self._roll_back = roll_back
         self._drained = drained
-        """Until all that was handed to the log is synced, and a rollback that an earlier feed began has ended."""
+        """A wait until all that was handed to the log is synced, and an earlier feed's rollback has ended."""
         self._offload = offload
         self._on_position = on_position
         self._on_progress = on_progress

@@ -199,7 +199,7 @@ def judge(
 def first_syncs(calls: list[Call], numbers: set[int]) -> dict[int, Call]:
     """Finds by append the first completed sync of its file that began after its write."""
     waiting: dict[str, list[tuple[float, int]]] = {}
-    """By file: when the write completed, of which append."""
+    """The times of completed writes and their appends, by file."""
     found: dict[int, Call] = {}
     for call in calls:
         if not call.path.endswith(".vlog"):

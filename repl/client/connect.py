@@ -56,7 +56,7 @@ class Client:
         self._producer: Producer | None = None
         self._put: Callable[[bytes, bytes | None], Awaitable[int]] = _not_open
         self._gone = _NOT_OPEN
-        """Why there is no producer."""
+        """The reason why there is no producer."""
 
     async def __aenter__(self) -> Self:
         if self._given_network is not None:

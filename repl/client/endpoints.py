@@ -101,7 +101,7 @@ class Endpoints:
     def __init__(self, network: Network, urls: Sequence[str]) -> None:
         self.given = tuple(urls)
         self.turns = _turns_of(self.given)
-        """To be held while the master is looked for and connected to."""
+        """Turns to be held while the master is looked for and connected to."""
         self.durable = 0
         """The highest VLSN that a node called durable."""
         self._network = network

@@ -66,7 +66,7 @@ class Group:
         self.id = 0
         self.sent_at = 0.0
         self.identity: Identity | None = None
-        """Whose submission it is, and which, once it was sent; None while any would do."""
+        """The identity whose submission it is, once it was sent; None while any would do."""
         self.sequence = 0
         self.uncertain = False
         """Sent, and not answered: it may be in the log."""

@@ -30,9 +30,9 @@ class Identity:
         self.fixed = fixed
         self.next = 0
         self.taken = 0
-        """All before this sequence are acknowledged, or belong to groups up to the last one that may be in the log."""
+        """The sequence before which all are acknowledged, or belong to groups up to the last that may be logged."""
         self.broken = False
-        """What it was given is not sure to follow on any more."""
+        """True once what it was given is not sure to follow on any more."""
 
 
 class Identities:

@@ -33,7 +33,7 @@ class SyncClient:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
-        """Why there is no loop."""
+        """The reason why there is no loop."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()

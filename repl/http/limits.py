@@ -66,7 +66,7 @@ class Budget:
         self._limit = limit
         self.used = 0
         self.given: Callable[[], None] | None = None
-        """Called when something is given back."""
+        """A call for when something is given back."""
 
     def check(self, count: int) -> None:
         """Raises ``QueueFull`` when less than ``count`` is left."""

@@ -62,7 +62,7 @@ class Pages:
         self._in_flight = Budget("bytes of events on their way to tails", TAILS_IN_FLIGHT_BYTES_MAX)
         self._at_once = asyncio.Semaphore(TAIL_PAGES_AT_ONCE_MAX)
         self._making: dict[_Wanted, tuple[asyncio.Task[Events], list[int]]] = {}
-        """With the number of those who wait for it."""
+        """Pages in the making, with the number of those who wait for each."""
 
     async def get(self, from_vlsn: int | None, *, wait_s: float, all_kinds: bool, with_term: bool) -> Events:
         """Events from ``from_vlsn`` on; a comment where none came within ``wait_s``, or somebody else's wait."""

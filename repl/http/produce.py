@@ -108,7 +108,7 @@ class _Producer:
         self._limits = limits
         self._line = line
         self._waiting: _Waiting | None = None
-        """What is in the line."""
+        """The request that is in the line."""
         self._loop = asyncio.get_running_loop()
         self._slots: deque[_Slot] = deque()
         self._bytes = 0

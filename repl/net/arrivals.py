@@ -77,7 +77,7 @@ class Arrival:
         abort: Callable[[], None],
     ) -> None:
         self.due = 0
-        """What it waits for."""
+        """Bytes that it waits for."""
         self._arrivals = arrivals
         self._message_bytes_max = message_bytes_max
         self._pause, self._resume, self._abort = pause, resume, abort

@@ -23,14 +23,14 @@ class Frames:
         self.announced = 0
         """Bytes of the message that has begun and is not whole, as far as its frames' headers tell."""
         self.fragmented = False
-        """That message has more frames to come."""
+        """True while that message has more frames to come."""
         self.begun = 0
         """Frames so far."""
         self.tiny = 0
         """Those since the last whole message that bring next to nothing: control frames, and pieces under
         ``PIECE_BYTES``."""
         self.end = 0
-        """Where the last ``feed`` stopped."""
+        """The place where the last ``feed`` stopped."""
         self.held = False
         """More has come than was fed."""
         self._head = bytearray()

@@ -82,7 +82,7 @@ class StandIn:
             state="MASTER",
         )
         self.hello = Response(200, {}, msgspec.json.encode(answer))
-        """To n2 when it says hello."""
+        """The answer to n2 when it says hello."""
         self.hellos = 0
         self._feeds: asyncio.Queue[tuple[Channel, asyncio.Event]] = asyncio.Queue()
 

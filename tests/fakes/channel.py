@@ -72,7 +72,7 @@ class Connection:
     def __init__(self, ways: Ways, client: str, server: str, *, client_bytes_max: int, server_bytes_max: int) -> None:
         self.hosts = (client, server)
         self.left = ""
-        """Whose process has ended, with messages under way."""
+        """The host whose process has ended, with messages under way."""
         self.reason = ""
         up = Wire(self, ways, client, server, server_bytes_max)
         down = Wire(self, ways, server, client, client_bytes_max)
@@ -129,7 +129,7 @@ class Wire:
         self._source, self._target = source, target
         self._bytes_max = bytes_max
         self._under_way: deque[tuple[float, float, bytes | None]] = deque()
-        """When its first byte comes, when all of it has, and the message."""
+        """The times when its first byte comes, and when all of it has, with the message."""
         self._came = 0
         self._last_due = 0.0
         self._stuck_since: float | None = None

@@ -102,16 +102,16 @@ class FakeDisk:
         self.calls: list[Call] = []
         self.capacity_bytes = capacity_bytes
         self.hook: Callable[[Call], None] | None = None
-        """Called before each call, outside the disk's own latch: it may wait, or raise."""
+        """A call before each call, outside the disk's own latch: it may wait, or raise."""
         self.latency: Callable[[Call], float] | None = None
         """Seconds that a call takes; ``FakeThreads`` draws them through ``take_latency``."""
         self.on_stop: Callable[[], None] | None = None
         self.on_synced: Callable[[str], None] | None = None
-        """Called with a file's path after each sync of it that worked."""
+        """A call with a file's path after each sync of it that worked."""
         self.punches = True
-        """Whether this file system can give blocks back."""
+        """True where this file system can give blocks back."""
         self.stalled_until_s = 0.0
-        """Of the loop's time: until then no job of ``FakeThreads`` that calls this disk comes to its end."""
+        """The loop's time until which no job of ``FakeThreads`` that calls this disk comes to its end."""
         self.stopped = False
         self._rng = rng or Random(0)
         self._root = Directory()

@@ -32,7 +32,7 @@ class Inode:
         self.holes: set[int] = set()
         """Numbers of the pages that take no disk."""
         self._written: list[tuple[int, bytes]] = []
-        """Since the last sync, in order: first sector, and what it and the ones behind it then were."""
+        """Writes since the last sync, in order: first sector, and what it and the ones behind it then were."""
 
     @property
     def dirty(self) -> dict[int, list[bytes]]:

@@ -51,7 +51,7 @@ class FakeStores:
         self.fail_writes_after: int | None = None
         self.writes = 0
         self.fail_opens: dict[str, int] = {}
-        """How many more opens of a path fail, as where its file cannot be synced or read."""
+        """Opens of a path that fail yet, as where its file cannot be synced or read."""
         self._open: set[str] = set()
 
     def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:

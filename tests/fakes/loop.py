@@ -83,7 +83,7 @@ class Owner:
     def __init__(self) -> None:
         self.ended = False
         self._tasks: Tasks | None = None
-        """Of its loop, its own among them; None before its first one."""
+        """The tasks of its loop, its own among them; None before its first one."""
         self._context = Context()
         self._context.run(OWNER.set, self)
 
@@ -138,7 +138,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:
         super().__init__()
         self.faults: list[dict[str, Any]] = []
-        """What asyncio reported and nobody handled."""
+        """Faults that asyncio reported and nobody handled."""
         self._now = START_S
         self._end = START_S + limit_s
         self._turns = 0
@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._paused: set[Owner | None] = set()
         self._held: list[VirtualHandle] = []
         self._steps_left = 0
-        """Until ``_break`` is called; below 0 where none is to be."""
+        """Steps until ``_break`` is called; below 0 where none is to be."""
         self._break: Callable[[], object] = lambda: None
         self._home = threading.get_ident()
         self._clock_resolution = 1e-9

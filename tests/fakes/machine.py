@@ -49,7 +49,7 @@ class Machine:
         self.stores = FakeStores(self.disk)
         self.clock_offset_us = 0
         self.levels = LEVELS
-        """Of the binary that its next process runs."""
+        """The levels of the binary that its next process runs."""
         self.process: Process | None = None
         self.disk.on_stop = self.kill
 

@@ -62,9 +62,9 @@ class FakeNet:
         self.rng = rng
         self.default_delay_s = delay_s
         self.delays_s: dict[tuple[str, str], tuple[float, float]] = {}
-        """By (source, target), where it is not the default: a slow link."""
+        """Delays by (source, target), where they are not the default: a slow link."""
         self.bytes_per_s: dict[tuple[str, str], float] = {}
-        """By (source, target), where a link is narrow; 0 where it is not."""
+        """Rates by (source, target), where a link is narrow; 0 where it is not."""
         self.width: Callable[[str, str], float] | None = None
         """Draws ``bytes_per_s`` of a way when something is sent over it for the first time."""
         self.held_up = 0
@@ -73,9 +73,9 @@ class FakeNet:
         self.stall_s = stall_s
         self.window_bytes = window_bytes
         self.cut_rate = cut_rate
-        """How likely the sending of a message cuts its connection instead."""
+        """The likelihood that the sending of a message cuts its connection instead."""
         self.late_rate = late_rate
-        """How likely what is under way from a process that ends arrives."""
+        """The likelihood that what is under way from a process that ends arrives."""
         self.late = 0
         """Messages that arrived when their sender's process had ended, or that of who listened when they were sent."""
         self.on_said: Callable[[str, str, str, bytes], None] = lambda source, target, path, body: None

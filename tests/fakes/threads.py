@@ -65,9 +65,9 @@ class FakeWorker:
         self._begun = False
         """The next job has a time."""
         self._free_s = 0.0
-        """When the job before it ends."""
+        """The time at which the job before it ends."""
         self.since_s = threads.loop.time()
-        """When it began to be at the job that it is at, or to wait."""
+        """The time at which it began its job, or to wait."""
         self._closed = False
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:

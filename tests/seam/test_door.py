@@ -107,7 +107,7 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
     """The feed that ordered it has ended with its role.  The next one would speak of what is being given up, and
     acknowledge a matchpoint that is gone when the rollback is over; or of a range and term runs that do not fit."""
     said: list[bool] = []
-    """Of each range that n1 has sent, whether a rollback was under way."""
+    """Notes for each range that n1 has sent whether a rollback was under way."""
 
     async def main() -> None:
         group = Group(33)
@@ -145,7 +145,7 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
 def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
     """Its end is being given up; and elected it would seal behind that."""
     asked: list[bool] = []
-    """Of each vote that n1 has asked for, whether a rollback was under way."""
+    """Notes for each vote that n1 has asked for whether a rollback was under way."""
 
     async def main() -> None:
         group = Group(35)

@@ -62,11 +62,11 @@ class Books:
     def __init__(self, group: SimGroup) -> None:
         self._group = group
         self._heard: dict[tuple[str, int], dict[int, Promises]] = {}
-        """By name and process of who has heard, and incarnation of who has promised."""
+        """Promises by name and process of who has heard, and incarnation of who has promised."""
         self._furthest: dict[int, tuple[int, int]] = {}
-        """By incarnation: the end of all that it has ever synced, as term and VLSN."""
+        """The end of all that each incarnation has ever synced, as term and VLSN."""
         self._newest: dict[str, int] = {}
-        """By name: where the newest list of its log lies."""
+        """The place of the newest list of each name's log."""
         self.on_answered: Callable[[str, str], None] = lambda speaker, listener: None
         """The second has the first's answer to its hello."""
 

@@ -61,9 +61,9 @@ class Images:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
         self.returning = ""
-        """Who comes back older, and has not asked yet who it may be."""
+        """The node that comes back older, and has not asked yet who it may be."""
         self._turn = 0
-        """How many have come back so far."""
+        """The number that have come back so far."""
         self._was = 0
         """The incarnation that it had."""
         self._know: set[tuple[str, int]] = set()
@@ -71,7 +71,7 @@ class Images:
         self._others_answer = False
         """Some who have not are up, too."""
         self._told_s: dict[int, float] = {}
-        """By process that asked: when the first answer came of one who knows."""
+        """The time of the first answer of one who knows, by process that asked."""
         self._was_slow = False
         """Messages may have overtaken one another by far meanwhile."""
         self._images: dict[str, list[Kept]] = {}

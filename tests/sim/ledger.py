@@ -28,23 +28,23 @@ class Ledger:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.durable: dict[int, Block] = {}
-        """By first VLSN: what some node ever called durable."""
+        """Blocks that some node ever called durable, by first VLSN."""
         self.last = 0
         self.last_in: dict[int, Block] = {}
         """The last block that became durable in each term."""
         self.made_in: dict[int, int] = {}
-        """By first VLSN: the term of the master that called it durable as the first."""
+        """The term of the master that called it durable as the first, by first VLSN."""
         self.values: dict[int, bytes] = {}
-        """By VLSN: the DATA entries of it."""
+        """The DATA entries by VLSN."""
         self.places: dict[bytes, int] = {}
         self.groups: list[tuple[int, GroupEntry]] = []
         """Durable, by VLSN."""
         self.groups_in: dict[tuple[int, int], list[tuple[int, GroupEntry]]] = {}
-        """By term and first VLSN of a block: the GROUP entries in it."""
+        """The GROUP entries in a block, by its term and first VLSN."""
         self.holders: dict[tuple[int, int], set[tuple[str, int]]] = {}
         """Name and incarnation of who has synced it."""
         self.first_of = ""
-        """Who called a block durable as the first, in its present lead."""
+        """The node that called a block durable as the first, in its present lead."""
         self._contents: dict[tuple[int, int], int] = {}
         self._bytes: dict[tuple[int, int], bytes] = {}
 

@@ -57,7 +57,7 @@ class LibraryClient:
         self._rng = Random(f"{self._name}/{clients.report.seed}")
         self._exactly_once = number % 2 == 0
         self._told: list[int] = []
-        """By number of the call: where it is in the log, 0 where that was never acknowledged."""
+        """Places in the log by number of the call, 0 where that was never acknowledged."""
 
     async def run(self) -> None:
         urls = ",".join(self._group.url(name) for name in self._group.names)

@@ -42,9 +42,9 @@ class Minority:
         self.ever: list[str] = []
         self._moves = self.rng.choice(MOVES_RATES)
         self._forgot: set[str] = set()
-        """Whose ``state`` was struck."""
+        """The nodes whose ``state`` was struck."""
         self._struck_s = inf
-        """When one of ``names`` was struck last."""
+        """The time at which one of ``names`` was struck last."""
         if strikes:
             self._may_be_struck(nemesis.rng.sample(self.group.names, (len(self.group.names) - 1) // 2))
 

@@ -90,7 +90,7 @@ class Nemesis:
         """Nothing is drawn before."""
         self.pace_s = rng.choice((0.7, 1.5, 3.0))
         self.aims = rng.choice((0.3, 0.6))
-        """How likely a fault meets the master rather than anybody."""
+        """The likelihood that a fault meets the master rather than anybody."""
         group.net.late_rate = rng.choice(LATE_RATES)
         self.disks, self.images = Disks(self), Images(self)
         self.ways, self.people, self.aimed = Ways(self), People(self), Aimed(self)
@@ -102,7 +102,7 @@ class Nemesis:
         self._starting: set[str] = set()
         self._stands_until_s: dict[str, float] = {}
         self.absent: list[str] = []
-        """Who is not to be started yet."""
+        """The nodes that are not to be started yet."""
         group.on_stop = lambda name: self.die(name, power=rng.random() < 0.5)
         group.on_end = self._ended
         group.on_event = self._heard

@@ -45,7 +45,7 @@ class People:
         """Changes that were answered as durable."""
         self._newcomers = 0
         self._leaving: set[str] = set()
-        """Asked to be removed; perhaps they are, perhaps not."""
+        """Members asked to be removed; perhaps they are, perhaps not."""
         self._away: dict[str, Machine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -33,7 +33,7 @@ class Settings:
         self._rng = Random(f"settings/{seed}")
         self._old_rate = self._rng.choice(OLD_RATES)
         self._first: dict[Machine, int] = {}
-        """Which of the lists each machine was first started with."""
+        """The list that each machine was first started with."""
         self._lists: list[Urls] = []
         """Whom people took for the members, in turn."""
         self._ports: dict[str, int] = {}

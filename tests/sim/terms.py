@@ -32,9 +32,9 @@ class Terms:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.masters: dict[int, tuple[str, int, int]] = {}
-        """By term: name, incarnation and process of who was elected."""
+        """Name, incarnation and process of who was elected, by term."""
         self.forgetful: dict[str, int] = {}
-        """Who came back older, as which incarnation: it may not promise anything as that one any more."""
+        """Nodes that came back older, and the incarnations that they may not promise anything as."""
         self._votes: dict[tuple[int, int], str] = {}
         self._stored: dict[int, int] = {}
 

@@ -58,9 +58,9 @@ class Watch(Verdict):
         self.group = group
         self.copies: dict[str, Copy] = {}
         self.flips: dict[str, dict[int, int]] = {}
-        """By path and offset: what each byte was before rot struck it."""
+        """The byte that rot struck, as it was, by path and offset."""
         self.rotten: set[str] = set()
-        """Whose disks may rot."""
+        """The nodes whose disks may rot."""
         self.leads: list[str] = []
         self.restored = 0
         self.terms, self.ledger = Terms(self), Ledger(self)

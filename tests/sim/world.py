@@ -55,7 +55,7 @@ class Simulation:
         self.report = Report(seed, size=_size(rng.random()))
         self.faults_s = faults_s
         self._waited_for_all = False
-        """Once everything was mended, somebody needed what one member alone may have."""
+        """True where, once everything was mended, somebody needed what one member alone may have."""
         settings: dict[str, Any] = {
             "segment_bytes": SEGMENT_BYTES,
             "ring_bytes_max": rng.choice((8, 48, 200)) << 10,

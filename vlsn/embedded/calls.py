@@ -31,7 +31,7 @@ class LogCalls:
         self._latch = latch
         self._worker = worker
         self.gone: LogClosed | None = None
-        """Why there are no threads any more that could do anything."""
+        """The reason why there are no threads any more that could do anything."""
 
     def begun(self, begin: Callable[[Answer[T]], None]) -> T:
         """Calls ``begin`` under the latch and returns what its answer is given."""

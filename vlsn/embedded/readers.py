@@ -80,8 +80,8 @@ class LogReading:
         wanted = min(to_vlsn, upto) if to_vlsn else upto
         start: Lsn | None = None
         settled: tuple[Vlsn, int] | None = None
-        """Before which VLSN was read again, all that was under way was waited for, and how many rollbacks had begun or
-        ended by then."""
+        """The VLSN before which all that was under way was waited for, at the last reading again. With it stands how
+        many rollbacks had begun or ended by then."""
         with self._reader() as (reader, scanner):
             while at and at <= wanted:
                 if epoch != log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now

@@ -61,7 +61,7 @@ class Values:
         self.keys = None if keys is None else key_column(keys)
         self.count = len(values)
         self.bytes = sum(map(len, values)) + ENTRY_OVERHEAD_BYTES * self.count
-        """What it takes at most of a block and of the queue."""
+        """The most bytes that it takes of a block and of the queue."""
         if self.keys is not None:
             self.bytes += sum(map(len, self.keys))
         self.producer, self.sequence = producer
@@ -313,7 +313,7 @@ class _Column:
     def __init__(self) -> None:
         self._offsets: list[Buffer] = [bytes(4)]
         self._lengths: list[int] = []
-        """Of the pieces that are in ``_data`` but not in ``_offsets`` yet."""
+        """The lengths of the pieces that are in ``_data`` but not in ``_offsets`` yet."""
         self._data: list[Buffer] = []
         self._size = 0
         """Bytes that ``_offsets`` has counted."""

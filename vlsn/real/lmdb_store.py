@@ -103,7 +103,7 @@ class LmdbStore:
         self.read_only = read_only
         self.growths = 0
         self.temporary: tempfile.TemporaryDirectory[str] | None = None
-        """Of a copy: goes with it."""
+        """The directory of a copy, which goes with it."""
         self._writer = 0
         self._failed = False
         self._gate = threading.Lock()

@@ -63,7 +63,7 @@ class Background:
         ends: Callable[[str, BaseException], None],
     ) -> None:
         self.failures: Counter[str] = Counter()
-        """Since the log was opened, by work."""
+        """Failures since the log was opened, by work."""
         self.told: Callable[[Fault], None] = lambda _: None
         """Gets every failure, and the end of a row; the log's owner sets it."""
         self.keeper = keeper

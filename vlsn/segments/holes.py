@@ -50,9 +50,9 @@ class Holes:
         self.taken: dict[int, int] = {}
         """Number → bytes of disk of the sealed segments that were looked at."""
         self.given_bytes = 0
-        """Given back since the log was opened."""
+        """Bytes given back since the log was opened."""
         self.fault = ""
-        """Why this file system gives nothing back; empty where it does."""
+        """The reason why this file system gives nothing back; empty where it does."""
         self._disk = disk
         self._directory = directory
         self._keeper = keeper

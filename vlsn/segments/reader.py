@@ -91,7 +91,7 @@ class SegmentFile:
         self._around = around
         self.name = segment_name(number)
         self.live_end = 0
-        """Where the next segment's header ends this one; 0 until it was asked."""
+        """The end that the next segment's header names; 0 until it was asked."""
         try:
             self.file: File = disk.open(f"{directory}/{self.name}")
         except FileNotFoundError:

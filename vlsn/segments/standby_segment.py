@@ -68,7 +68,8 @@ class Standby:
         self._busy = False
         self._epoch = 0
         self._thrown_away = ""
-        """What could not be removed yet; nothing is made beside it, or a disk would fill with such.  The keeper's."""
+        """A file that could not be removed yet; nothing is made beside it, or a disk would fill with such. The
+        keeper's."""
         self.no_space = False
         self.proving = False
         """Zeros could not be written to the last one."""

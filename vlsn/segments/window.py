@@ -42,7 +42,7 @@ class Taking:
         self.upto = upto_vlsn
         self.room = bytes_max
         self.first = NULL_VLSN
-        """Of the first block taken; 0 while there is none."""
+        """The first block taken; 0 while there is none."""
         self.expected = 0
         """The VLSN that the next visible block begins with; 0 before the first one was seen."""
         self.stopped: Stopped | None = None

@@ -185,13 +185,13 @@ class Producers:
         self.limits = limits or ProducerLimits()
         record = record or ProducersRecord()
         self._lives = {life.producer: life for life in _read(record.lives)}
-        """Whoever was heard of longest ago first."""
+        """The lives, the one first that was heard of longest ago."""
         self._evicted_to = record.forgotten_to
         self._ended: list[_Ended] = []
         self.lacks_to = record.lacks_to
-        """Up to where submissions were cleaned away here before they were noted; 0 for a table that is whole."""
+        """The VLSN up to which submissions were cleaned away before they were noted; 0 for a whole table."""
         self.settled = max((life.last for life in self._lives.values()), default=self.lacks_to)
-        """From here on it is exact as of every VLSN."""
+        """The VLSN from which on it is exact."""
 
     def __len__(self) -> int:
         """Counts the producers that are kept, silent ones that nobody has made room of yet included."""

@@ -68,13 +68,13 @@ class Checkpointer:
         self._holds = holds
         self.last = last
         self.after: Callable[[], None] = lambda: None
-        """Called after each checkpoint, and at each period that needs none."""
+        """A call after each checkpoint, and at each period that needs none."""
         self._bytes = 0
         self._running = False
         self._since: float | None = None
         self._waiting: list[_Asked] = []
         self._served: list[_Asked] = []
-        """Who asked for the one that runs."""
+        """The askers of the one that runs."""
         self._ended: VlsnLogError | None = None
         self._alone: list[Callable[[], None]] = []
         if settled is not None:

@@ -70,7 +70,7 @@ class Cleaner:
     def __init__(self, parts: CleaningParts, retention: Retention) -> None:
         self.retention = retention
         self.last: CleaningReport | None = None
-        """Of the last pass that was no dry run."""
+        """The report of the last pass that was no dry run."""
         self._parts = parts
         self._lifecycle = parts.lifecycle
         self._waiting: deque[_Request] = deque()

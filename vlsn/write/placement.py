@@ -57,9 +57,9 @@ class Placement:
     ) -> None:
         self.tail: Tail | None = recovered.tail
         self.taken_s = seams.clock.monotonic_s()
-        """When the tail was taken."""
+        """The time at which the tail was taken."""
         self.last_vlsn: Vlsn = recovered.last_vlsn
-        """Of the last block placed."""
+        """The last VLSN of the last block placed."""
         self._contents = contents
         self._directory = contents.directory
         self._options = options

@@ -111,7 +111,7 @@ class Queue:
         self.entries = 0
         self.bytes = 0
         self.vlsns = 0
-        """How many VLSNs what waits will be given."""
+        """VLSNs that what waits will be given."""
         self.lazy = 0
         """Appends that wait for no write (``NO_SYNC``)."""
         self.lazy_since_s = 0.0

@@ -76,12 +76,12 @@ class Cycle:
     ) -> None:
         """Gathers for the writer; ``grew`` gets the synced bytes of each group. ``by_writer`` as in ``LocalLog``."""
         self.group: Group | None = None
-        """What is with the writer."""
+        """The group that is with the writer."""
         self.handed_over_s = 0.0
-        """When the writer got ``group``."""
+        """The time at which the writer got ``group``."""
         self.unsynced_since: float | None = None
-        """When the oldest group that was written without a sync was; None where there is none, or its sync was
-        asked for."""
+        """The time of the oldest group that was written without a sync. None where there is none, or its sync was asked
+        for."""
         self.slow_syncs = SlowSyncs()
         self._consumer = consumer
         self._placement = placement

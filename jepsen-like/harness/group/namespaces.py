@@ -56,7 +56,7 @@ class Namespaces:
         self._before: dict[Pair, int] = {}
         self._cut: Counter[Pair] = Counter()
         self._one = asyncio.Lock()
-        """What is blocked and the kernels' rules change together."""
+        """A lock, so that what is blocked and the kernels' rules change together."""
 
     @classmethod
     async def open(cls, names: Sequence[str], *, shape: Shape = UNSHAPED) -> Namespaces:

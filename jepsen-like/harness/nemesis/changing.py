@@ -34,10 +34,10 @@ class Changing:
         self._recorder = recorder
         self._stay = stay
         self._loose: set[str] = set()
-        """Of whom a change may still come that was asked for and not answered."""
+        """Members of whom a change may still come that was asked for and not answered."""
         self._busy = False
         self.went: dict[int, str] = {}
-        """Which change each strike came to, by its number."""
+        """The change that each strike came to, by its number."""
 
     def begin(self) -> None:
         """Notes whom the group begins with."""

@@ -38,7 +38,7 @@ class Nemesis:
         self.ways: Counter[str] = Counter()
         """Struck, by kind and way: ``kill master``."""
         self.now: dict[int, str] = {}
-        """What is under way, in a few words."""
+        """Strikes under way, in a few words."""
         self._group = group
         self._watch = watch
         self._network = network

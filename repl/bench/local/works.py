@@ -53,7 +53,7 @@ class LocalBench:
         self.after_checkpoint = 0
         self.log_mb = 0.0
         self.last = 0
-        """Of the entries that ``fill`` made before anything else was logged."""
+        """The last of the entries that ``fill`` made before anything else was logged."""
 
     def fill(self) -> None:
         """Makes the log (or adds to it what makes the next checkpoint nearly due) and kills its process."""

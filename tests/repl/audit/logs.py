@@ -79,7 +79,7 @@ class Copy:
         self.path = path
         self.segment_bytes = segment_bytes
         self.places: dict[int, Lsn] = {}
-        """Where the block that begins at a VLSN was put last."""
+        """The last place of the block that begins at a VLSN."""
         self.last = 0
         self._named = {"group": group, "node": node, "incarnation": sum(node.encode())}
         self._segments: list[_Segment] = []

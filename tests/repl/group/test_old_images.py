@@ -102,7 +102,7 @@ class Disk(RuleBasedStateMachine):
         self.matched = False
         self.heard = NOTHING
         self.log_told: list[int] = []
-        """What ``heard`` tells of."""
+        """The log that ``heard`` tells of."""
         self.images: list[tuple[NodeRecord, tuple[int, ...], Told]] = []
 
     def note(self, log: list[int]) -> None:

@@ -65,7 +65,7 @@ class World:
         self.synced: dict[int, bytes] = {}
         self.number = 0
         self.undoing: int | None = None
-        """To where a rollback is under way."""
+        """The VLSN to which a rollback is under way."""
         self.stop_at = 0
         """The disk call at which this life ends; 0: when its steps are over."""
         self.failures = 0
