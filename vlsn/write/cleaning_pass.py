@@ -156,7 +156,7 @@ class CleaningPass:
             self._parts.keeper.submit(lambda: self._truncate(*found), self._truncated, self._failed)
 
     def _truncate(self, first: Vlsn, at: Lsn) -> None:
-        """Writes on the keeper's thread."""
+        """Truncates on the keeper's thread: steps 4 and 5."""
         parts = self._parts
         record = parts.state.record()
         assert record is not None and record.vlsn >= first - 1, (record, first)

@@ -103,7 +103,7 @@ class Shutdown:
             self._keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
 
     def _close_stores(self) -> None:
-        """Writes on the keeper's thread."""
+        """Closes the stores, on the keeper's thread."""
         self._index.close()
         self._state.close()
         self._lock.release()
