@@ -55,7 +55,7 @@ class Replacer:
         return self._broken is not None
 
     def begin(self, group: Group, error: BaseException, on_replaced: OnReplaced) -> None:
-        """Abandons ``group``, whose write or sync failed."""
+        """Begins to write ``group`` again, whose write or sync failed."""
         lifecycle = self._lifecycle
         if lifecycle.failure is not None:
             return
