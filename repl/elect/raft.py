@@ -165,7 +165,7 @@ class Election:
     def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
         """Nothing listens any more where ``master`` was: its process has ended, and silence need not be waited out."""
         if self.role is Role.FOLLOWER and self.master == master:
-            self.master = None
+            self._silent, self.master = master, None
             self._heard_at = now - self._timeout_s[1]
             least, most = self._of(electors).turn(master)
             turn = self._uniform(least * self._timeout_s[0], most * self._timeout_s[0])

@@ -309,6 +309,13 @@ def test_a_round_that_is_lost_by_chance_is_soon_followed_by_another_but_not_for_
     assert lost(one, 30.0, at, reason, pre=pre) <= SOON[1]  # another silence
 
 
+def test_two_that_stand_at_once_when_the_masters_process_has_ended_stand_again_soon() -> None:
+    one, at = silenced()
+    one.gone(NAMES[0], 0.1, at.electors)
+    assert one.due_in(0.1) <= 0.3
+    assert lost(one, 0.5, at, "voted") <= SOON[1]
+
+
 def test_the_next_round_after_a_split_vote_follows_priorities() -> None:
     one, at = silenced(n2=3)
     assert lost(one, 3.0, at, "voted") == pytest.approx((SOON[0] + SOON[1]) / 2 + 2 * PRIORITY_DELAY_S)
