@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,18 +25,17 @@ from feeder.acks import majority
 from repl.elect.raft import Election, Role, Standing
 from repl.group import peers
 from repl.group.claims import Claim, claim_of
+from repl.group.confirming import Confirming
 from repl.group.electors import Elector, electors, voters
 from repl.group.founding import Found
 from repl.group.lost_group import REASON, is_lost
+from repl.group.member import OpenMember
 from repl.group.membership import counting, leaving
 from repl.group.vote_messages import Action, Ask, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.errors import StaleTerm, VlsnLogError
 from vlsn.format.records import GroupEntry
 from vlsn.ids import NodeName, Term
 from vlsn.together import failure_of
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 UNCONFIRMED = "unconfirmed"
 """Why a vote is refused whose candidate is not listed, or not heard where it is (``claims``)."""
@@ -50,18 +49,20 @@ _T = TypeVar("_T")
 
 
 class Electing:
-    """One for the life of an open log.  ``leads`` is the term that this node leads, None while it follows."""
+    """One for the life of an open log.  ``leads`` is the term that this node leads, None while it follows;
+    ``may_stand`` tells whether what this node knows of its log is sound."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, opened: OpenMember, confirming: Confirming, may_stand: Callable[[], bool]) -> None:
         self.leads: Term | None = None
         self.founds: Found | None = None
         """The decision behind a founding term."""
-        self.announced: tuple[Term, str] = (Term(0), "")
-        """Whom this node has asked to take over as the master of that term; it stays said when the term is over."""
-        self._node = node
-        self._log = node.opened()
+        self._opened = opened
+        self._member = member = opened.member
+        self._log = opened.log
+        self._confirming = confirming
+        self._may_stand = may_stand
         self._now = 0.0
-        self._ticked_s = node.seams.clock.monotonic_s()
+        self._ticked_s = member.seams.clock.monotonic_s()
         self._door = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looks_at: asyncio.Task[bool] | None = None
@@ -71,12 +72,12 @@ class Electing:
         self.core = self._new_core()
 
     def _new_core(self) -> Election:
-        node, least = self._node, self._node.config.election_timeout_s
+        member, least = self._member, self._member.config.election_timeout_s
         return Election(
             self._log.node_file.record,
             now=self._now,
             timeout_s=(least, 2 * least),
-            uniform=node.seams.random.uniform,
+            uniform=member.seams.random.uniform,
         )
 
     # Time.
@@ -100,7 +101,7 @@ class Electing:
         return max(left, TICK_MIN_S) if 0.0 < left < TICK_S else TICK_S
 
     def _count(self) -> None:
-        now = self._node.seams.clock.monotonic_s()
+        now = self._member.seams.clock.monotonic_s()
         self._now += min(TICK_MAX_S, max(0.0, now - self._ticked_s))
         self._ticked_s = now
 
@@ -108,13 +109,13 @@ class Electing:
         return not self._unfit() and self.core.rests(self._now, self._electors())
 
     async def _tick(self) -> None:
-        core, node = self.core, self._node
+        core = self.core
         standing = self._standing()
         if core.is_due(self._now, standing):
             if self._takes_feed_of_the_living(standing):
                 return
-            await node.roles.end()
-            await node.drained()
+            await self._opened.stage.end()
+            await self._opened.drained()
             standing = self._standing()
         why = self._unfit()
         if why:
@@ -125,12 +126,12 @@ class Electing:
         """A feed is being taken, which may take its time, a rollback say: its master is asked whether it leads, and the
         election is put off while that answer is on its way, and where it does.  A master that has fallen silent costs a
         second more, whatever the feed is doing."""
-        following = self._node.following
-        if following is None or not following.taking_feed or following.master is None:
+        role = self._opened.role
+        if role is None or not role.taking_feed or role.master is None:
             self._looks_at = None
             return False
         if self._looks_at is None:
-            self._looks_at = self._spawn(self._leads_still(following.master))
+            self._looks_at = self._spawn(self._leads_still(role.master))
             return True
         if not self._looks_at.done():
             return True
@@ -140,7 +141,7 @@ class Electing:
         return leads
 
     async def _leads_still(self, master: NodeName) -> bool:
-        answer = await self._node.confirming.answer(master)
+        answer = await self._confirming.answer(master)
         return answer is not None and answer.state == "MASTER" and answer.term >= self.core.term
 
     def _unfit(self) -> str:
@@ -189,21 +190,21 @@ class Electing:
         if believed is None or believed < claim.term:
             await self._rise_to(believed or 0)
             if not request.pre:
-                self._node.event("vote", term=request.term, sender=request.sender, granted=False, why=UNCONFIRMED)
+                self._member.event("vote", term=request.term, sender=request.sender, granted=False, why=UNCONFIRMED)
             return self.core.reply(request, UNCONFIRMED, self._standing())
         if request.transfer and not await self._is_handed_over(request):
             request = msgspec.structs.replace(request, transfer=False)
 
         async def ask() -> VoteReply:
-            core, node = self.core, self._node
+            core, member = self.core, self._member
             if core.considers(request, self._now, self._standing()):
                 if request.term > core.term:
-                    await node.roles.end()
-                await node.drained()
+                    await self._opened.stage.end()
+                await self._opened.drained()
             actions, reply = core.asked(request, self._now, self._standing())
             await self._carry_out(actions)
             if not request.pre:
-                node.event("vote", term=request.term, sender=request.sender, granted=reply.granted, why=reply.reason)
+                member.event("vote", term=request.term, sender=request.sender, granted=reply.granted, why=reply.reason)
             return msgspec.structs.replace(reply, sequence=self._log.node_file.record.sequence)
 
         return await self._through(ask)
@@ -217,14 +218,14 @@ class Electing:
                 raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
 
         check()
-        if not await self._node.confirming.hands_over(master, term, to=self._node.name):
+        if not await self._confirming.hands_over(master, term, to=self._member.name):
             raise StaleTerm(f"{master} does not say itself that it hands term {term} over to this node")
 
         async def stand() -> None:
-            core, node = self.core, self._node
+            core = self.core
             check()
-            await node.roles.end()
-            await node.drained()
+            await self._opened.stage.end()
+            await self._opened.drained()
             await self._carry_out(core.transfer(self._now, self._standing()))
 
         await self._through(stand)
@@ -252,7 +253,7 @@ class Electing:
             log = self._log
             record = replace(
                 log.node_file.record,
-                incarnation=self._node.seams.random.u64() or 1,
+                incarnation=self._member.seams.random.u64() or 1,
                 voted_for="",
                 vote_term=0,
             )
@@ -274,7 +275,7 @@ class Electing:
             await self._through(lambda: self._carry_out(self.core.saw(Term(term))))
 
     async def _believed(self, claim: Claim) -> int | None:
-        return await self._node.confirming.believed(claim, self._electors(), stored=self.core.term)
+        return await self._confirming.believed(claim, self._electors(), stored=self.core.term)
 
     async def _is_handed_over(self, request: VoteRequest) -> bool:
         """Whether the master of the term before, this node or the one that it hears, has asked the candidate to
@@ -283,9 +284,9 @@ class Electing:
         term, master = core.term, core.master
         if master is None or request.term != term + 1:
             return False
-        if master == self._node.name:
-            return self.announced == (term, request.sender)
-        return await self._node.confirming.hands_over(master, term, to=request.sender)
+        if master == self._member.name:
+            return self._opened.announced == (term, request.sender)
+        return await self._confirming.hands_over(master, term, to=request.sender)
 
     async def resign(self, term: Term, why: str) -> None:
         """The lead of ``term`` has ended by itself, or must end."""
@@ -307,26 +308,26 @@ class Electing:
     # The core's actions.
 
     async def _carry_out(self, actions: list[Action]) -> None:
-        node = self._node
+        member = self._member
         for action in actions:
             match action:
                 case Store():
                     if action.term > self._log.node_file.record.term:
-                        await node.roles.end()
+                        await self._opened.stage.end()
                     await self._store(action)
                 case Ask():
                     if action.requests and not action.requests[0].pre:
-                        node.event("stands", term=action.requests[0].term)
+                        member.event("stands", term=action.requests[0].term)
                     for request in action.requests:
                         self._spawn(self._ask(request, self.core.rounds))
                 case Lead():
-                    node.event("elected", term=action.term)
+                    member.event("elected", term=action.term)
                     self.leads = action.term
-                    await node.roles.end()
+                    await self._opened.stage.end()
                 case StepDown():
-                    node.event("steps_down", term=self.leads or 0, why=action.reason)
+                    member.event("steps_down", term=self.leads or 0, why=action.reason)
                     self.leads = None
-                    await node.roles.end()
+                    await self._opened.stage.end()
 
     async def _store(self, action: Store) -> None:
         """Synced on return.  A node file that cannot be written ends the process: what it says now nobody knows."""
@@ -345,16 +346,16 @@ class Electing:
 
     async def _written(self, write: Callable[[], object]) -> None:
         try:
-            await self._node.on_keeper(write)
+            await self._member.on_keeper(write)
         except VlsnLogError as error:
-            self._node.fatal(error)
+            self._member.fatal(error)
             raise
 
     async def _ask(self, request: VoteRequest, asked: int) -> None:
         """``asked``: the round that it is a question of."""
         request = msgspec.structs.replace(request, sequence=self._log.node_file.record.sequence)
         try:
-            reply = await peers.ask_vote(self._node, request)
+            reply = await peers.ask_vote(self._member, request)
         except (VlsnLogError, OSError):
             return
 
@@ -362,7 +363,7 @@ class Electing:
             core = self.core
             late = core.rounds != asked and reply.term <= core.term
             if not late and (core.role in (Role.ASKING, Role.STANDING) or reply.term > core.term):
-                await self._node.drained()
+                await self._opened.drained()
                 await self._carry_out(core.answered(reply, self._now, self._standing()))
 
         await self._through(answer)
@@ -370,29 +371,29 @@ class Electing:
     # The node as the core sees it.
 
     def _standing(self) -> Standing:
-        log, node = self._log, self._node
+        log, member = self._log, self._member
         record = log.node_file.record
         self.core.floor = (record.floor_term, record.floor_vlsn)
         last = log.range.last_sync
-        sound = node.state not in ("HALTED", "DAMAGED", "RESTORING")
+        sound = member.state not in ("HALTED", "DAMAGED", "RESTORING")
         sound = sound and not self._is_removed() and not is_lost(log)
         return Standing(
             end=(log.history.term_of(last), last),
             electors=self._electors(),
-            may_stand=sound and node.recognised and (node.mending is None or node.mending.may_stand),
-            may_vote=node.state != "HALTED" and node.recognised,
+            may_stand=sound and member.recognised and self._may_stand(),
+            may_vote=member.state != "HALTED" and member.recognised,
             reluctant=log.refusal is not None,
-            leaving=leaving(log.history.groups, log.dtvlsn, node.name, node.incarnation),
+            leaving=leaving(log.history.groups, log.dtvlsn, member.name, member.incarnation),
         )
 
     def _is_removed(self) -> bool:
         """A majority of those whom this node would ask for votes lists it no more, though its own log does not say so:
         it was away.  They can elect a master without it; one of them alone may be behind, and need its log."""
-        following = self._node.following
-        if following is None or not following.unlisted_by:
+        role = self._opened.role
+        if role is None or not role.unlisted_by:
             return False
         electable = voters(self._electors())
-        return len(following.unlisted_by & electable) >= majority(len(electable))
+        return len(electable.intersection(role.unlisted_by)) >= majority(len(electable))
 
     def _electors(self) -> list[Elector]:
         log = self._log
@@ -425,4 +426,4 @@ class Electing:
         self._tasks.discard(task)
         error = failure_of(task)
         if error is not None and not isinstance(error, VlsnLogError):
-            self._node.fatal(error)
+            self._member.fatal(error)

@@ -16,17 +16,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from repl.api import FeedHello
+from repl.elect.electing import Electing
 from repl.group import founding
 from repl.group.catching_up import CatchingUp
 from repl.group.claims import TERMS_AHEAD_MAX
 from repl.group.founding import Answer
+from repl.group.member import OpenMember
 from repl.group.peers import ask
+from repl.group.role import Role
 from repl.http.feed import encode_hello
+from repl.read.reads import Reads
 from repl.repair.integrity import agree_where_durable, resolve
-from repl.role import Role
+from repl.repair.restoring import Restoration
 from replica.feed import FeedRejected, ReplicaFeed
 from vlsn.errors import (
     BadBody,
@@ -46,9 +49,6 @@ from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.recover.vote_floor import is_below_floor
 from vlsn.seams import Channel
 
-if TYPE_CHECKING:
-    from repl.node.node import Node
-
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.5
 FIND_TIMEOUT_S = 2.0
@@ -61,9 +61,13 @@ _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, 
 class Following(Role):
     """One stretch of following whoever leads; ``master`` is the one that is fed from, or was last."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.log = node.opened()
+    def __init__(self, opened: OpenMember, electing: Electing, reads: Reads, restoration: Restoration) -> None:
+        self._opened = opened
+        self.member = opened.member
+        self.log = opened.log
+        self._electing = electing
+        self._reads = reads
+        self._restoration = restoration
         self.master: NodeName | None = None
         self.feed: ReplicaFeed | None = None
         self.reason = ""
@@ -79,7 +83,7 @@ class Following(Role):
     def master_url(self) -> str | None:
         """Where appends go, while this node hears of a master."""
         streaming = self.feed is not None and self.feed.streaming
-        return self.node.members.urls.get(self.master) if streaming and self.master is not None else None
+        return self.member.members.urls.get(self.master) if streaming and self.master is not None else None
 
     def streams_in(self, term: Term) -> bool:
         """This log is matched with that of the master of ``term``."""
@@ -98,7 +102,7 @@ class Following(Role):
     def _backoff_s(self) -> float:
         most = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._tries, 10))
         self._tries += 1
-        return self.node.seams.random.uniform(most / 2, most)
+        return self.member.seams.random.uniform(most / 2, most)
 
     def called(self) -> None:
         """A new master asks for its replicas: a search that waits for members that are gone begins again, at once."""
@@ -107,7 +111,7 @@ class Following(Role):
 
     async def _follow(self) -> None:
         """One feed, from the search for a master to its end; always raises."""
-        node = self.node
+        member = self.member
         try:
             answer = await self._find()
             self._check_near(answer)
@@ -118,17 +122,16 @@ class Following(Role):
                 raise
             raise Unreachable(str(error)) from error  # what the master says of itself is no state of this node
         self.master = master = NodeName(answer.name)
-        assert node.electing is not None
         feed = self.feed = ReplicaFeed(
             log=self.log,
             channel=channel,
-            store_term=partial(node.electing.take_feed, master),
-            roll_back=node.roll_back,
-            drained=node.drained,
-            offload=node.offload("feeds"),
+            store_term=partial(self._electing.take_feed, master),
+            roll_back=self._opened.roll_back,
+            drained=self._opened.drained,
+            offload=member.offload("feeds"),
             on_position=self._on_position,
             on_progress=self._on_progress,
-            unsynced_bytes_max=node.config.unsynced_bytes_max,
+            unsynced_bytes_max=member.config.unsynced_bytes_max,
         )
         self.feeds += 1
         try:
@@ -144,13 +147,13 @@ class Following(Role):
         """What the member that leads says of itself.  One that leads a term below the stored one is taken only when
         no other leads: its feed is no good, but it steps down when it is told.  Raises ``NotMaster``, ``NotListed``,
         ``WrongVersion``."""
-        node = self.node
+        member = self.member
         loop = asyncio.get_running_loop()
         called = self._called = loop.create_future()
         asked = {
-            asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
-            for name, url in node.members.urls.items()
-            if name != node.name
+            asyncio.create_task(ask(member, name, url, founding.DISCOVERY)): name
+            for name, url in member.members.urls.items()
+            if name != member.name
         }
         deadline = loop.time() + FIND_TIMEOUT_S
         said: list[str] = []
@@ -183,67 +186,65 @@ class Following(Role):
         finally:
             for task in asked:
                 task.cancel()
-        assert node.electing is not None
         self.unlisted_by = unlisted
         if unlisted:
             raise NotListed("; ".join(sorted(said)))
         if behind is not None and not called.done():
             return behind
-        node.members.check_strangers()
-        raise NotMaster(node.electing.reason or "; ".join(sorted(said)) or "no member leads")
+        member.members.check_strangers()
+        raise NotMaster(self._electing.reason or "; ".join(sorted(said)) or "no member leads")
 
     def _silent(self, name: NodeName, error: BaseException) -> None:
         """A member that does not answer; if it led, and where nothing listens any more its process has ended."""
         if isinstance(error, Unreachable) and error.refused:
-            assert self.node.electing is not None
-            self.node.electing.gone(name)
+            self._electing.gone(name)
 
     def _check_near(self, master: Answer) -> None:
         """A master that nobody else names is none many terms ahead: this node's vote has had a part in its election.
         Raises ``NotMaster``."""
         stored = self.log.node_file.record.term
-        if master.term > stored + TERMS_AHEAD_MAX and self.node.members.vouches_for_itself(NodeName(master.name)):
+        if master.term > stored + TERMS_AHEAD_MAX and self.member.members.vouches_for_itself(NodeName(master.name)):
             raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and nobody else names it")
 
     async def _connect(self, master: Answer) -> Channel:
         """A feed's channel.  Raises what the master refuses it with."""
-        node = self.node
+        member = self.member
         incarnation = Incarnation(founding.parse_hex(master.incarnation))
         process = founding.parse_hex(master.process)
-        if not self.log.allocated and node.founder is not None and node.founder != (incarnation, process):
+        if not self.log.allocated and member.founder is not None and member.founder != (incarnation, process):
             raise Unreachable(f"{master.name} is not the process that this empty node answered; waits for it")
-        return await node.network.connect(
-            f"{node.members.urls[NodeName(master.name)]}/v1/feed",
+        return await member.network.connect(
+            f"{member.members.urls[NodeName(master.name)]}/v1/feed",
             headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
             message_bytes_max=MESSAGE_BYTES_MAX + 64,
-            timeout_s=node.config.connect_timeout_s,
+            timeout_s=member.config.connect_timeout_s,
         )
 
     def _hello(self, to: NodeName, to_incarnation: Incarnation) -> FeedHello:
         record = self.log.node_file.record
         return FeedHello(
-            group=self.node.config.group,
-            node=self.node.config.name,
+            group=self.member.config.group,
+            node=self.member.config.name,
             incarnation=Incarnation(record.incarnation),
             to=to,
             to_incarnation=to_incarnation,
             term=Term(record.term),
-            process=self.node.process,
-            levels=self.node.seams.levels,
+            process=self.member.process,
+            levels=self.member.seams.levels,
         )
 
     async def _weighed(self, fault: BaseException) -> BaseException:
         """What is raised in the place of ``fault``: one that time does not mend may end in a restore, or halt the
         node."""
-        if self.node.stopping:
+        if self.member.stopping:
             return fault
         try:
             if _is_integrity(fault):
-                return Unreachable(await resolve(self.node, getattr(fault, "vlsn", 0), str(fault)))
+                return Unreachable(await resolve(self.member, self._restoration, getattr(fault, "vlsn", 0), str(fault)))
             why = self._restores_for(fault)
             if why:
-                silent = await agree_where_durable(self.node, why)
-                self.node.restoration.want(why, silent=silent)
+                silent = await agree_where_durable(self.member, why)
+                self._restoration.want(why, silent=silent)
         except (Halted, Unreachable) as error:
             return error
         return fault
@@ -260,7 +261,7 @@ class Following(Role):
         return ""
 
     def _raise(self, error: BaseException) -> None:
-        if self.node.stopping:
+        if self.member.stopping:
             raise asyncio.CancelledError from error
         if isinstance(error, Halted | asyncio.CancelledError):
             raise error
@@ -275,30 +276,30 @@ class Following(Role):
         slug = error.reason if isinstance(error, FeedRejected) else getattr(error, "slug", "internal")
         reason = f"{slug}: {error}" if slug != "internal" else str(error) or type(error).__name__
         if self.reason != reason:
-            self.node.event("feed.stopped", master=self.master, why=reason)
+            self.member.event("feed.stopped", master=self.master, why=reason)
         self.reason = reason
-        self.node.set_state("UNKNOWN", reason)
+        self.member.set_state("UNKNOWN", reason)
 
     def _on_position(self, position: Position) -> None:
-        assert self.master is not None and self.node.electing is not None
-        self.node.electing.heard(self.master, Term(position.term))
-        if self.node.state != "REPLICA":
+        assert self.master is not None
+        self._electing.heard(self.master, Term(position.term))
+        if self.member.state != "REPLICA":
             self._tries = self._damaged_syncups = 0
             self.reason = ""
-            self.node.set_state("REPLICA")
+            self.member.set_state("REPLICA")
             self._taken()
-        self.node.durable_rose()
+        self._reads.rose()
 
     def _on_progress(self) -> None:
-        assert self.master is not None and self.feed is not None and self.node.electing is not None
-        self.node.electing.heard(self.master, self.feed.term)
+        assert self.master is not None and self.feed is not None
+        self._electing.heard(self.master, self.feed.term)
 
     def _taken(self) -> None:
         """A feed has got past its syncup."""
-        node, feed = self.node, self.feed
+        member, feed = self.member, self.feed
         assert self.master is not None and feed is not None
-        node.master_is(self.master, feed.term)
-        node.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
+        member.master_is(self.master, feed.term)
+        member.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 
     # What the node passes on.
 
@@ -310,7 +311,7 @@ class Following(Role):
         if self.feed is not None:
             self.feed.tick()
         if self.feed is not None and self.feed.position is not None:
-            now = self.node.seams.clock.monotonic_s()
+            now = self.member.seams.clock.monotonic_s()
             self.catching_up.note(now, self.log.range.last_sync, self.feed.position.last_vlsn)
             self._meet_floor(self.feed.position)
 

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
+from repl.elect.electing import Electing
 from repl.group import founding
 from repl.group.founding import Answer
+from repl.group.member import OpenMember
 from repl.group.old_images import Told, forgotten, most, show
 from repl.group.peers import ask, heard_in
-from repl.repair.providing import make_restores
-from repl.role import Role
+from repl.group.role import Role
+from repl.repair.providing import Providing
 from vlsn.errors import NotListed, VlsnLogError
 from vlsn.ids import NodeName
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 AGAIN_S = 0.2
 
@@ -34,13 +32,15 @@ AGAIN_S = 0.2
 class Returning(Role):
     """``run`` returns once somebody has answered, and the node is who it may be."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.log = node.opened()
+    def __init__(self, opened: OpenMember, electing: Electing, providing: Providing) -> None:
+        self.member = opened.member
+        self.log = opened.log
+        self._electing = electing
+        self._providing = providing
         self._is_unlisted = False
 
     async def run(self) -> None:
-        node = self.node
+        member = self.member
         heard: list[Told] = []
         while not heard:
             heard = await self._ask()
@@ -51,23 +51,20 @@ class Returning(Role):
         shown = show(log.node_file.record, first=span.first, last=span.last_sync, term_of=log.history.term_of)
         why = forgotten(shown, most(heard))
         if why:
-            assert node.electing is not None
-            before = node.incarnation
-            await node.electing.become_another()
-            if node.restores is not None:
-                node.restores.close_all("this node is another incarnation now")
-            node.restores = make_restores(node)
-            node.old_images += 1
-            node.event("old_image", why=why, before=f"{before:016x}", incarnation=f"{node.incarnation:016x}")
-        node.recognised = True
+            before = member.incarnation
+            await self._electing.become_another()
+            self._providing.begin_again()
+            member.counts.old_images += 1
+            member.event("old_image", why=why, before=f"{before:016x}", incarnation=f"{member.incarnation:016x}")
+        member.recognise(True)
 
     async def _ask(self) -> list[Told]:
         """What those who answer have heard of this incarnation."""
-        node = self.node
+        member = self.member
         asked = {
-            asyncio.create_task(ask(node, name, url, founding.DISCOVERY)): name
-            for name, url in node.members.urls.items()
-            if name != node.name
+            asyncio.create_task(ask(member, name, url, founding.DISCOVERY)): name
+            for name, url in member.members.urls.items()
+            if name != member.name
         }
         try:
             waiting = set(asked)
@@ -95,12 +92,12 @@ class Returning(Role):
         reason = (
             f"{NotListed.slug}: {said}" if self._is_unlisted else f"waits for a member that has heard of it: {said}"
         )
-        self.node.set_state("UNKNOWN", reason)
+        self.member.set_state("UNKNOWN", reason)
 
     def _waits(self, names: Iterable[NodeName]) -> None:
         if not self._is_unlisted:
             said = ", ".join(sorted(names))
-            self.node.set_state("UNKNOWN", f"waits for what {said} will tell that it has heard of it")
+            self.member.set_state("UNKNOWN", f"waits for what {said} will tell that it has heard of it")
 
 
 def _refused(

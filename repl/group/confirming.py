@@ -7,23 +7,18 @@ members answer.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from repl.group.claims import TERMS_AHEAD_MAX, Claim, Weight, announces, bears_out, weigh
 from repl.group.electors import Elector
 from repl.group.founding import DISCOVERY, Answer
+from repl.group.member import Member
 from repl.group.old_images import Told
 from repl.group.peers import ask
 from repl.shared import Shared
 from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.ids import NodeName, Term
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from repl.node.node import Node
-
 
 CONFIRM_S = 1.0
 """How long whoever has spoken in a member's name waits for what that member says."""
@@ -32,8 +27,8 @@ CONFIRM_S = 1.0
 class Confirming:
     """One node's, from its start to its stop."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._asked: dict[NodeName, Shared[Answer]] = {}
         self._looks: dict[NodeName, asyncio.Task[Answer | None]] = {}
 
@@ -50,13 +45,13 @@ class Confirming:
     async def believed(self, claim: Claim, electors: Sequence[Elector], *, stored: int) -> int | None:
         """The term that is taken of ``claim``, asking whoever it names where the rule says so; None when nothing is.
         It is a lower one of a sender that nobody else vouches for: terms rise towards its own by a few at a time."""
-        weight = weigh(claim, electors, stored=stored, known=self._node.members.urls)
+        weight = weigh(claim, electors, stored=stored, known=self._member.members.urls)
         if weight is Weight.TAKEN:
             return claim.term
         answer = await self.answer(claim.sender) if weight is Weight.ASK else None
         if answer is None or not bears_out(claim, answer):
             return None
-        if self._node.members.vouches_for_itself(claim.sender):
+        if self._member.members.vouches_for_itself(claim.sender):
             return min(claim.term, stored + TERMS_AHEAD_MAX)
         return claim.term
 
@@ -68,10 +63,10 @@ class Confirming:
     def told(self, name: NodeName, incarnation: int, told: Told) -> None:
         """Somebody says in the name of ``name`` how far that is.  What is remembered of it is only what it answers: it
         is asked when that would be another term or vote."""
-        members = self._node.members
-        heard = members.heard_of(incarnation)
+        members = self._member.members
+        heard = self._member.heard_of(incarnation)
         newer = told.sequence > heard.sequence or told.term > heard.term
-        if newer and name in members.urls and name != self._node.name and name not in self._looks:
+        if newer and name in members.urls and name != self._member.name and name not in self._looks:
             look = self._looks[name] = asyncio.create_task(self.answer(name), name=f"look at {name}")
             look.add_done_callback(lambda _: self._looks.pop(name, None))
 
@@ -83,7 +78,7 @@ class Confirming:
             await asyncio.wait(self._looks.values())
 
     async def _ask(self, name: NodeName) -> Answer:
-        url = self._node.members.urls.get(name)
+        url = self._member.members.urls.get(name)
         if url is None:
             raise NotMaster(f"{name} is no member any more")
-        return await ask(self._node, name, url, DISCOVERY)
+        return await ask(self._member, name, url, DISCOVERY)

@@ -12,15 +12,11 @@ be in this log itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from repl.group.founding import Answer, KnownGroup
+from repl.group.member import Member
 from vlsn.format.records import GroupEntry
 from vlsn.ids import Vlsn
 from vlsn.write.local_log import LocalLog
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 REASON = "no-group: its GROUP entry was cleaned away and `state` is lost; waits for a member that has it"
 
@@ -43,13 +39,13 @@ def counts(known: KnownGroup, first: int) -> bool:
     return known.vlsn < first <= known.upto + 1
 
 
-def take(node: Node, answer: Answer) -> None:
+def take(member: Member, answer: Answer) -> None:
     """A member has answered; its group is this node's, too, where that has lost it.  Raises ``BadBody``."""
-    log, known = node.log, answer.known_group
+    log, known = member.log, answer.known_group
     if known is None or log is None or not is_lost(log):
         return
-    if known.entry.group != node.config.group or not counts(known, log.range.first):
+    if known.entry.group != member.config.group or not counts(known, log.range.first):
         return
     log.history.found_group(Vlsn(known.vlsn), GroupEntry.decode(known.entry.encode()))
-    members = ",".join(member.name for member in known.entry.members)
-    node.event("group.found", vlsn=known.vlsn, members=members, peer=answer.name)
+    listed = ",".join(each.name for each in known.entry.members)
+    member.event("group.found", vlsn=known.vlsn, members=listed, peer=answer.name)

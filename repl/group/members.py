@@ -5,31 +5,26 @@ A member is who the group's log lists; while this node knows no such list, who i
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from feeder.acks import majority
-from repl.group import peers
-from repl.group.old_images import Heard, Told, both
+from repl.config import NodeConfig
+from repl.group.old_images import Heard
 from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName, WrongVersion
-from vlsn.ids import NodeName, Term
+from vlsn.format.records import GroupEntry
+from vlsn.ids import NodeName
 from vlsn.levels import Levels
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 BY_OWN_WORD_MAX = 4
 """Who has no other word than its own: the last ones."""
-TELL_S = 5.0
-"""How often the members tell one another how far they are (``old_images``)."""
 
 
 class Members:
-    """Kept from the node's start to its stop; the list follows its log."""
+    """Kept from the node's start to its stop; ``group`` gives the newest list of its log, None without a log."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, config: NodeConfig, group: Callable[[], GroupEntry | None]) -> None:
+        self._config = config
+        self._group = group
         self._learned: dict[NodeName, str] = {}
         """A master that neither this node's log nor its settings name."""
         self._vouched: dict[NodeName, str] = {}
@@ -41,7 +36,7 @@ class Members:
         self._left: dict[NodeName, str] = {}
         """Where each was looked for last and not found."""
         self.silent: dict[NodeName, str] = {}
-        """Who could not be reached when last asked, and why; each member is asked every ``TELL_S``."""
+        """Who could not be reached when last asked, and why; each member is asked every ``peers.TELL_S``."""
         self.levels: dict[NodeName, Levels] = {}
         """What each has told that it speaks."""
         self.strangers: dict[NodeName, str] = {}
@@ -52,22 +47,21 @@ class Members:
     @property
     def listed(self) -> dict[NodeName, str]:
         """Who may ask this node: those that its group lists; while it knows none, those that its settings name."""
-        configured, logged = self._node.config.members, self._logged
+        configured, logged = self._config.members, self._logged
         return {name: self._place(name) for name in (configured if logged is None else logged)}
 
     @property
     def _logged(self) -> dict[NodeName, str] | None:
         """As the newest GROUP entry says; None without one."""
-        log = self._node.log
-        group = log.history.group if log is not None else None
+        group = self._group()
         return None if group is None else {NodeName(each.name): each.url for each in group.members}
 
     def _place(self, name: NodeName) -> str:
         """Where ``name`` is looked for: as configured here, else as the group, or a member with a newer list, says; the
         next of these once it was not found there.  A name moves on, and settings are older than that."""
-        if name == self._node.config.name:
-            return self._node.config.url
-        said = (self._node.config.members, self._logged or {}, self._vouched, self._learned, self._by_own_word)
+        if name == self._config.name:
+            return self._config.url
+        said = (self._config.members, self._logged or {}, self._vouched, self._learned, self._by_own_word)
         places = list(dict.fromkeys(each[name] for each in said if name in each))
         left = self._left.get(name)
         return places[(places.index(left) + 1) % len(places)] if left in places else places[0]
@@ -76,7 +70,7 @@ class Members:
     def urls(self) -> dict[NodeName, str]:
         """Whom this node asks, and where: every member, and who is one by its settings alone."""
         hints = self._by_own_word if self._by_own_word and self.are_too_few() else {}
-        names = {**hints, **self._vouched, **self._learned, **(self._logged or {}), **self._node.config.members}
+        names = {**hints, **self._vouched, **self._learned, **(self._logged or {}), **self._config.members}
         return {name: self._place(name) for name in names}
 
     def are_too_few(self) -> bool:
@@ -86,7 +80,7 @@ class Members:
 
     def vouches_for_itself(self, name: NodeName) -> bool:
         """Nobody but ``name`` has said that it is a member."""
-        return name not in {**self._vouched, **self._learned, **self.listed, **self._node.config.members}
+        return name not in {**self._vouched, **self._learned, **self.listed, **self._config.members}
 
     def vouched_for(self, members: Mapping[str, str]) -> None:
         """A member has a newer list than this node: these are in it."""
@@ -102,21 +96,21 @@ class Members:
 
     def learn(self, master: NodeName, url: str) -> None:
         """A member says who leads, and where; of use where this node knows nothing of that one."""
-        if url and master not in {**self.listed, **self._node.config.members}:
+        if url and master not in {**self.listed, **self._config.members}:
             self._learned = {master: url}
 
     @property
     def electable(self) -> list[NodeName]:
         """Who has a vote, by name: as the group lists them; while this node knows no list, all that its settings
         name."""
-        group = self._node.opened().history.group
+        group = self._group()
         if group is None:
-            return sorted(self._node.config.members)
+            return sorted(self._config.members)
         return sorted(NodeName(each.name) for each in group.members if each.electable)
 
     def are_none(self) -> bool:
         """No other member has a vote."""
-        return not set(self.electable) - {self._node.config.name}
+        return not set(self.electable) - {self._config.name}
 
     def not_at(self, name: NodeName, url: str, fault: VlsnLogError) -> None:
         """``name`` was asked there in vain; with most faults it has answered."""
@@ -135,28 +129,3 @@ class Members:
         """Raises ``WrongVersion`` naming the members that this node cannot talk to, if there are any."""
         if self.strangers:
             raise WrongVersion("; ".join(said for _, said in sorted(self.strangers.items())))
-
-    # What is told.
-
-    def told(self) -> Told:
-        """What this node tells of itself: it never takes it back."""
-        node = self._node
-        log, lead, following = node.opened(), node.lead, node.following
-        record = log.node_file.record
-        leads = lead is not None and lead.term == record.term
-        fed = following is not None and following.streams_in(Term(record.term))
-        if not (leads or fed):
-            return Told(record.sequence, record.term)
-        last = log.range.last_sync
-        return Told(record.sequence, record.term, last, log.history.term_of(last))
-
-    def heard_of(self, incarnation: int) -> Told:
-        heard, leading = self.heard.of(incarnation), self._node.leading
-        return both(heard, leading.heard_of(incarnation)) if leading is not None else heard
-
-    async def tell(self) -> None:
-        """For ever: what was told long ago would find no old image out."""
-        while True:
-            await asyncio.sleep(TELL_S)
-            if self._node.recognised:
-                await peers.tell_all(self._node)

@@ -75,6 +75,15 @@ def read_reply(body: bytes) -> VoteReply:
     return read_json(body, VoteReply, "no answer to a vote")
 
 
+class Stand(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /v1/peer/stand``: the master of ``term`` asks ``to``, which has all of its log, to take over."""
+
+    group: Name
+    sender: Name
+    to: Name
+    term: StoredTerm
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """Write term and vote to the node file, synced, before any action behind this one."""

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from feeder.acks import majority
 from repl.api import Acks, Done
 from repl.lead.append_book import Append, refusal_of
 from repl.lead.exactly_once import Once, ProducerAppend
 from repl.lead.held_appends import Gate
+from repl.lead.read_rounds import LeadersRounds
+from repl.lead.tenure import Tenure
 from vlsn.errors import InsufficientReplicas, LogFailed, NotMaster, OutcomeUnknown, QueueFull, TooLarge, VlsnLogError
 from vlsn.format.same_submission import lies_in
 from vlsn.format.seal import Submission
 from vlsn.ids import Vlsn
+from vlsn.seams import Buffer
 from vlsn.write.queue import Pending
-
-if TYPE_CHECKING:
-    from repl.lead.leading import Leading
 
 SETTLE_S = 1.0
 """How long a new lead holds appends back for replicas that have yet to come, before it refuses them."""
@@ -32,8 +32,9 @@ SETTLE_S = 1.0
 class Admission:
     """One lead's.  ``settle_in`` once it leads; ``close`` when it has ended."""
 
-    def __init__(self, lead: Leading) -> None:
+    def __init__(self, lead: Tenure, rounds: LeadersRounds) -> None:
         self._lead = lead
+        self._rounds = rounds
         self._log = lead.log
         self._once = Once(lead.log, self._repeat, self._lacks)
         self._gate = Gate(self._put, self.open)
@@ -57,7 +58,7 @@ class Admission:
         why = self._must_wait(acks)
         if log.overloaded:
             raise QueueFull(f"{log.queue_length} entries already wait to be logged")
-        now = self._lead.node.seams.clock.monotonic_s()
+        now = self._lead.member.seams.clock.monotonic_s()
         named = submission.producer != 0
         append = (
             ProducerAppend(self._once, submission, acks, done, now) if named else Append(submission, acks, done, now)
@@ -86,9 +87,8 @@ class Admission:
 
     def _must_wait(self, acks: Acks) -> str:
         """Why an append is held back for now, if it is.  Raises ``InsufficientReplicas``."""
-        handing_over = self._lead.handing_over
-        if handing_over.holds_back:
-            return f"this node is handing over to {handing_over.to}; try again"
+        if self._lead.holds_back:
+            return f"this node is handing over to {self._lead.heir}; try again"
         lacking = self._lacking(acks)
         if lacking and not self._settling:
             raise InsufficientReplicas(lacking)
@@ -97,7 +97,6 @@ class Admission:
     def _lacking(self, acks: Acks) -> str:
         """What is missing for ``acks``, "" for nothing."""
         lead = self._lead
-        assert lead.book is not None
         if acks is Acks.NONE:
             return ""
         total = len(lead.book.electable)
@@ -107,7 +106,7 @@ class Admission:
     def open(self) -> None:
         """What held appends back may be over."""
         lead = self._lead
-        if self._gate and not lead.handing_over.holds_back and lead.book is not None and not lead.has_ended:
+        if self._gate and lead.start and not lead.holds_back and not lead.has_ended:
             self._gate.release(lambda append: not self._lacking(append.acks))
             if not self._settling and not self._gate.in_doubt:
                 self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
@@ -120,20 +119,19 @@ class Admission:
             append.doubt = self._spawn(self._compare(append))
             return
         lead = self._lead
-        assert lead.book is not None
         if lead.has_ended:
             append.settle(OutcomeUnknown("this node stopped leading before the append was acknowledged"))
             return
-        lead.node.duplicate_appends += 1
+        lead.member.counts.duplicate_appends += 1
         lead.book.repeat(append, durable=self._log.dtvlsn)
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
     async def _compare(self, append: ProducerAppend) -> None:
         """With what lies at its place; where that cannot be read any more, its name is taken for it."""
-        reads, submission = self._lead.node.reads, append.submission
+        reads, submission = self._lead.reads, append.submission
         assert submission is not None
         try:
-            block = await reads.block_with(Vlsn(append.first)) if reads is not None else None
+            block: Buffer | None = await reads.block_with(Vlsn(append.first))
         except VlsnLogError:
             block = None
         if block is not None and not lies_in(block, Vlsn(append.first), submission):
@@ -156,7 +154,7 @@ class Admission:
         """For good, so only once a majority has confirmed that this node leads: one that was unseated and does not know
         it yet lacks what its successor has."""
         try:
-            await self._lead.rounds.index()
+            await self._rounds.index()
         except VlsnLogError as unseated:
             append.settle(unseated)
         else:

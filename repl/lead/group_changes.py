@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from feeder.feeder import Feeder
 from repl.group import founding, membership
 from repl.group.founding import parse_hex
+from repl.group.member import OpenMember
 from repl.group.membership import Add, Change, Prefer, Promote, Remove, counting, listed_as
 from repl.group.peers import ask
+from repl.lead.handing_over import HandingOver
+from repl.lead.tenure import Tenure
 from vlsn.errors import (
     BadArgument,
     GroupBusy,
@@ -37,10 +40,6 @@ from vlsn.errors import (
 from vlsn.format.block import EntryKind
 from vlsn.format.records import GroupEntry, Member
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
-
-if TYPE_CHECKING:
-    from repl.lead.leading import Leading
-    from repl.node.node import Node
 
 LOOK_S = 0.2
 CHANGE_TIMEOUT_S = 10.0
@@ -60,9 +59,10 @@ class _Round:
 class Changes:
     """The group's changes in one lead.  ``run`` returns never."""
 
-    def __init__(self, lead: Leading) -> None:
+    def __init__(self, lead: Tenure, handing_over: HandingOver) -> None:
         self._lead = lead
-        self._node = lead.node
+        self._handing_over = handing_over
+        self._member = lead.member
         self._log = lead.log
         self._at = NULL_VLSN
         """Of the GROUP entry that is counted by."""
@@ -89,7 +89,7 @@ class Changes:
         self._settled = True
         self._count()
         group = self._group()
-        self._node.event("group.durable", vlsn=self._at, members=",".join(each.name for each in group.members))
+        self._member.event("group.durable", vlsn=self._at, members=",".join(each.name for each in group.members))
         self._lead.end_feeds_of(
             [name for name in self._lead.feeders if not membership.is_listed(group, name)],
             NotListed(f"the GROUP entry at VLSN {self._at} lists it no more"),
@@ -107,7 +107,6 @@ class Changes:
 
     def _count(self) -> None:
         book, log = self._lead.book, self._log
-        assert book is not None
         effective = counting(log.history.groups, log.dtvlsn)
         book.set_group(founding.electable_incarnations(effective), self._lead.start)
         self._lead.holds.follow(self._group())
@@ -135,7 +134,7 @@ class Changes:
                 )
             case Prefer():
                 proposed = membership.with_priority(self._group(), change.name, change.priority)
-        self._node.event("group.change", change=change.__struct_config__.tag, member=change.name)
+        self._member.event("group.change", change=change.__struct_config__.tag, member=change.name)
         durable = self._append(proposed)
         try:
             async with asyncio.timeout(CHANGE_TIMEOUT_S):
@@ -144,25 +143,24 @@ class Changes:
             raise OutcomeUnknown(
                 f"the change is logged, but not durable after {CHANGE_TIMEOUT_S:.0f} s; it may become so, or not"
             ) from None
-        return {"vlsn": vlsn, **document(self._node)}
+        return {"vlsn": vlsn, **document(self._lead.opened)}
 
     async def _who_answers(self, name: NodeName, url: str) -> str:
         """The incarnation of the node there.  Raises ``BadArgument``."""
         try:
-            return (await ask(self._node, name, url, founding.DISCOVERY)).incarnation
+            return (await ask(self._member, name, url, founding.DISCOVERY)).incarnation
         except (VlsnLogError, OSError) as error:
             raise BadArgument(f"{name} cannot be asked who it is: {error}; start it first, told all members") from None
 
     def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
         """Done, with its VLSN, when the entry is durable."""
         lead, log = self._lead, self._log
-        if lead.handing_over.to is not None:
-            raise NotMaster(f"this node is handing over to {lead.handing_over.to}; try again")
+        if lead.heir is not None:
+            raise NotMaster(f"this node is handing over to {lead.heir}; try again")
         if self._under_way is not None and not self._under_way.done():
             raise GroupBusy("another change of the group is under way; one at a time")
         if (refusal := log.refusal) is not None:
             raise refusal
-        assert lead.book is not None
         live = frozenset(
             {lead.own, *(Incarnation(each.incarnation) for each in lead.feeders.values() if lead.hears(each))}
         )
@@ -181,7 +179,7 @@ class Changes:
         while True:
             await asyncio.sleep(LOOK_S)
             self._look()
-            if self._settled and listed_as(self._group(), self._node.name, self._lead.own) is None:
+            if self._settled and listed_as(self._group(), self._member.name, self._lead.own) is None:
                 await self._leave()
             why = ""
             try:
@@ -190,11 +188,11 @@ class Changes:
                 why = str(error)
             if why != self._waits:
                 self._waits = why
-                self._node.event("group.waits", why=why or "for nothing")
+                self._member.event("group.waits", why=why or "for nothing")
 
     def _look(self) -> None:
-        now = self._node.seams.clock.monotonic_s()
-        most = max(self._node.config.election_timeout_s, 2 * LOOK_S)
+        now = self._member.seams.clock.monotonic_s()
+        most = max(self._member.config.election_timeout_s, 2 * LOOK_S)
         rounds: dict[Feeder, _Round] = {}
         for feeder in self._lead.feeders.values():
             if not feeder.streaming:
@@ -224,60 +222,60 @@ class Changes:
             if parse_hex(member.incarnation) != incarnation:
                 proposed = membership.with_incarnation(group, member.name, Incarnation(incarnation))
                 await self._append(proposed)
-                self._lead.node.readmitted += 1
-                self._node.event(
+                self._member.counts.readmitted += 1
+                self._member.event(
                     "group.readmitted", member=member.name, incarnation=f"{incarnation:016x}", before=member.incarnation
                 )
                 return
             if member.joining:
                 await self._append(membership.with_electable(group, member.name, caught_up=True))
-                self._node.event("group.promoted", member=member.name)
+                self._member.event("group.promoted", member=member.name)
                 return
 
     async def _leave(self) -> None:
         """This master is a member no more: another one is to lead."""
-        lead, node = self._lead, self._node
+        lead, member = self._lead, self._member
         try:
-            await lead.handing_over.run(None)
+            await self._handing_over.run(None)
         except VlsnLogError as error:
-            node.event("hand_over.failed", why=str(error))
-        assert node.electing is not None
-        await node.electing.resign(lead.term, "this node was removed from the group")
+            member.event("hand_over.failed", why=str(error))
+        await lead.electing.resign(lead.term, "this node was removed from the group")
 
 
 # What a node says of its group.
 
 
-def document(node: Node) -> dict[str, Any]:
+def document(opened: OpenMember) -> dict[str, Any]:
     """``GET /v1/group``; of the master with how far each member is."""
-    log = node.opened()
+    opened.check()
+    member, log = opened.member, opened.log
     group = log.history.group
     return {
-        "group": node.config.group,
-        "node": node.config.name,
-        "state": node.state,
-        "master": node.master_name(),
+        "group": member.config.group,
+        "node": member.config.name,
+        "state": member.state,
+        "master": member.master_name(),
         "term": log.node_file.record.term,
         "vlsn": log.history.group_vlsn,
         "previous": group.previous if group is not None else 0,
         "durable": group is not None and log.dtvlsn >= log.history.group_vlsn,
-        "members": [_member(node, member) for member in group.members] if group is not None else [],
+        "members": [_told(opened, each) for each in group.members] if group is not None else [],
     }
 
 
-def _member(node: Node, member: Member) -> dict[str, Any]:
+def _told(opened: OpenMember, member: Member) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(member)
     told |= {"fed": None, "lag_vlsns": None, "other_incarnation": ""}
-    lead, log = node.leading, node.opened()
-    if lead is None:
+    lead = opened.role
+    if not isinstance(lead, Tenure):
         return told
     feeder = lead.feeders.get(member.name)
-    if member.name == node.config.name:
+    if member.name == opened.member.name:
         told |= {"fed": True, "lag_vlsns": 0}
     elif feeder is None:
         told["fed"] = False
     else:
-        told |= {"fed": lead.hears(feeder), "lag_vlsns": max(0, log.range.last - feeder.acked)}
+        told |= {"fed": lead.hears(feeder), "lag_vlsns": max(0, opened.log.range.last - feeder.acked)}
         if parse_hex(member.incarnation) != feeder.incarnation:
             told["other_incarnation"] = f"{feeder.incarnation:016x}"
     return told

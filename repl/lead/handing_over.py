@@ -9,16 +9,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from feeder.feeder import Feeder
 from repl.group import founding
 from repl.group.peers import ask_all, ask_to_stand
+from repl.lead.admission import Admission
+from repl.lead.tenure import Tenure
 from vlsn.errors import BadArgument, NotMaster, Unreachable, VlsnLogError
 from vlsn.ids import NodeName, Term
-
-if TYPE_CHECKING:
-    from repl.lead.leading import Leading
 
 HAND_OVER_S = 2.0
 MAKE_WAY_S = 0.5
@@ -26,12 +24,11 @@ MAKE_WAY_S = 0.5
 
 
 class HandingOver:
-    """One lead's.  ``to`` while it hands over; ``holds_back`` while nothing more may be logged for it."""
+    """One lead's: it sets the tenure's ``heir`` and ``holds_back``."""
 
-    def __init__(self, lead: Leading) -> None:
+    def __init__(self, lead: Tenure, admission: Admission) -> None:
         self._lead = lead
-        self.to: NodeName | None = None
-        self.holds_back = False
+        self._admission = admission
         self._acked = asyncio.Event()
         self._over = asyncio.Event()
 
@@ -39,51 +36,48 @@ class HandingOver:
         """Moves mastership to ``to``, or to the replica that is furthest: holds appends back until it has all of the
         log and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.
         Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take over."""
-        if self.to is not None:
-            raise NotMaster(f"this node is handing over to {self.to} already")
-        self.to = to or NodeName("whoever is furthest")
+        if self._lead.heir is not None:
+            raise NotMaster(f"this node is handing over to {self._lead.heir} already")
+        self._lead.heir = to or NodeName("whoever is furthest")
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 return await self._run(to)
         except TimeoutError:
             self._takes_back()
-            raise Unreachable(f"{self.to} has not taken over within {HAND_OVER_S} s") from None
+            raise Unreachable(f"{self._lead.heir} has not taken over within {HAND_OVER_S} s") from None
         except VlsnLogError:
             self._takes_back()
             raise
         finally:
-            self.to = None
-            self.holds_back = False
-            self._lead.admission.open()
+            self._lead.heir = None
+            self._lead.holds_back = False
+            self._admission.open()
 
     async def _run(self, to: NodeName | None) -> NodeName:
-        node, log, admission = self._lead.node, self._lead.log, self._lead.admission
+        member, log, admission = self._lead.member, self._lead.log, self._admission
         while (feeder := self._heir(to)) is None or log.queue_length or feeder.acked < log.allocated:
-            self.holds_back = feeder is not None  # nobody waits for one that is not there yet
+            self._lead.holds_back = feeder is not None  # nobody waits for one that is not there yet
             admission.open()
             self._acked.clear()
             await self._acked.wait()
-        self.holds_back = True
-        name = self.to = NodeName(feeder.replica)
-        node.event("hands_over", to=name, term=self._lead.term)
-        assert node.electing is not None
-        node.electing.announced = self._lead.term, name  # before it is asked: whoever votes for it asks this node
-        await ask_to_stand(node, name, self._lead.term)
+        self._lead.holds_back = True
+        name = self._lead.heir = NodeName(feeder.replica)
+        member.event("hands_over", to=name, term=self._lead.term)
+        self._lead.opened.announced = self._lead.term, name  # before it is asked: whoever votes for it asks this node
+        await ask_to_stand(member, name, self._lead.term)
         await self._over.wait()
         return name
 
     def _takes_back(self) -> None:
         """Nobody votes for that heir any more who hears this master."""
-        electing = self._lead.node.electing
-        if electing is not None:
-            electing.announced = Term(0), ""
+        self._lead.opened.announced = Term(0), ""
 
     def _heir(self, to: NodeName | None) -> Feeder | None:
         """Who would lead next; None while it is not fed.  Raises ``BadArgument`` for a name that may not lead."""
         lead = self._lead
         group, book = lead.log.history.group, lead.book
-        assert book is not None and group is not None
-        able = {member.name for member in group.members if member.electable and member.name != lead.node.name}
+        members = group.members if group is not None else []
+        able = {each.name for each in members if each.electable and each.name != lead.member.name}
         if to is not None and to not in able:
             raise BadArgument(f"{to} is no member that may lead; one of {', '.join(sorted(able)) or 'nobody'} may")
         fed = [each for each in lead.feeders.values() if each.streaming and each.incarnation in book.electable]
@@ -104,13 +98,13 @@ class HandingOver:
         lead = self._lead
         while True:
             await asyncio.sleep(MAKE_WAY_S)
-            if lead.log.refusal is None or self.to is not None:
+            if lead.log.refusal is None or self._lead.heir is not None:
                 continue
-            answers = await ask_all(lead.node, founding.DISCOVERY, [NodeName(name) for name in lead.feeders])
+            answers = await ask_all(lead.member, founding.DISCOVERY, [NodeName(name) for name in lead.feeders])
             able = [name for name, answer in answers.items() if not answer.no_space and name in lead.feeders]
             if not able:
                 continue
             try:
                 await self.run(max(able, key=lambda name: lead.feeders[name].acked))
             except VlsnLogError as error:
-                lead.node.event("hand_over.failed", why=str(error))
+                lead.member.event("hand_over.failed", why=str(error))

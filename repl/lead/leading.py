@@ -12,26 +12,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from feeder.feeder import Feeder, Messages
 from feeder.source import Mode
 from repl.api import FeedHello
+from repl.elect.electing import Electing
 from repl.group import founding
 from repl.group.catching_up import CatchingUp
 from repl.group.claims import Claim
+from repl.group.confirming import Confirming
 from repl.group.founding import Found
+from repl.group.member import OpenMember
 from repl.group.member_holds import overtaken
-from repl.group.old_images import NOTHING, Told
 from repl.group.peers import ask_all
 from repl.lead.admission import Admission
-from repl.lead.append_book import AppendBook
 from repl.lead.group_changes import Changes
 from repl.lead.handing_over import HandingOver
+from repl.lead.read_rounds import LeadersRounds
+from repl.lead.tenure import Tenure
 from repl.offload import settle
-from repl.read.read_index import LeadersRounds
+from repl.read.reads import Reads
 from repl.repair.integrity import resolve
-from repl.role import Role
+from repl.repair.restoring import Restoration
 from vlsn.errors import (
     ChannelClosed,
     DuplicateFeed,
@@ -49,45 +51,39 @@ from vlsn.errors import (
 from vlsn.format.block import EntryKind
 from vlsn.format.feed_messages import Ack
 from vlsn.format.records import TermEntry
-from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
+from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.seams import Channel
 from vlsn.write.queue import Pending
 
-if TYPE_CHECKING:
-    from repl.node.node import Node
-
 DTVLSN_DELAY_S = 0.02
 """How soon after the DTVLSN moved it is told on quiet feeds; on busy ones the next blocks tell it."""
-TICK_S = 0.1
-"""How often the node calls ``tick``."""
 
 
-class Leading(Role):
+class Leading(Tenure):
     """One lead of this node, of ``term``.  ``run`` never returns; it raises what ended the lead, or is cancelled."""
 
-    def __init__(self, node: Node, term: Term, found: Found | None = None) -> None:
-        self.node = node
-        self.term = term
+    def __init__(
+        self,
+        opened: OpenMember,
+        term: Term,
+        electing: Electing,
+        reads: Reads,
+        confirming: Confirming,
+        restoration: Restoration,
+        *,
+        found: Found | None = None,
+    ) -> None:
+        super().__init__(opened, term, electing, reads, on_durable=self._durable_rose)
+        self._confirming = confirming
+        self._restoration = restoration
         self._founds = found
-        self.log = node.opened()
-        self.own = Incarnation(node.incarnation)
-        self.feeders: dict[str, Feeder] = {}
         self.catching_up: defaultdict[str, CatchingUp] = defaultdict(CatchingUp)
         """By replica."""
-        self.book: AppendBook | None = None
-        self.start: Vlsn = NULL_VLSN
-        """The first VLSN of this term."""
-        self.changes = Changes(self)
         self.messages = Messages()
         self.rounds = LeadersRounds(self)
-        assert node.holds is not None
-        self.holds = node.holds
-        self._tasks: dict[Feeder, asyncio.Task[None]] = {}
-        self.present = 0
-        """Replicas that count for ``insufficient-replicas``."""
-        self.handing_over = HandingOver(self)
-        self.admission = Admission(self)
-        self.has_ended = False
+        self.admission = Admission(self, self.rounds)
+        self.handing_over = HandingOver(self, self.admission)
+        self.changes = Changes(self, self.handing_over)
         self._telling: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -99,23 +95,15 @@ class Leading(Role):
 
     async def over(self, why: str) -> None:
         """``run`` has ended: this term is never sealed in again."""
-        assert self.node.electing is not None
-        await self.node.electing.resign(self.term, why)
+        await self.electing.resign(self.term, why)
 
     # The lead.
 
     async def _lead(self) -> None:
-        node, log, term = self.node, self.log, self.term
-        if node.electing is None or node.electing.leads != term:
+        member, log, term = self.member, self.log, self.term
+        if self.electing.leads != term:
             raise NotMaster(f"term {term} was over before this node led it")
-        self.book = AppendBook(
-            self.own,
-            term,
-            on_durable=self._durable_rose,
-            clock=node.seams.clock.monotonic_s,
-            seconds=node.append_seconds,
-        )
-        entry = TermEntry(term=term, master=node.name, incarnation=f"{self.own:016x}").encode()
+        entry = TermEntry(term=term, master=member.name, incarnation=f"{self.own:016x}").encode()
         sealed: asyncio.Future[Vlsn] = asyncio.get_running_loop().create_future()
         self.start = start = Vlsn(log.allocated + 1)
         log.start_sealing(term)
@@ -128,9 +116,9 @@ class Leading(Role):
         self.holds.lead(log.history.group)
         self.changes.follow()
         self.book.note(self.own, log.range.last_sync)
-        node.set_state("MASTER")
-        node.event("leads", term=term, first=start)
-        node.master_is(node.config.name, term)
+        member.set_state("MASTER")
+        member.event("leads", term=term, first=start)
+        member.master_is(member.config.name, term)
         self.admission.settle_in()
         asking = asyncio.create_task(self._ask_those_without_feed(), name="ask")
         making_way = asyncio.create_task(self.handing_over.make_way(), name="make way")
@@ -147,8 +135,10 @@ class Leading(Role):
         newcomer may have asked it too."""
         asked: set[NodeName] = set()
         while True:
-            missing = [name for name in self.node.members.listed if name not in self.feeders and name not in asked]
-            answers = await ask_all(self.node, founding.FOUNDING, (name for name in missing if name != self.node.name))
+            missing = [name for name in self.member.members.listed if name not in self.feeders and name not in asked]
+            answers = await ask_all(
+                self.member, founding.FOUNDING, (name for name in missing if name != self.member.name)
+            )
             asked.update(name for name, answer in answers.items() if not answer.empty)
             await asyncio.sleep(1.0)
 
@@ -156,30 +146,31 @@ class Leading(Role):
         self.has_ended = True
         self.handing_over.over()
         self.rounds.close()
-        if self.node.state == "MASTER":
-            self.node.set_state("UNKNOWN", "stopped leading")
+        if self.member.state == "MASTER":
+            self.member.set_state("UNKNOWN", "stopped leading")
         self.admission.close()
         if self._telling is not None:
             self._telling.cancel()
-        for task in self._tasks.values():
+        for task in self.tasks.values():
             task.cancel()
         if self.log.failure is None and not self.log.closed:
             self.log.stop_sealing(NotMaster("this node has stopped leading; nothing of this append was logged"))
         self.changes.end()
-        for incarnation in self.book.synced if self.book is not None else ():
-            self.node.members.heard.note(incarnation, self.heard_of(incarnation))
-        if self.book is not None:
-            self.book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
+        for incarnation in self.book.synced:
+            self.member.members.heard.note(incarnation, self.heard_of(incarnation))
+        self.book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
+
+    async def read_index(self) -> Vlsn:
+        return await self.rounds.index()
 
     # Appends.
 
     def sealed(self, pendings: list[Pending]) -> None:
-        assert self.book is not None
         self.book.sealed(pendings)
         self.admission.sealed(pendings)
 
     def handed_over(self) -> None:
-        if self.book is not None and self.log.history.group is not None:
+        if self.start and self.log.history.group is not None:
             self.changes.follow()
         for feeder in self.feeders.values():
             feeder.handed_over()
@@ -187,13 +178,13 @@ class Leading(Role):
     def synced(self, last_vlsn: Vlsn) -> None:
         for feeder in self.feeders.values():
             feeder.synced()
-        if self.book is not None:
+        if self.start:
             self.book.note(self.own, last_vlsn)
 
     def _durable_rose(self, durable: Vlsn) -> None:
         self.log.raise_dtvlsn(durable)
         self.changes.durable_rose(durable)
-        self.node.durable_rose()
+        self.reads.rose()
         self.rounds.durable_rose()
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(DTVLSN_DELAY_S, self._tell_dtvlsn)
@@ -204,36 +195,31 @@ class Leading(Role):
             feeder.tell_dtvlsn()
 
     def tick(self) -> None:
-        now, last = self.node.seams.clock.monotonic_s(), self.log.range.last
+        now, last = self.member.seams.clock.monotonic_s(), self.log.range.last
         for feeder in self.feeders.values():
             feeder.silent_ticks += 1
             if not self.hears(feeder):
                 self._withdraw(feeder)
             self.catching_up[feeder.replica].note(now, feeder.acked, last)
         self._count_present()
-        if self._ended.done() is False and self.book is not None and self.log.failure is not None:
+        if self._ended.done() is False and self.start and self.log.failure is not None:
             self._ended.set_exception(self.log.failure)
 
     def _count_present(self) -> None:
-        book = self.book
-        if book is None:
+        if not self.start:
             return
         self.present = sum(
-            feeder.incarnation in book.electable and self.hears(feeder) for feeder in self.feeders.values()
+            feeder.incarnation in self.book.electable and self.hears(feeder) for feeder in self.feeders.values()
         )
         self.admission.open()
-
-    def hears(self, feeder: Feeder) -> bool:
-        """Its replica is past syncup, and has answered within an election timeout."""
-        return feeder.streaming and feeder.silent_ticks <= self.node.config.election_timeout_s / TICK_S
 
     # Feeds.
 
     async def check_feed(self, hello: FeedHello) -> None:
         log = self.log
-        if self.node.state != "MASTER":
+        if self.member.state != "MASTER":
             raise NotMaster("this node is not leading yet")
-        if hello.node == self.node.name:
+        if hello.node == self.member.name:
             raise WrongName(f"{hello.node} is this node's own name")
         if hello.to_incarnation is not None and hello.to_incarnation != self.own:
             raise WrongIncarnation(f"this node is incarnation {self.own:016x}, not {hello.to_incarnation:016x}")
@@ -243,8 +229,7 @@ class Leading(Role):
             said = f"the group is at level {log.history.level}, {hello.node} speaks level {hello.levels}"
             raise WrongVersion(f"{said}: run another vlsnlog on {hello.node}")
         if hello.term > self.term:
-            assert self.node.electing is not None
-            self.node.electing.saw(Claim(hello.node, hello.incarnation, hello.term))
+            self.electing.saw(Claim(hello.node, hello.incarnation, hello.term))
             raise StaleTerm(f"{hello.node} has stored term {hello.term}, this master leads {self.term}")
         if hello.node in self.feeders:
             await self._check_replaced(hello)
@@ -252,7 +237,7 @@ class Leading(Role):
     async def _check_replaced(self, hello: FeedHello) -> None:
         """A feed of that name lives.  The member itself is asked, where it is listed, whether it has left that one for
         this; where it does not say, the same incarnation has, and another has once the live feed is silent."""
-        answer = await self.node.confirming.answer(hello.node)
+        answer = await self._confirming.answer(hello.node)
         if self.has_ended:
             raise NotMaster("this node has stopped leading")
         live = self.feeders.get(hello.node)
@@ -261,35 +246,34 @@ class Leading(Role):
         if answer is None:
             half_open = live.streaming and not self.hears(live)
             if half_open and live.incarnation != hello.incarnation:
-                self._tasks[live].cancel()  # another store has come in its place
+                self.tasks[live].cancel()  # another store has come in its place
             taken = live.incarnation == hello.incarnation
         else:
             who = founding.parse_hex(answer.incarnation), founding.parse_hex(answer.process)
-            taken = who == (hello.incarnation, hello.process) and answer.master != self.node.name
+            taken = who == (hello.incarnation, hello.process) and answer.master != self.member.name
         if not taken:
             raise DuplicateFeed(f"{hello.node} is fed already, as incarnation {live.incarnation:016x}")
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
         before = self.feeders.get(hello.node)
         if before is not None:
-            self._tasks[before].cancel()  # half open, or not its own (``check_feed``)
+            self.tasks[before].cancel()  # half open, or not its own (``check_feed``)
             self._withdraw(before)
-        assert self.book is not None
         feeder = Feeder(
             replica=hello.node,
             incarnation=hello.incarnation,
-            term=self.book.term,
+            term=self.term,
             log=self.log,
             channel=channel,
             owner=self,
-            offload=self.node.offload("feeds"),
-            heartbeat_s=self.node.config.heartbeat_s,
+            offload=self.member.offload("feeds"),
+            heartbeat_s=self.member.config.heartbeat_s,
             listed=founding.listed_incarnation(self.log.history.group, hello.node) == hello.incarnation,
         )
         task = asyncio.current_task()
         assert task is not None
         self.feeders[hello.node] = feeder
-        self._tasks[feeder] = task
+        self.tasks[feeder] = task
         why, fault = "closed", None
         try:
             await feeder.run()
@@ -300,19 +284,19 @@ class Leading(Role):
             why = f"{type(first).__name__}: {first}"
             fault = first if isinstance(first, IntegrityFault) else None
         finally:
-            del self._tasks[feeder]
+            del self.tasks[feeder]
             if self.feeders.get(hello.node) is feeder:
                 del self.feeders[hello.node]
                 self._withdraw(feeder)
             self._count_present()
-            self.node.event("feed.end", replica=hello.node, why=why)
+            self.member.event("feed.end", replica=hello.node, why=why)
         if fault is not None:
             await self._weigh(fault)
 
     async def _weigh(self, fault: IntegrityFault) -> None:
         """A replica holds another block than this log: the lead ends if this one is the odd one out."""
         try:
-            await resolve(self.node, fault.vlsn, str(fault))
+            await resolve(self.member, self._restoration, fault.vlsn, str(fault))
         except Halted as error:
             if not self._ended.done():
                 self._ended.set_exception(error)
@@ -320,43 +304,29 @@ class Leading(Role):
     def _withdraw(self, feeder: Feeder) -> None:
         """It is fed, or heard, no more: it may be giving up what it has acknowledged, and counts again once it says so
         again."""
-        assert self.book is not None
         incarnation = Incarnation(feeder.incarnation)
-        self.node.members.heard.note(incarnation, self.heard_of(incarnation))
+        self.member.members.heard.note(incarnation, self.heard_of(incarnation))
         self.book.withdraw(incarnation)
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
-        assert self.book is not None and self.node.electing is not None
         if self.feeders.get(feeder.replica) is not feeder:
             return  # replaced
         if feeder.incarnation in self.book.electable:
-            self.node.electing.heard_from(feeder.replica)
+            self.electing.heard_from(feeder.replica)
         self.handing_over.acked()
         self.book.note(Incarnation(feeder.incarnation), Vlsn(ack.synced))
         self.holds.acknowledged(feeder.replica, Vlsn(ack.synced))
 
     def answered(self, feeder: Feeder, number: int) -> None:
-        assert self.node.electing is not None and self.book is not None
         if feeder.incarnation in self.book.electable:
-            self.node.electing.heard_from(feeder.replica)
+            self.electing.heard_from(feeder.replica)
         self.rounds.answered(feeder, number)
-
-    def heard_of(self, incarnation: int) -> Told:
-        """What it has acknowledged in this term."""
-        synced = self.book.synced.get(Incarnation(incarnation)) if self.book is not None else None
-        return Told(0, self.term, synced, self.log.history.term_of(synced)) if synced is not None else NOTHING
-
-    def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:
-        for name in names:
-            feeder = self.feeders[name]
-            feeder.end(why)
-            self._tasks[feeder].cancel()
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
         self.holds.matched(feeder.replica, feeder.incarnation, at)
 
     def switched(self, feeder: Feeder, mode: Mode) -> None:
-        self.node.event("feed.mode", replica=feeder.replica, mode=mode, at=feeder.sent)
+        self.member.event("feed.mode", replica=feeder.replica, mode=mode, at=feeder.sent)
 
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
         """It lies too far behind for the others to wait for it."""
@@ -367,4 +337,4 @@ class Leading(Role):
         self.handing_over.acked()
         self._count_present()
         self.rounds.fed(feeder)
-        self.node.event("feed.start", replica=feeder.replica, after=feeder.sent)
+        self.member.event("feed.start", replica=feeder.replica, after=feeder.sent)

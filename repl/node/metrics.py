@@ -5,35 +5,32 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
 from vlsn.histogram import Histogram
 from vlsn.segments.background import WORKS
 
-if TYPE_CHECKING:
-    from repl.node.node import Node
-
 _STATES = ("MASTER", "REPLICA", "UNKNOWN", "DAMAGED", "RESTORING", "HALTED")
 
 
-def metrics_text(node: Node) -> bytes:
+def metrics_text(parts: NodeParts) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(node))
+    registry.register(_Collector(parts))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
 class _Collector:
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
 
     def collect(self) -> Iterator[Metric]:
-        node = self._node
-        said = status(node)
+        parts = self._parts
+        said, counts = status(parts), parts.member.counts
         python = ".".join(map(str, sys.version_info[:3]))
         build = GaugeMetricFamily("vlsnlog_build_info", "1, of the version that runs", labels=["version", "python"])
         build.add_metric([said["version"], python], 1.0)
@@ -47,7 +44,7 @@ class _Collector:
         for state in _STATES:
             role.add_metric([state], float(said["state"] == state))
         yield role
-        yield _gauge("ready", "1 when the node serves durable reads", not readiness(node))
+        yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))
         for name, key, text in (
             ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
             ("feeder_lag_seconds", "lag_s", "Seconds since a replica was caught up"),
@@ -58,23 +55,26 @@ class _Collector:
             for feeder in said["feeders"]:
                 family.add_metric([feeder["replica"]], feeder[key])
             yield family
-        counts = node.events.counts
-        yield _counter("elections", "Elections in which this node stood", counts["stands"])
-        yield _counter("elections_won", "Elections that this node has won", counts["elected"])
+        events = parts.member.events.counts
+        yield _counter("elections", "Elections in which this node stood", events["stands"])
+        yield _counter("elections_won", "Elections that this node has won", events["elected"])
         yield _counter(
-            "master_changes", "How often this node has got another master, or a newer term of it", node.master_changes
+            "master_changes", "How often this node has got another master, or a newer term of it", counts.master_changes
         )
-        yield _counter("rollbacks", "Rollbacks of what was not durable", counts["rolled_back"])
-        yield _histogram("append_seconds", "From submission to its acknowledgement", node.append_seconds)
-        log = node.log
-        if log is None:
+        yield _counter("rollbacks", "Rollbacks of what was not durable", events["rolled_back"])
+        yield _histogram("append_seconds", "From submission to its acknowledgement", counts.appends)
+        opened = parts.open
+        if opened is None:
             return
+        log = opened.log
         yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue_length)
         yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue_bytes)
         yield _gauge("producers", "Exactly-once producers that the log knows", len(log.history.producers))
         lacking = bool(log.history.producers.lacks_to)
         yield _gauge("producers_lacking", "1 while it is asked for whom it knew before `state` was lost", lacking)
-        yield _counter("duplicate_appends", "Appends that were in the log or its queue before", node.duplicate_appends)
+        yield _counter(
+            "duplicate_appends", "Appends that were in the log or its queue before", counts.duplicate_appends
+        )
         yield _gauge("segments", "Live segment files", said["log"]["segments"])
         yield _gauge("disk_bytes", "What all segment files take of the disk", said["log"]["bytes_on_disk"])
         yield _counter("given_back_bytes", "Disk given back behind sealed ends", log.placement.holes.given_bytes)
@@ -103,13 +103,12 @@ class _Collector:
         yield failures
         yield failing
         yield _gauge("damaged_segments", "Segments with damage that is not mended yet", len(said["damage"]))
-        if node.mending is not None and node.scrub is not None:
-            yield _counter("mended_blocks", "Damaged blocks put back from a peer", node.mending.mended)
-            yield _counter("scrubbed_bytes", "Bytes of sealed segments looked at for rot", node.scrub.bytes)
-            yield _counter("scrub_found", "Damaged places that the scrub has met", node.scrub.found)
-        yield _counter("old_images", "Starts with a disk older than what members had heard", node.old_images)
-        yield _counter("readmitted", "Members admitted again as another incarnation, by this master", node.readmitted)
-        yield _counter("restores", "Restores of this node's log since its start", node.restoration.count)
+        yield _counter("mended_blocks", "Damaged blocks put back from a peer", opened.mending.mended)
+        yield _counter("scrubbed_bytes", "Bytes of sealed segments looked at for rot", opened.scrub.bytes)
+        yield _counter("scrub_found", "Damaged places that the scrub has met", opened.scrub.found)
+        yield _counter("old_images", "Starts with a disk older than what members had heard", counts.old_images)
+        yield _counter("readmitted", "Members admitted again as another incarnation, by this master", counts.readmitted)
+        yield _counter("restores", "Restores of this node's log since its start", parts.restoration.count)
         yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)
         yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.cleaner.bytes)
         yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.cleaner.drops)

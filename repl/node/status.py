@@ -5,19 +5,17 @@ from __future__ import annotations
 from errno import errorcode
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from repl.follow.following import Following
 from repl.group.lost_group import REASON, is_lost
 from repl.group.membership import listed_as
-from repl.repair.mending import damage_status
+from repl.lead.leading import Leading
+from repl.node.open_node import OpenNode
+from repl.node.parts import NodeParts
 from vlsn.format.segment import segment_name
 from vlsn.ids import NodeName
-
-if TYPE_CHECKING:
-    from repl.follow.following import Following
-    from repl.lead.leading import Leading
-    from repl.node.node import Node
-    from vlsn.write.local_log import LocalLog
+from vlsn.write.local_log import LocalLog
 
 
 @cache
@@ -26,19 +24,18 @@ def version() -> str:
     return metadata.version("vlsnlog")
 
 
-def status(node: Node) -> dict[str, Any]:
+def status(parts: NodeParts) -> dict[str, Any]:
     """The object of ``GET /v1/status``; an empty log's range is all 0."""
-    log = node.log
     base: dict[str, Any] = {
-        "group": node.config.group,
-        "node": node.config.name,
-        "url": node.config.url,
+        "group": parts.member.config.group,
+        "node": parts.member.config.name,
+        "url": parts.member.config.url,
         "version": version(),
-        "state": node.state,
-        "master": node.master_name(),
-        "term": node.record.term if node.record is not None else 0,
-        "incarnation": f"{node.incarnation:016x}",
-        "process": f"{node.process:016x}",
+        "state": parts.member.state,
+        "master": parts.member.master_name(),
+        "term": parts.member.record.term if parts.member.record is not None else 0,
+        "incarnation": f"{parts.member.incarnation:016x}",
+        "process": f"{parts.member.process:016x}",
         "listed": False,
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
         "dtvlsn": 0,
@@ -58,20 +55,22 @@ def status(node: Node) -> dict[str, Any]:
                 "electable": True,
                 "priority": 1,
                 "joining": False,
-                "silent": node.members.silent.get(name, ""),
+                "silent": parts.member.members.silent.get(name, ""),
                 "vlsn": None,
                 "lag_vlsns": None,
             }
-            for name, url in node.config.members.items()
+            for name, url in parts.member.config.members.items()
         ],
     }
-    base["restore"] = restore_status(node)
-    base["elections"] = _elections(node)
-    base["syncups"] = node.events.recent("syncup", "syncup")
-    if node.reason:
-        base["reason"] = node.reason
-    if log is None:
+    base["restore"] = restore_status(parts)
+    base["elections"] = _elections(parts)
+    base["syncups"] = parts.member.events.recent("syncup", "syncup")
+    if parts.member.reason:
+        base["reason"] = parts.member.reason
+    opened = parts.open
+    if opened is None:
         return base
+    log = opened.log
     span = log.range
     base["range"] = {
         "first": span.first,
@@ -80,7 +79,7 @@ def status(node: Node) -> dict[str, Any]:
         "last_txn_end": span.last_txn_end,
     }
     # As far as this node can show it: a replica may hear of a durable end before it has the blocks.
-    base["dtvlsn"] = node.dtvlsn()
+    base["dtvlsn"] = parts.dtvlsn()
     last = log.checkpointer.last
     if last is not None:
         base["checkpoint"] = {
@@ -109,13 +108,13 @@ def status(node: Node) -> dict[str, Any]:
         "failing": _failing(log),
         "free_bytes": log.space.free_bytes,
     }
-    base["damage"] = damage_status(node)
-    base["scrub"] = node.scrub.status() if node.scrub is not None else None
+    base["damage"] = opened.mending.status()
+    base["scrub"] = opened.scrub.status()
     base["holds"] = holds(log)
-    base["cleaning"] = _cleaning(node)
+    base["cleaning"] = _cleaning(opened)
     group = log.history.group
     if group is not None:
-        base["listed"] = listed_as(group, node.config.name, node.incarnation) is not None
+        base["listed"] = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
         base["members"] = [
             {
                 "name": each.name,
@@ -124,63 +123,63 @@ def status(node: Node) -> dict[str, Any]:
                 "electable": each.electable,
                 "priority": each.priority,
                 "joining": each.joining,
-                "silent": node.members.silent.get(NodeName(each.name), ""),
+                "silent": parts.member.members.silent.get(NodeName(each.name), ""),
             }
             for each in group.members
         ]
-    if node.leading is not None:
-        base["feeders"] = _feeders(node, node.leading)
-    if node.following is not None:
-        base["replica"] = _replica(node, node.following)
-    _place(node, log, base["members"])
+    if parts.leading is not None:
+        base["feeders"] = _feeders(parts.leading)
+    if parts.following is not None:
+        base["replica"] = _replica(parts.following)
+    _place(parts, log, base["members"])
     return base
 
 
-def _place(node: Node, log: LocalLog, members: list[dict[str, Any]]) -> None:
+def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> None:
     """How far each member is as this node knows it, and behind the furthest of them: as fed, as it told, or as its
     feed says; None where it has told nothing yet."""
     known: dict[str, int] = {
-        each["name"]: node.members.heard.of(int(each["incarnation"] or "0", 16)).vlsn for each in members
+        each["name"]: parts.member.members.heard.of(int(each["incarnation"] or "0", 16)).vlsn for each in members
     }
-    if node.leading is not None:
-        known |= {feeder.replica: feeder.acked for feeder in node.leading.feeders.values()}
-    feed = node.following.feed if node.following is not None else None
-    if node.following is not None and feed is not None and feed.position is not None:
-        known[str(node.following.master)] = feed.position.last_vlsn
-    known[node.config.name] = log.range.last
+    if parts.leading is not None:
+        known |= {feeder.replica: feeder.acked for feeder in parts.leading.feeders.values()}
+    feed = parts.following.feed if parts.following is not None else None
+    if parts.following is not None and feed is not None and feed.position is not None:
+        known[str(parts.following.master)] = feed.position.last_vlsn
+    known[parts.member.config.name] = log.range.last
     newest = max(known.values())
     for each in members:
         each["vlsn"] = known.get(each["name"]) or None
         each["lag_vlsns"] = newest - each["vlsn"] if each["vlsn"] is not None else None
 
 
-def _elections(node: Node) -> dict[str, Any]:
+def _elections(parts: NodeParts) -> dict[str, Any]:
     """Of this life of the process; ``last`` is what happened last, with its why, ``history`` the ten last."""
-    events = node.events
+    events = parts.member.events
     history = events.recent("election")
     return {
         "stood": events.counts["stands"],
         "won": events.counts["elected"],
-        "master_changes": node.master_changes,
+        "master_changes": parts.member.counts.master_changes,
         "last": history[0] if history else None,
         "history": history,
     }
 
 
-def restore_status(node: Node) -> dict[str, Any]:
+def restore_status(parts: NodeParts) -> dict[str, Any]:
     """This node's own restore, if one is under way, those before it, and those that it provides."""
-    restoration = node.restoration
+    restoration = parts.restoration
     found: dict[str, Any] = {
         "running": None,
         "history": list(restoration.history),
         "providing": [
             {"peer": session.peer, "vlsn": session.hold.vlsn, "bytes": session.bytes}
-            for session in (node.restores.sessions if node.restores is not None else [])
+            for session in (parts.open.providing.sessions if parts.open is not None else [])
         ],
     }
     progress = restoration.progress
     if progress is not None:
-        seconds = max(0.0, node.seams.clock.monotonic_s() - progress.began_s)
+        seconds = max(0.0, parts.member.seams.clock.monotonic_s() - progress.began_s)
         rate = progress.bytes_done / seconds if seconds else 0.0
         left = max(0, progress.bytes_total - progress.bytes_done)
         found["running"] = {
@@ -228,9 +227,8 @@ def _failing(log: LocalLog) -> list[dict[str, Any]]:
     ]
 
 
-def _cleaning(node: Node) -> dict[str, Any]:
-    log = node.log
-    assert log is not None
+def _cleaning(opened: OpenNode) -> dict[str, Any]:
+    log = opened.log
     last = log.cleaner.last
     return {
         "retention_bytes": log.options.retention_bytes,
@@ -239,17 +237,15 @@ def _cleaning(node: Node) -> dict[str, Any]:
         "segments": log.cleaner.segments,
         "bytes": log.cleaner.bytes,
         "holds_dropped": log.cleaner.drops,
-        "paused": node.cleaning.paused if node.cleaning is not None else "",
+        "paused": opened.cleaning.paused,
         "blocked": len(last.blocked) if last is not None else 0,
         "blocked_by": last.blocked[0].blocked_by if last is not None and last.blocked else [],
     }
 
 
-def _feeders(node: Node, role: Leading) -> list[dict[str, Any]]:
-    log = node.log
-    assert log is not None
-    now = node.seams.clock.monotonic_s()
-    last = log.range.last
+def _feeders(role: Leading) -> list[dict[str, Any]]:
+    now = role.member.seams.clock.monotonic_s()
+    last = role.log.range.last
     return [
         {
             "replica": feeder.replica,
@@ -264,15 +260,13 @@ def _feeders(node: Node, role: Leading) -> list[dict[str, Any]]:
     ]
 
 
-def _replica(node: Node, role: Following) -> dict[str, Any]:
-    log = node.log
-    assert log is not None
+def _replica(role: Following) -> dict[str, Any]:
     feed = role.feed
     position = feed.position if feed is not None else None
-    now = node.seams.clock.monotonic_s()
+    now = role.member.seams.clock.monotonic_s()
     behind: dict[str, Any] = dict.fromkeys(("lag_vlsns", "lag_s", "vlsns_per_s", "expected_s"))
     if position is not None:
-        behind = role.catching_up.status(now, log.range.last_sync, position.last_vlsn)
+        behind = role.catching_up.status(now, role.log.range.last_sync, position.last_vlsn)
     return {
         "master": role.master,
         "streaming": feed is not None and feed.streaming,
@@ -285,23 +279,24 @@ def _replica(node: Node, role: Following) -> dict[str, Any]:
     }
 
 
-def readiness(node: Node) -> list[str]:
+def readiness(parts: NodeParts) -> list[str]:
     """Why this node should not be asked for durable reads; empty when it is ready."""
     reasons = []
-    if node.log is None:
-        return [f"the log is not open: {node.reason}"]
-    if node.state in ("UNKNOWN", "DAMAGED", "HALTED", "RESTORING"):
-        reasons.append(f"state {node.state}" + (f": {node.reason}" if node.reason else ""))
-    if node.master_name() is None:
+    opened = parts.open
+    if opened is None:
+        return [f"the log is not open: {parts.member.reason}"]
+    if parts.member.state in ("UNKNOWN", "DAMAGED", "HALTED", "RESTORING"):
+        reasons.append(f"state {parts.member.state}" + (f": {parts.member.reason}" if parts.member.reason else ""))
+    if parts.member.master_name() is None:
         reasons.append("no master is known")
-    lag = _replica(node, node.following)["lag_vlsns"] if node.following is not None else 0
+    lag = _replica(parts.following)["lag_vlsns"] if parts.following is not None else 0
     if lag is None:
         reasons.append("the lag is not known yet")
-    elif lag > node.config.ready_lag_vlsns_max:
-        reasons.append(f"{lag} VLSNs behind the master, over {node.config.ready_lag_vlsns_max}")
-    reasons += [f"damaged: {each['file']} at {each['offset']}, VLSN {each['vlsn']}" for each in damage_status(node)]
-    if is_lost(node.log):
+    elif lag > parts.member.config.ready_lag_vlsns_max:
+        reasons.append(f"{lag} VLSNs behind the master, over {parts.member.config.ready_lag_vlsns_max}")
+    reasons += [f"damaged: {each['file']} at {each['offset']}, VLSN {each['vlsn']}" for each in opened.mending.status()]
+    if is_lost(opened.log):
         reasons.append(REASON)
-    if (refusal := node.log.refusal) is not None:
+    if (refusal := opened.log.refusal) is not None:
         reasons.append(f"{refusal.slug}: {refusal}")
     return reasons

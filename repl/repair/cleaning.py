@@ -13,34 +13,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from feeder.acks import majority
 from repl.group import founding
+from repl.group.member import OpenMember
 from repl.group.peers import ask_all
 from repl.offload import settle
 from vlsn.limits import CLOCK_DIFFERENCE_MAX_S
 from vlsn.write.cleaning import CleaningReport
 
-if TYPE_CHECKING:
-    from repl.node.node import Node
-
 
 class Cleaning:
     """Cleans one node's log.  ``run`` returns never."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._log = node.opened()
+    def __init__(self, opened: OpenMember) -> None:
+        self._opened = opened
+        self._member = opened.member
+        self._log = opened.log
         self._said = ""
         self.paused = ""
         """Why nothing goes, or nothing for its age; empty while cleaning is free to go."""
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._node.config.cleaning_period_s)
+            await asyncio.sleep(self._member.config.cleaning_period_s)
             if self._log.options.retention:
                 await self.clean()
 
@@ -66,7 +65,7 @@ class Cleaning:
 
     @property
     def _has_others(self) -> bool:
-        return len(self._node.members.listed) > 1
+        return len(self._member.members.listed) > 1
 
     def _passed(
         self, *, dry_run: bool = False, pause: str = "", pause_age: str = "", clocks_agree: bool = False
@@ -78,44 +77,44 @@ class Cleaning:
         return done
 
     def _pause(self) -> str:
-        node = self._node
-        if node.state not in ("MASTER", "REPLICA"):
-            return f"the node neither leads nor follows ({node.state})"
+        member = self._member
+        if member.state not in ("MASTER", "REPLICA"):
+            return f"the node neither leads nor follows ({member.state})"
         if self._log.history.group is None:
             return "the group in this log is not known"
-        if node.holds is None or not node.holds.known:
+        if not self._opened.holds.known:
             return "no master has told yet how far the other members are"
         return ""
 
     async def _hear_of_holds(self) -> None:
         """Of a replica: how far the members are now, not as of some seconds ago."""
-        node, following = self._node, self._node.following
-        master = following.master if following is not None else None
-        if node.state == "REPLICA" and master is not None and master in node.members.urls:
-            await ask_all(node, founding.DISCOVERY, [master])
+        member, role = self._member, self._opened.role
+        master = role.master if role is not None else None
+        if member.state == "REPLICA" and master is not None and master in member.members.urls:
+            await ask_all(member, founding.DISCOVERY, [master])
 
     async def _clocks(self) -> str:
         """Why nothing may go for its age, after a look at the members' clocks."""
-        node, clock = self._node, self._node.seams.clock
+        member, clock = self._member, self._member.seams.clock
         before = clock.wall_us()
-        others = [name for name in node.members.listed if name != node.name]
-        answers = await ask_all(node, founding.DISCOVERY, others)
+        others = [name for name in member.members.listed if name != member.name]
+        answers = await ask_all(member, founding.DISCOVERY, others)
         after = clock.wall_us()
         for name, answer in answers.items():
             apart = max(answer.clock_us - after, before - answer.clock_us) / 1e6
             if apart > CLOCK_DIFFERENCE_MAX_S:
                 return f"the clock of {name} differs by {apart:.0f} s"
-        if len(answers) + 1 < majority(len(node.members.listed)):
+        if len(answers) + 1 < majority(len(member.members.listed)):
             return f"only {len(answers)} of {len(others)} members have told their clocks"
         return ""
 
     def _tell(self, report: CleaningReport) -> None:
-        node = self._node
+        member = self._member
         if report.segments:
-            node.event("cleaned", segments=len(report.segments), bytes=report.bytes, first=report.first)
+            member.event("cleaned", segments=len(report.segments), bytes=report.bytes, first=report.first)
         if report.paused != self._said:
             self._said = report.paused
-            node.event("cleaning.paused" if report.paused else "cleaning.resumed", why=report.paused)
+            member.event("cleaning.paused" if report.paused else "cleaning.resumed", why=report.paused)
 
 
 def told(report: CleaningReport, node: str) -> dict[str, Any]:

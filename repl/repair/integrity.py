@@ -22,22 +22,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
 from feeder.acks import majority
+from repl.group.member import Member
 from repl.group.peers import get
 from repl.repair.providing import block_at, check_names
+from repl.repair.restoring import Restoration
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, NotMaster, Trimmed, Unreachable, VlsnLogError
 from vlsn.format.feed_messages import Number
 from vlsn.format.json_messages import read_json
 from vlsn.ids import NodeName, Vlsn
 from vlsn.together import failure_of
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
-
 
 _ADVICE = (
     "Nothing of this log was changed. Keep all directories, and compare them with 'vlsnlog audit'; 'vlsnlog restore' "
@@ -89,14 +87,14 @@ def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: 
     return Weighed(Verdict.MINORITY if own in others else Verdict.SOUND, others, silent)
 
 
-async def resolve(node: Node, vlsn: int, said: str) -> str:
+async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str) -> str:
     """What becomes of a fault at ``vlsn`` that ``said`` describes: a restore is wanted, or why it is to be tried
     again is returned.  Raises ``Halted``."""
     said = f"integrity: {said}"
     if not vlsn:
         raise Halted(f"{said}. {_ADVICE}")
     try:
-        weighed = await look(node, Vlsn(vlsn))
+        weighed = await look(member, Vlsn(vlsn))
     except (NotFound, Damaged, Trimmed, NotMaster) as error:
         return f"{said}; it cannot be looked at here: {error}"
     if weighed.verdict is Verdict.SPLIT:
@@ -106,23 +104,23 @@ async def resolve(node: Node, vlsn: int, said: str) -> str:
     if weighed.verdict is Verdict.SOUND:
         return f"{said}; most members hold what this node holds"
     said = f"{said}; most members hold another block"
-    if vlsn <= node.opened().dtvlsn:
+    if vlsn <= member.opened().log.dtvlsn:
         raise Halted(f"{said}, and this node knows its own durable. {_ADVICE}")
-    silent = await agree_where_durable(node, said)
-    node.restoration.want(said, avoid=weighed.others, silent=silent, keep=True)
+    silent = await agree_where_durable(member, said)
+    restoration.want(said, avoid=weighed.others, silent=silent, keep=True)
     return f"{said}, this log is restored"
 
 
-async def agree_where_durable(node: Node, said: str) -> frozenset[NodeName]:
+async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
     """Before this log is given up for what is ``said``: that no member holds another block at its durable end and
     knows that durable, and no majority does.  Who has not told, and is not to be restored from.  Raises ``Halted``,
     ``Unreachable`` when nobody has told."""
-    log, own = node.opened(), NodeName(node.config.name)
+    log, own = member.opened().log, NodeName(member.config.name)
     at = Vlsn(min(log.dtvlsn, log.range.last_sync))
     if at < log.range.first or not at:
         return frozenset()
     try:
-        digest = (await own_copy(node, at)).sha256
+        digest = (await own_copy(member, at)).sha256
     except Damaged:
         digest = ""  # its term alone is known
     term = log.history.term_of(at)
@@ -131,10 +129,10 @@ async def agree_where_durable(node: Node, said: str) -> frozenset[NodeName]:
 
     async def one(name: NodeName) -> None:
         with suppress(Trimmed):  # it has cleaned that away; who is not that far has told nothing
-            copies[name] = await _ask(node, name, at)
+            copies[name] = await _ask(member, name, at)
         told.add(name)
 
-    others = [name for name in node.members.electable if name != own]
+    others = [name for name in member.members.electable if name != own]
     asked = {asyncio.create_task(one(name), name=f"copy of {name}") for name in others}
     try:
         waiting = asked
@@ -153,8 +151,8 @@ async def agree_where_durable(node: Node, said: str) -> frozenset[NodeName]:
         raise Unreachable(f"{said}; no other member tells what it holds at VLSN {at}")
     differ = [name for name, copy in copies.items() if (copy.term, copy.sha256) != (term, digest or copy.sha256)]
     durable = [name for name in differ if copies[name].durable >= at]
-    if durable or len(differ) >= majority(len(node.members.electable)):
-        node.event("integrity", vlsn=at, verdict="durable", copies=" ".join(sorted(differ)), silent="")
+    if durable or len(differ) >= majority(len(member.members.electable)):
+        member.event("integrity", vlsn=at, verdict="durable", copies=" ".join(sorted(differ)), silent="")
         raise Halted(
             f"{said}; at VLSN {at}, up to which this node knows its log durable, {', '.join(sorted(differ))} "
             f"hold{'s' * (len(differ) == 1)} another block. {_ADVICE}"
@@ -162,41 +160,41 @@ async def agree_where_durable(node: Node, said: str) -> frozenset[NodeName]:
     return frozenset(others) - told
 
 
-async def look(node: Node, vlsn: Vlsn) -> Weighed:
+async def look(member: Member, vlsn: Vlsn) -> Weighed:
     """Asks every electable member for its copy, once.  Raises ``NotFound``, ``Damaged``, ``Trimmed``, ``NotMaster`` of
     this node's own."""
-    own = NodeName(node.config.name)
-    electable = node.members.electable
-    copies = {own: (await own_copy(node, vlsn)).sha256}
+    own = NodeName(member.config.name)
+    electable = member.members.electable
+    copies = {own: (await own_copy(member, vlsn)).sha256}
 
     async def one(name: NodeName) -> None:
         try:
-            copies[name] = (await _ask(node, name, vlsn)).sha256
+            copies[name] = (await _ask(member, name, vlsn)).sha256
         except (VlsnLogError, OSError, TimeoutError):
             pass  # it has not told
 
     await asyncio.gather(*(one(name) for name in electable if name != own))
     weighed = weigh(copies, electable, own)
     told = " ".join(f"{name}:{copies[name][:12]}" for name in sorted(copies))
-    node.event("integrity", vlsn=vlsn, verdict=weighed.verdict, copies=told, silent=" ".join(weighed.silent))
+    member.event("integrity", vlsn=vlsn, verdict=weighed.verdict, copies=told, silent=" ".join(weighed.silent))
     return weighed
 
 
-async def answer_copy(node: Node, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+async def answer_copy(member: Member, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
     """``GET /v1/peer/copy``: which block holds ``vlsn`` here, and its SHA-256.  Raises ``WrongGroup``, ``WrongName``,
     ``NotFound``, ``Damaged``, ``Trimmed``."""
-    check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
-    return msgspec.structs.asdict(await own_copy(node, Vlsn(vlsn)))
+    check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
+    return msgspec.structs.asdict(await own_copy(member, Vlsn(vlsn)))
 
 
-async def own_copy(node: Node, vlsn: Vlsn) -> Copy:
-    block, header = await block_at(node, vlsn)
+async def own_copy(member: Member, vlsn: Vlsn) -> Copy:
+    block, header = await block_at(member, vlsn)
     digest = sha256(block).hexdigest()
-    return Copy(header.term, header.first_vlsn, header.last_vlsn, digest, node.opened().dtvlsn)
+    return Copy(header.term, header.first_vlsn, header.last_vlsn, digest, member.opened().log.dtvlsn)
 
 
-async def _ask(node: Node, name: NodeName, vlsn: Vlsn) -> Copy:
-    copy = read_json(await get(node, name, "/v1/peer/copy", vlsn=vlsn), Copy, f"the copy of {name}")
+async def _ask(member: Member, name: NodeName, vlsn: Vlsn) -> Copy:
+    copy = read_json(await get(member, name, "/v1/peer/copy", vlsn=vlsn), Copy, f"the copy of {name}")
     if not copy.first <= vlsn <= copy.last:
         raise BadBody(f"{name} told of block ({copy.term}, {copy.first}) to {copy.last}, asked for VLSN {vlsn}")
     return copy

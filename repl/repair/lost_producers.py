@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
 
+from repl.group.member import OpenMember
 from repl.repair.restoring import Peer
 from vlsn.errors import BadBody, VlsnLogError
 from vlsn.ids import NULL_TERM, NodeName, Vlsn
 from vlsn.repair.restore_messages import LOOK, Offer
 from vlsn.state.producers import Producers
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 AGAIN_S = 0.5
 _Faults = (VlsnLogError, OSError, TimeoutError)
@@ -35,9 +32,10 @@ _Faults = (VlsnLogError, OSError, TimeoutError)
 class LostProducers:
     """Of one open log."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._log = node.opened()
+    def __init__(self, opened: OpenMember) -> None:
+        self._opened = opened
+        self._member = opened.member
+        self._log = opened.log
 
     @property
     def lacks_to(self) -> Vlsn:
@@ -46,15 +44,15 @@ class LostProducers:
     async def run(self) -> None:
         """Until the table is whole, or known to be lost."""
         if self.lacks_to:
-            self._node.event("producers.lost", upto=self.lacks_to)
+            self._member.event("producers.lost", upto=self.lacks_to)
         while self.lacks_to:
             await self._ask_all()
             if self.lacks_to:
                 await asyncio.sleep(AGAIN_S)
 
     async def _ask_all(self) -> None:
-        node = self._node
-        others = [name for name in node.members.listed if name != node.name]
+        member = self._member
+        others = [name for name in member.members.listed if name != member.name]
         asked = [asyncio.create_task(self._ask(name), name=f"producers of {name}") for name in others]
         answers = []
         try:
@@ -71,14 +69,14 @@ class LostProducers:
 
     async def _ask(self, name: NodeName) -> Offer | None:
         """What ``name`` says of itself; its table is taken, where that is of use."""
-        node = self._node
+        member = self._member
         try:
-            peer = Peer(node, name, node.members.listed[name])
+            peer = Peer(member, name, member.members.listed[name])
             offer = await peer.ask(LOOK)
             if self._has_more(offer):
                 await self._take(peer)
         except _Faults as error:
-            node.event("producers.waits", peer=name, why=str(error))
+            member.event("producers.waits", peer=name, why=str(error))
             return None
         return offer
 
@@ -86,10 +84,10 @@ class LostProducers:
         return bool(offer.dtvlsn) and offer.lacks_producers < self.lacks_to
 
     async def _take(self, peer: Peer) -> None:
-        node, log = self._node, self._log
+        member, log = self._member, self._log
         upto = Vlsn(min(log.dtvlsn, log.range.last_sync))
         offer, record = await peer.record(Vlsn(log.history.producers.settled), upto)
-        known = await node.offload("reads")(partial(Producers, record.producers))
+        known = await member.offload("reads")(partial(Producers, record.producers))
         with log.latch:
             if log.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
                 raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")
@@ -100,18 +98,17 @@ class LostProducers:
             except ValueError as error:
                 raise BadBody(str(error)) from None
         count = len(log.history.producers)
-        node.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
+        member.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
 
     async def _give_up(self) -> None:
         """Only who leads for sure knows who the members are."""
-        node = self._node
-        lead = node.lead
+        lead = self._opened.lead
         if lead is None:
             return
         try:
-            await lead.rounds.index()
+            await lead.read_index()
         except VlsnLogError:
             return
-        if node.lead is lead and (lacked := self.lacks_to):
+        if self._opened.lead is lead and (lacked := self.lacks_to):
             self._log.history.producers.give_up_lost()
-            node.event("producers.forgotten", upto=lacked)
+            self._member.event("producers.forgotten", upto=lacked)

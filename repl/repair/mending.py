@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from repl.group.member import Member, OpenMember
 from repl.group.peers import get
 from repl.offload import Offload, settle
 from vlsn.errors import Damaged, IntegrityFault, NoSpace, NotFound, VlsnLogError
@@ -29,9 +30,6 @@ from vlsn.ids import NodeName, Vlsn
 from vlsn.repair.mended_copy import mend
 from vlsn.repair.mending import Filling, Wound, find_wound
 from vlsn.segments.bad_sectors import is_unread
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 T = TypeVar("T")
 RETRY_S = 5.0
@@ -55,18 +53,33 @@ class Damage:
 class Mending:
     """Mends one node's log while it is open.  ``run`` returns never."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, opened: OpenMember) -> None:
         self.mended = 0
         """Blocks put back since the log was opened."""
         self.damages: dict[int, Damage] = {}
-        self._node = node
-        self._log = node.opened()
+        self._opened = opened
+        self._member = opened.member
+        self._log = opened.log
         self._met = asyncio.Event()
 
     @property
     def may_stand(self) -> bool:
         """Whether nothing that this node knows of is damaged."""
         return not self.damages
+
+    def status(self) -> list[dict[str, Any]]:
+        """Each damaged segment."""
+        now = self._member.seams.clock.monotonic_s()
+        return [
+            {
+                "file": damage.file,
+                "offset": damage.offset,
+                "vlsn": damage.vlsn,
+                "age_s": round(now - damage.since_s, 3),
+                "why": damage.why,
+            }
+            for damage in self.damages.values()
+        ]
 
     def met(self, error: Damaged) -> None:
         """Somebody has met damage: ``error`` names the file, and about where."""
@@ -76,9 +89,9 @@ class Mending:
         if number not in self._log.segments():
             return  # cleaned away meanwhile
         self.damages[number] = Damage(
-            number, error.file, error.offset, error.vlsn, self._node.seams.clock.monotonic_s()
+            number, error.file, error.offset, error.vlsn, self._member.seams.clock.monotonic_s()
         )
-        self._node.event("damage", file=error.file, offset=error.offset, vlsn=error.vlsn)
+        self._member.event("damage", file=error.file, offset=error.offset, vlsn=error.vlsn)
         self._met.set()
 
     async def run(self) -> None:
@@ -117,14 +130,14 @@ class Mending:
                 mended, filled = filled[-1].wound.end, []
         except (VlsnLogError, OSError, TimeoutError) as error:
             if damage.why != str(error):
-                self._node.event("damage.stays", file=damage.file, offset=damage.offset, why=str(error))
+                self._member.event("damage.stays", file=damage.file, offset=damage.offset, why=str(error))
             damage.why = str(error)
             return
         del self.damages[number]
 
     async def _find(self, number: int, filled: list[Filling]) -> Wound | None:
         log, end = self._log, self._log.synced_end(number)
-        return await self._node.offload("reads")(
+        return await self._member.offload("reads")(
             lambda: find_wound(log.seams.disk, log.directory, number, end, filled=filled)
         )
 
@@ -132,17 +145,17 @@ class Mending:
         log = self._log
         stored = log.node_file.record.term
         log.placement.forget_sidecar(wound.number)
-        return await fill(self._node, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
+        return await fill(self._member, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
 
     async def _mend(self, number: int, filled: list[Filling]) -> None:
-        log, node = self._log, self._node
+        log, member = self._log, self._member
         names = await self._alone(
             lambda: mend(log.seams.disk, log.directory, filled, free_bytes_min=log.options.free_bytes_min)
         )
         log.placement.give_back(number)
         for filling, kept in zip(filled, names, strict=True):
             self.mended += len(filling.frames)
-            tell(node, filling, kept)
+            tell(member, filling, kept)
 
     async def _alone(self, job: Callable[[], T]) -> T:
         """``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
@@ -158,7 +171,7 @@ class Mending:
         checkpointer.hold(granted)
         try:
             await held
-            return await Offload(self._node.worker("keeper"))(job)
+            return await Offload(self._member.worker("keeper"))(job)
         finally:
             if not held.cancelled():
                 checkpointer.release()
@@ -171,33 +184,33 @@ class Mending:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._log.rotate("request", settle(done))
         await done
-        await self._node.drained()
+        await self._opened.drained()
 
 
-def tell(node: Node, filling: Filling, kept: str) -> None:
+def tell(member: Member, filling: Filling, kept: str) -> None:
     """What was put in the place of damage; ``kept``: where the damaged bytes lie now."""
     wound, last = filling.wound, filling.next_vlsn - 1
-    node.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
+    member.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
 
 
-async def fill(node: Node, wound: Wound, term_of: Callable[[Vlsn], int], *, term_max: int) -> Filling:
+async def fill(member: Member, wound: Wound, term_of: Callable[[Vlsn], int], *, term_max: int) -> Filling:
     """All that fills ``wound``, from whichever members have it.  Raises what the last of them answered, or
     ``IntegrityFault``."""
     filling = Filling(wound, term_max=term_max)
     while not filling.whole:
         if filling.add_record():
             continue
-        await _fill_next(node, filling, term_of(filling.next_vlsn) or filling.term)
+        await _fill_next(member, filling, term_of(filling.next_vlsn) or filling.term)
     return filling
 
 
-async def _fill_next(node: Node, filling: Filling, term: int) -> None:
+async def _fill_next(member: Member, filling: Filling, term: int) -> None:
     last: BaseException = NotFound("this group has no other member")
-    for name in node.members.urls:
-        if name == node.name:
+    for name in member.members.urls:
+        if name == member.name:
             continue
         try:
-            filling.add(await ask_block(node, name, term, filling.next_vlsn))
+            filling.add(await ask_block(member, name, term, filling.next_vlsn))
         except IntegrityFault:
             raise
         except (VlsnLogError, OSError, TimeoutError) as error:
@@ -207,23 +220,7 @@ async def _fill_next(node: Node, filling: Filling, term: int) -> None:
     raise last
 
 
-async def ask_block(node: Node, name: NodeName, term: int, first: Vlsn) -> bytes:
+async def ask_block(member: Member, name: NodeName, term: int, first: Vlsn) -> bytes:
     """The block (``term``, ``first``) as that member has it; with a term of 0 the durable one that begins at
     ``first``.  Raises ``NotFound``, ``Damaged``, ``Unreachable`` …"""
-    return await get(node, name, "/v1/peer/block", term=term, first=first)
-
-
-def damage_status(node: Node) -> list[dict[str, Any]]:
-    """Each damaged segment, for the status."""
-    mending = node.mending
-    now = node.seams.clock.monotonic_s()
-    return [
-        {
-            "file": damage.file,
-            "offset": damage.offset,
-            "vlsn": damage.vlsn,
-            "age_s": round(now - damage.since_s, 3),
-            "why": damage.why,
-        }
-        for damage in (mending.damages.values() if mending is not None else [])
-    ]
+    return await get(member, name, "/v1/peer/block", term=term, first=first)

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from repl.config import NodeConfig
 from repl.http.limits import AppendLimits
-from repl.offload import Offload
 from vlsn.recover.recovery import Recovered, recover
-from vlsn.seams import Seams, Worker
+from vlsn.seams import Seams
 from vlsn.state.options import LogOptions
-from vlsn.write.local_log import LocalLog
-from vlsn.write.write_cycle import LogListener
-
-
-async def open_log(
-    config: NodeConfig, seams: Seams, *, writer: Worker, keeper: Worker, listener: LogListener
-) -> tuple[LocalLog, Recovered]:
-    """The log, recovered on the keeper's thread, and what there was to say of it.  Raises as ``recover``."""
-    recovered: Recovered = await Offload(keeper)(lambda: open_recovered(config, seams))
-    log = LocalLog(recovered, log_options(config), seams, writer=writer, keeper=keeper, listener=listener)
-    return log, recovered
 
 
 def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:

@@ -3,87 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from feeder.restore import Restores
+from feeder.restore import Read, Restores, Session
+from repl.group.member import Member, OpenMember
+from repl.repair.mending import Mending
+from repl.repair.restoring import Restoration
 from repl.repair.spared_copies import check_whole
 from vlsn.errors import BadBody, Damaged, Halted, NotFound, Trimmed, WrongGroup, WrongName
 from vlsn.format.block import BlockHeader, decode
 from vlsn.ids import NodeName, Vlsn
 from vlsn.repair.closed_block import block_of_closed
-from vlsn.repair.restore_messages import CLOSE, GIVE_UP, OPEN, RECORD, Offer, read_ask
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
+from vlsn.repair.restore_messages import CLOSE, GIVE_UP, OPEN, RECORD, Offer, RestoreAsk, read_ask
 
 
-def make_restores(node: Node) -> Restores:
-    """For the log that has just been opened."""
-    assert node.files is not None
-    return Restores(
-        node.opened(), node.files.read, group=node.config.group, name=node.config.name, incarnation=node.incarnation
-    )
+class Providing:
+    """What an open log gives to restoring peers; ``read`` gives bytes of its segments."""
+
+    def __init__(self, opened: OpenMember, read: Read, restoration: Restoration, mending: Mending) -> None:
+        self._opened = opened
+        self._member = opened.member
+        self._read = read
+        self._restoration = restoration
+        self._mending = mending
+        self._restores = self._made()
+
+    @property
+    def sessions(self) -> list[Session]:
+        return self._restores.sessions
+
+    def begin_again(self) -> None:
+        """This node is another incarnation now: what it has offered as the one before ends."""
+        self.close("this node is another incarnation now")
+        self._restores = self._made()
+
+    def close(self, why: str) -> None:
+        self._restores.close_all(why)
+
+    async def answer(self, ask: RestoreAsk) -> bytes:
+        """The offer, in JSON.  With a state record, which may take 32 MiB, it is made off the loop: heartbeats go on
+        meanwhile.  Raises ``Halted``, ``CopyNeeded``, and as ``Restores`` does."""
+        member, role = self._member, self._opened.role
+        feeders = role.replicas if role is not None else 0
+        if ask.purpose == GIVE_UP:
+            check_whole(self._opened, self._restoration, self._mending)
+            return msgspec.json.encode(self._restores.look(feeders=feeders))
+        restores = self._sound()
+        if ask.purpose in (OPEN, RECORD):
+            made = (restores.open if ask.purpose == OPEN else restores.record)(ask, feeders=feeders)
+
+            def encoded() -> tuple[Offer, bytes]:
+                offer = made()
+                return offer, msgspec.json.encode(offer)
+
+            offer, answer = await member.offload("reads")(encoded)
+            member.event(
+                "restore.provides", peer=ask.sender, first=ask.from_vlsn, last=offer.dtvlsn, session=offer.session
+            )
+            return answer
+        if ask.purpose == CLOSE:
+            restores.close(ask.session)
+        return msgspec.json.encode(restores.look(feeders=feeders))
+
+    async def read(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
+        """``GET /v1/peer/restore``: bytes of a segment, and the generation.  Raises as ``Restores.read`` does."""
+        try:
+            return await self._sound().read(session, number, start, end, have=have)
+        except FileNotFoundError:
+            raise NotFound(f"segment {number} is gone") from None
+        except OSError as error:
+            raise Damaged(f"segment {number} cannot be read: {error}", offset=start) from error
+
+    def _sound(self) -> Restores:
+        if self._member.state == "HALTED":
+            raise Halted(f"this node is halted ({self._member.reason}): nobody restores from it")
+        return self._restores
+
+    def _made(self) -> Restores:
+        member = self._member
+        return Restores(
+            self._opened.log,
+            self._read,
+            group=member.config.group,
+            name=member.config.name,
+            incarnation=member.incarnation,
+        )
 
 
-async def answer_ask(node: Node, body: object) -> bytes:
-    """``POST /v1/peer/restore``: the offer, in JSON.  With a state record, which may take 32 MiB, it is made off the
-    loop: heartbeats go on meanwhile.  Raises ``BadBody``, ``WrongGroup``, ``WrongName``, ``Halted``, and as
-    ``Restores`` does."""
+def asked_of(member: Member, body: object) -> RestoreAsk:
+    """``POST /v1/peer/restore``: what a member asks of this one.  Raises ``BadBody``, ``WrongGroup``, ``WrongName``."""
     ask = read_ask(body)
-    check_names(node, ask.group, ask.sender, ask.to)
-    feeders = len(node.leading.feeders) if node.leading is not None else 0
-    if ask.purpose == GIVE_UP:
-        check_whole(node)
-        assert node.restores is not None
-        return msgspec.json.encode(node.restores.look(feeders=feeders))
-    restores = _restores(node)
-    if ask.purpose in (OPEN, RECORD):
-        made = (restores.open if ask.purpose == OPEN else restores.record)(ask, feeders=feeders)
-
-        def encoded() -> tuple[Offer, bytes]:
-            offer = made()
-            return offer, msgspec.json.encode(offer)
-
-        offer, answer = await node.offload("reads")(encoded)
-        node.event("restore.provides", peer=ask.sender, first=ask.from_vlsn, last=offer.dtvlsn, session=offer.session)
-        return answer
-    if ask.purpose == CLOSE:
-        restores.close(ask.session)
-    return msgspec.json.encode(restores.look(feeders=feeders))
+    check_names(member, ask.group, ask.sender, ask.to)
+    return ask
 
 
-async def read_range(node: Node, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
-    """``GET /v1/peer/restore``: bytes of a segment, and the generation.  Raises as ``Restores.read`` does."""
-    try:
-        return await _restores(node).read(session, number, start, end, have=have)
-    except FileNotFoundError:
-        raise NotFound(f"segment {number} is gone") from None
-    except OSError as error:
-        raise Damaged(f"segment {number} cannot be read: {error}", offset=start) from error
-
-
-async def block_of(node: Node, asked: Mapping[str, str], term: int, first: int) -> bytes:
+async def block_of(member: Member, asked: Mapping[str, str], term: int, first: int) -> bytes:
     """``GET /v1/peer/block``: the visible block of that name, verified, as it lies in this log; with a term of 0 the
     one that begins at ``first``, if it is durable.  Also of a log that does not open for its own damage.  Raises
     ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
-    check_names(node, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
-    if node.log is None and node.state == "DAMAGED":
-        disk, stores, directory = node.seams.disk, node.seams.stores, str(node.config.dir)
-        kept: bytes = await node.on_keeper(lambda: block_of_closed(disk, stores, directory, term, first))
+    check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
+    if member.log is None and member.state == "DAMAGED":
+        disk, stores, directory = member.seams.disk, member.seams.stores, str(member.config.dir)
+        kept: bytes = await member.on_keeper(lambda: block_of_closed(disk, stores, directory, term, first))
         return kept
-    block, header = await block_at(node, Vlsn(first))
+    block, header = await block_at(member, Vlsn(first))
     if header.first_vlsn != first or (term and header.term != term):
         raise NotFound(f"block {header.name} holds VLSN {first} here, not block ({term}, {first})")
-    if not term and header.last_vlsn > node.opened().dtvlsn:
+    if not term and header.last_vlsn > member.opened().log.dtvlsn:
         raise NotFound(f"block {header.name} is not durable as far as this node knows")
     return block
 
 
-async def block_at(node: Node, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
+async def block_at(member: Member, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
     """The visible, synced block that holds ``vlsn``, verified.  Raises ``NotFound``, ``Damaged``, ``Trimmed``."""
-    log = node.opened()
+    log = member.opened().log
     first, upto = log.range.first, log.range.last_sync
     if 0 < vlsn < first:
         raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
@@ -103,24 +137,16 @@ async def block_at(node: Node, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
             raise NotFound(f"VLSN {vlsn} is not in this log any more")
         return run.data[0]
 
-    block = await node.offload("reads")(read)
+    block = await member.offload("reads")(read)
     try:
         return block, decode(block)
     except BadBody as error:
         raise Damaged(f"the block at VLSN {vlsn} is damaged here, too: {error}", vlsn=vlsn) from error
 
 
-def check_names(node: Node, group: str, sender: str, to: str) -> None:
+def check_names(member: Member, group: str, sender: str, to: str) -> None:
     """That a member asks, and asks this node.  Raises ``WrongGroup``, ``WrongName``."""
-    if group != node.config.group:
-        raise WrongGroup(f"this node is of group {node.config.group}, not {group[:40]}")
-    if to != node.config.name or NodeName(sender) not in node.members.listed or sender == to:
-        raise WrongName(f"from {sender[:40]} to {to[:40]}; this is {node.config.name}")
-
-
-def _restores(node: Node) -> Restores:
-    node.opened()
-    if node.state == "HALTED":
-        raise Halted(f"this node is halted ({node.reason}): nobody restores from it")
-    assert node.restores is not None
-    return node.restores
+    if group != member.config.group:
+        raise WrongGroup(f"this node is of group {member.config.group}, not {group[:40]}")
+    if to != member.config.name or NodeName(sender) not in member.members.listed or sender == to:
+        raise WrongName(f"from {sender[:40]} to {to[:40]}; this is {member.config.name}")

@@ -22,11 +22,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
+from repl.group.member import Member
 from repl.http.problem import error_of
 from repl.http.restore import CRC_FIELD
 from repl.offload import Offload, settle
@@ -40,9 +41,6 @@ from vlsn.repair.restore_messages import CLOSE, LOOK, OPEN, RECORD, Offer, Purpo
 from vlsn.segments.restore_marker import Marker, check_no_restore
 from vlsn.state.state_store import StateRecord
 from vlsn.write.local_log import LocalLog
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 T = TypeVar("T")
 RANGE_TIMEOUT_S = 30.0
@@ -70,15 +68,16 @@ class RestoreWanted(VlsnLogError):
 class Restoration:
     """The restores of one node.  ``log`` is the one that is being restored, while there is one."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, member: Member) -> None:
         self.log: LocalLog | None = None
-        self.progress: Progress | None = None
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
         """Of this process's life, the newest last."""
         self.count = 0
-        self.members: dict[NodeName, str] = dict(node.config.members)
+        self.members: dict[NodeName, str] = dict(member.config.members)
         """Whom to ask: as the group listed them when there was a log."""
-        self._node = node
+        self._member = member
+        self._progress = Progress(began_s=0.0)
+        self._running = False
         self._rotten: set[str] = set()
         """Who has given wrong bytes, of this restore."""
         self._wanted: asyncio.Future[str] | None = None
@@ -88,6 +87,14 @@ class Restoration:
         self._going = False
         self._asked = 0
         """Requests of a person that are being looked into."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """Of the restore, or the look for one, that is under way."""
+        return self._progress if self._running else None
+
+    def _begins(self) -> None:
+        self._progress, self._running = Progress(began_s=self._member.seams.clock.monotonic_s()), True
 
     # When.
 
@@ -132,19 +139,18 @@ class Restoration:
     async def lossless(self) -> End | None:
         """For a log that does not open: its end, if some member's durable end is at or past it in term and VLSN, so
         that a restore takes away nothing that this node ever acknowledged; else None."""
-        node = self._node
-        self.progress = Progress(began_s=node.seams.clock.monotonic_s())
+        self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
             if end is None or not await self._look(NULL_VLSN, end):
                 return None
             return end
         finally:
-            self.progress = None
+            self._running = False
 
     async def begun(self) -> bool:
         """Whether a restore has begun here and is not over."""
-        disk, directory = self._node.seams.disk, str(self._node.config.dir)
+        disk, directory = self._member.seams.disk, str(self._member.config.dir)
 
         def look() -> bool:
             try:
@@ -160,10 +166,10 @@ class Restoration:
     async def run(self, why: str, *, end: End | None = None, durable: End = NULL_END, whole: bool = False) -> None:
         """The whole restore; on return the directory holds a log.  ``end`` and ``durable``: of the log that was here
         (``Restart.begin``); ``whole``: it was open until now."""
-        node = self._node
-        self.progress = Progress(began_s=node.seams.clock.monotonic_s())
-        node.set_state("RESTORING", why)
-        node.event("restore.begin", why=why)
+        member = self._member
+        self._begins()
+        member.set_state("RESTORING", why)
+        member.event("restore.begin", why=why)
         self._rotten.clear()
         restart = self._restart()
         marker = await self._on_keeper(restart.begun)
@@ -172,8 +178,8 @@ class Restoration:
                 marker = await self._begin(restart, why, end, durable, impatient=whole or bool(self._silent))
                 if marker is None:
                     self._failed("", NotFound("nobody to restore from; the log is as it was, and is opened again"))
-                    self.progress = None
-                    node.set_state("UNKNOWN", "opening")
+                    self._running = False
+                    member.set_state("UNKNOWN", "opening")
                     return
                 # It is given up: from whom it comes back does not matter any more.
                 self._silent, whole = frozenset(), False
@@ -182,7 +188,7 @@ class Restoration:
                 break
             except (Disagrees, Trimmed, Damaged) as error:
                 self._failed("", error)
-                node.event("restore.again", why=str(error))
+                member.event("restore.again", why=str(error))
                 await self.close_log()
                 await asyncio.sleep(AGAIN_S)
                 marker = None
@@ -204,7 +210,7 @@ class Restoration:
         after = Vlsn(offers[0].first - 1)
         marker = await self._on_keeper(lambda: restart.begin(after, why, end=end, keep=self._keep))
         for note in restart.notes:
-            self._node.event("restore.note", note=note)
+            self._member.event("restore.note", note=note)
         restart.notes.clear()
         return marker
 
@@ -230,19 +236,18 @@ class Restoration:
 
     async def _transfer(self, log: LocalLog, offer: Offer) -> StateRecord | None:
         """None when this provider did not bring it to its end.  Raises ``Disagrees``, ``Trimmed``, ``LogFailed``."""
-        node, progress = self._node, self.progress
-        assert progress is not None
+        member, progress = self._member, self._progress
         if offer.first > log.allocated + 1:
             said = f"{offer.name} begins at VLSN {offer.first}, this log ends at {log.allocated}"
             raise Trimmed(said, first=offer.first)
         progress.attempts += 1
-        node.event("restore.from", provider=offer.name, have=log.allocated, target=offer.dtvlsn)
+        member.event("restore.from", provider=offer.name, have=log.allocated, target=offer.dtvlsn)
         transfer = Transfer(
             log=log,
             provider=self._peer(offer.name),
             progress=progress,
             store_term=partial(self._store_term, log),
-            offload=Offload(node.worker("reads")),
+            offload=Offload(member.worker("reads")),
         )
         try:
             return await transfer.run()
@@ -263,7 +268,7 @@ class Restoration:
     async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
         """Whom to restore from, best first.  Behind the first that is of use nobody is waited for long: whoever is gone
         without a word would let the others clean away what is to come next."""
-        others = [name for name in self.members if name != self._node.name and name not in self._avoid | self._silent]
+        others = [name for name in self.members if name != self._member.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
         def chosen() -> list[Offer]:
@@ -290,19 +295,17 @@ class Restoration:
             return None
 
     def _peer(self, name: str) -> Peer:
-        return Peer(self._node, NodeName(name), self.members[NodeName(name)])
+        return Peer(self._member, NodeName(name), self.members[NodeName(name)])
 
     def _failed(self, provider: str, error: BaseException) -> None:
-        assert self.progress is not None
         said = f"{provider}: {error}" if provider else str(error)
-        if said != self.progress.last_error:
-            self._node.event("restore.failed", provider=provider, why=str(error))
-        self.progress.last_error = said
+        if said != self._progress.last_error:
+            self._member.event("restore.failed", provider=provider, why=str(error))
+        self._progress.last_error = said
 
     def _over(self, marker: Marker, record: StateRecord, why: str) -> None:
-        node, progress = self._node, self.progress
-        assert progress is not None
-        seconds = round(node.seams.clock.monotonic_s() - progress.began_s, 3)
+        member, progress = self._member, self._progress
+        seconds = round(member.seams.clock.monotonic_s() - progress.began_s, 3)
         done = {
             "from": progress.provider,
             "first": marker.after + 1,
@@ -310,27 +313,29 @@ class Restoration:
             "bytes": progress.bytes_done,
             "seconds": seconds,
             "why": why,
-            "time": node.seams.clock.wall_us(),
+            "time": member.seams.clock.wall_us(),
         }
         self.history.append(done)
         self.count += 1
-        node.event("restore.done", **{key: value for key, value in done.items() if key not in ("why", "time")})
-        self.progress = None
-        node.set_state("UNKNOWN", "opening")
+        member.event("restore.done", **{key: value for key, value in done.items() if key not in ("why", "time")})
+        self._running = False
+        member.set_state("UNKNOWN", "opening")
 
     # The log under restore.
 
     async def _open(self) -> LocalLog:
-        node = self._node
-        recovered = await self._on_keeper(lambda: open_recovered(node.config, node.seams, restoring=True))
-        return LocalLog(
+        member = self._member
+        recovered = await self._on_keeper(lambda: open_recovered(member.config, member.seams, restoring=True))
+        log = LocalLog(
             recovered,
-            log_options(node.config),
-            node.seams,
-            writer=node.worker("writer"),
-            keeper=node.worker("keeper"),
-            listener=RestoreListener(self._node.failed),
+            log_options(member.config),
+            member.seams,
+            writer=member.worker("writer"),
+            keeper=member.worker("keeper"),
+            listener=RestoreListener(member.fatal),
         )
+        member.node_file = log.node_file
+        return log
 
     async def close_log(self) -> None:
         """A clean stop; harmless when none is open."""
@@ -341,15 +346,15 @@ class Restoration:
         log.close(partial(settle(closed), None))
         if log.failure is None:
             await closed
-        self._node.close_node_file(log)
+        log.node_file.close()
         self.log = None
 
     async def _tick(self, log: LocalLog) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             log.tick()
-            if (refusal := log.refusal) is not None and self.progress is not None:
-                self.progress.last_error = f"{refusal.slug}: {refusal}"
+            if (refusal := log.refusal) is not None:
+                self._progress.last_error = f"{refusal.slug}: {refusal}"
 
     async def _store_term(self, log: LocalLog, term: Term) -> None:
         def store() -> None:
@@ -360,26 +365,26 @@ class Restoration:
         await self._on_keeper(store)
 
     def _restart(self) -> Restart:
-        node = self._node
+        member = self._member
         return Restart(
-            node.seams,
-            str(node.config.dir),
-            group=node.config.group,
-            node=node.config.name,
-            index_map_bytes=node.config.index_map_bytes,
-            state_map_bytes=node.config.state_map_bytes,
+            member.seams,
+            str(member.config.dir),
+            group=member.config.group,
+            node=member.config.name,
+            index_map_bytes=member.config.index_map_bytes,
+            state_map_bytes=member.config.state_map_bytes,
         )
 
     def _on_keeper(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        return Offload(self._node.worker("keeper"))(job)
+        return Offload(self._member.worker("keeper"))(job)
 
 
 class Peer:
     """One member as a restoring node asks it; ``replica.restore.Provider``."""
 
-    def __init__(self, node: Node, name: NodeName, url: str) -> None:
+    def __init__(self, member: Member, name: NodeName, url: str) -> None:
         self.name = name
-        self._node = node
+        self._member = member
         self._url = f"{url}/v1/peer/restore"
 
     async def open(self, from_vlsn: Vlsn) -> Offer:
@@ -400,37 +405,37 @@ class Peer:
 
     async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, upto: int = 0, session: str = "") -> Offer:
         """Raises ``Unreachable``, ``BadBody``, and what the peer refuses with."""
-        node = self._node
+        member = self._member
         asked = RestoreAsk(
-            group=node.config.group,
-            sender=node.config.name,
-            incarnation=f"{node.incarnation:016x}",
+            group=member.config.group,
+            sender=member.config.name,
+            incarnation=f"{member.incarnation:016x}",
             to=self.name,
             purpose=purpose,
             from_vlsn=from_vlsn,
             upto=upto,
             session=session,
         )
-        response = await node.network.request(
+        response = await member.network.request(
             "POST",
             self._url,
             headers={"Content-Type": "application/json"},
             body=msgspec.json.encode(asked),
-            timeout_s=node.config.connect_timeout_s,
+            timeout_s=member.config.connect_timeout_s,
         )
         if response.status != 200:
             raise error_of(bytes(response.body))
         body = bytes(response.body)
         # One of these may take 32 MiB, and this node may lead.
-        offer = await node.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
-        if (offer.group, offer.name) != (node.config.group, self.name):
+        offer = await member.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
+        if (offer.group, offer.name) != (member.config.group, self.name):
             raise BadBody(f"{self._url} is node {offer.name} of group {offer.group}")
-        node.seams.levels.check_log(offer.level, f"the log of {self.name}")
+        member.seams.levels.check_log(offer.level, f"the log of {self.name}")
         return offer
 
     async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes:
         fields = urlencode({"session": session, "segment": number, "start": start, "end": end, "have": have})
-        response = await self._node.network.request("GET", f"{self._url}?{fields}", timeout_s=RANGE_TIMEOUT_S)
+        response = await self._member.network.request("GET", f"{self._url}?{fields}", timeout_s=RANGE_TIMEOUT_S)
         body = bytes(response.body)
         if response.status != 200:
             raise error_of(body)

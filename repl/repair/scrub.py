@@ -8,15 +8,13 @@ it every byte of every block and record; what is wrong goes to the mending.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from repl.group.member import OpenMember
 from vlsn.errors import Damaged
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import KIB
 from vlsn.repair.mending import check_window, drop_from_cache
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 START_S = 60.0
 """After the log was opened, or the period, where that is shorter: first a node catches up."""
@@ -27,19 +25,19 @@ WINDOW_BYTES = 256 * KIB
 class Scrub:
     """Scrubs one node's log while it is open.  ``run`` returns never."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, opened: OpenMember) -> None:
         self.bytes = 0
         """Looked at since the log was opened; ``passes`` over the whole of it, ``found`` damaged places."""
         self.passes = 0
         self.found = 0
         self.number = 0
         """The segment under the scrub, 0 between passes."""
-        self._node = node
-        self._log = node.opened()
-        self._offload = node.offload("scrub")
+        self._member = opened.member
+        self._log = opened.log
+        self._offload = opened.member.offload("scrub")
 
     async def run(self) -> None:
-        config = self._node.config
+        config = self._member.config
         if not config.scrub_bytes_per_s:
             return
         await asyncio.sleep(min(START_S, config.scrub_period_s))
@@ -61,7 +59,7 @@ class Scrub:
                 self.found += 1  # the offload has told
             except OSError as error:
                 if done in self._log.segments():
-                    self._node.event("scrub.unreadable", segment=done, why=str(error))
+                    self._member.event("scrub.unreadable", segment=done, why=str(error))
         self.number = 0
 
     def _sealed(self) -> list[int]:
@@ -69,14 +67,14 @@ class Scrub:
         return [number for number in self._log.segments() if number not in current]
 
     async def _segment(self, number: int) -> None:
-        log, rate = self._log, self._node.config.scrub_bytes_per_s
+        log, rate = self._log, self._member.config.scrub_bytes_per_s
         disk, directory, end = log.seams.disk, log.directory, log.synced_end(number)
         await self._offload(lambda: drop_from_cache(disk, directory, number))
         at = FIRST_FRAME
         while at < end:
-            before, start = self._node.seams.clock.monotonic_s(), at
+            before, start = self._member.seams.clock.monotonic_s(), at
             size = min(WINDOW_BYTES, rate)
             at = await self._offload(lambda: check_window(disk, directory, number, start, end, size))  # noqa: B023
             self.bytes += at - start
-            spent = self._node.seams.clock.monotonic_s() - before
+            spent = self._member.seams.clock.monotonic_s() - before
             await asyncio.sleep(max(0.0, (at - start) / rate - spent))

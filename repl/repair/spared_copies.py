@@ -16,69 +16,67 @@ vote floor, without known damage, not to be restored itself.  A halted node's co
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from feeder.acks import majority
+from repl.group.hello import log_end
+from repl.group.member import Member, OpenMember
 from repl.group.membership import listed_as
-from repl.group.peers import log_end
-from repl.repair.restoring import Peer
+from repl.repair.mending import Mending
+from repl.repair.restoring import Peer, Restoration
 from vlsn.errors import CopyNeeded, NotAllowed, NotMaster, VlsnLogError
 from vlsn.ids import NodeName
 from vlsn.recover.vote_floor import is_below_floor
 from vlsn.repair.restore_messages import GIVE_UP
 
-if TYPE_CHECKING:
-    from repl.node.node import Node
-
 WHY = "a person asked for it"
 _Faults = (VlsnLogError, OSError, TimeoutError)
 
 
-async def restore_as_asked(node: Node) -> None:
+async def restore_as_asked(member: Member, restoration: Restoration) -> None:
     """The node's log is given up and restored.  Raises ``NotAllowed`` while it leads or restores, ``CopyNeeded``."""
-    _check_restorable(node)
-    with node.restoration.giving_up():
+    _check_restorable(member)
+    with restoration.giving_up():
         try:
-            await _check_spared(node)
+            await _check_spared(member, restoration)
         except CopyNeeded as error:
-            node.event("restore.refused", why=str(error))
+            member.event("restore.refused", why=str(error))
             raise
-        _check_restorable(node)  # it may have been elected meanwhile
-        if not node.restoration.want(WHY):
+        _check_restorable(member)  # it may have been elected meanwhile
+        if not restoration.want(WHY):
             raise NotMaster("the node is opening its log; try again soon")
 
 
-def check_whole(node: Node) -> None:
-    """That others may count on this node's copy.  Raises ``CopyNeeded``, or why the log is not open."""
-    log = node.opened()
+def check_whole(opened: OpenMember, restoration: Restoration, mending: Mending) -> None:
+    """That others may count on this node's copy.  Raises ``CopyNeeded``."""
+    member, log = opened.member, opened.log
     group = log.history.group
     said = ""
-    if node.restoration.gives_up:
+    if restoration.gives_up:
         said = "is to be restored itself"
-    elif not node.recognised or group is None or listed_as(group, node.name, node.incarnation) is None:
+    elif not member.recognised or group is None or listed_as(group, member.name, member.incarnation) is None:
         said = "is not known to be whom its group lists"
-    elif node.mending is None or node.mending.damages:
+    elif mending.damages:
         said = "has damage"
-    elif is_below_floor(log.node_file.record, log_end(node)):
+    elif is_below_floor(log.node_file.record, log_end(member)):
         said = "lacks what it has acknowledged"
     if said:
-        raise CopyNeeded(f"{node.name} {said}")
+        raise CopyNeeded(f"{member.name} {said}")
 
 
-def _check_restorable(node: Node) -> None:
-    if node.state in ("MASTER", "RESTORING"):
-        raise NotAllowed(f"this node is {node.state}: it is not restored")
+def _check_restorable(member: Member) -> None:
+    if member.state in ("MASTER", "RESTORING"):
+        raise NotAllowed(f"this node is {member.state}: it is not restored")
 
 
-async def _check_spared(node: Node) -> None:
-    others = _others(node)
+async def _check_spared(member: Member, restoration: Restoration) -> None:
+    others = _others(member, restoration)
     needed = majority(len(others))
     whole: set[NodeName] = set()
     lacking: dict[NodeName, str] = {}
 
     async def one(name: NodeName, url: str) -> None:
         try:
-            await Peer(node, name, url).ask(GIVE_UP)
+            await Peer(member, name, url).ask(GIVE_UP)
         except _Faults as error:
             lacking[name] = str(error) or type(error).__name__
         else:
@@ -100,8 +98,8 @@ async def _check_spared(node: Node) -> None:
         )
 
 
-def _others(node: Node) -> dict[NodeName, str]:
+def _others(member: Member, restoration: Restoration) -> dict[NodeName, str]:
     """Who has a vote beside this node, and where; of a log that does not open whom it last knew, or was told."""
-    urls = node.restoration.members if node.log is None else node.members.urls
-    names = urls if node.log is None else node.members.electable
-    return {name: urls[name] for name in names if name != node.name}
+    urls = restoration.members if member.log is None else member.members.urls
+    names = urls if member.log is None else member.members.electable
+    return {name: urls[name] for name in names if name != member.name}

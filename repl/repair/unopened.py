@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from typing import TYPE_CHECKING
 
+from repl.group.member import Member
 from repl.offload import Offload
 from repl.repair.mending import RETRY_S, fill, tell
+from repl.repair.restoring import Restoration
 from replica.restore import NULL_END, End
 from vlsn.errors import Damaged, VlsnLogError
 from vlsn.format.segment import parse_segment_name
 from vlsn.repair.mended_copy import mend
 from vlsn.repair.mending import find_wound_of_closed
 from vlsn.segments.directory import LOCK_NAME
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 MENDS_BEFORE_RESTORE = 3
 """Tries to mend it, each ``RETRY_S`` apart."""
@@ -33,15 +31,16 @@ MENDS_BEFORE_RESTORE = 3
 class Unopened:
     """One node's log that does not open, from its last good open to its next."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, member: Member, restoration: Restoration) -> None:
+        self._member = member
+        self._restoration = restoration
         self._said = ""
         self._last: tuple[int, int] | None = None
 
     async def run(self, error: Damaged) -> None:
         """Until the log is mended, or replaced by a peer's: it is to be opened again."""
-        node, restoration = self._node, self._node.restoration
-        node.set_state("DAMAGED", str(error))
+        member, restoration = self._member, self._restoration
+        member.set_state("DAMAGED", str(error))
         asked = asyncio.create_task(restoration.asked(), name="restore")
         durable: End = NULL_END
         try:
@@ -61,7 +60,7 @@ class Unopened:
 
     async def _try(self, error: Damaged) -> bool:
         """Whether what ``error`` speaks of was mended, so that the log may be opened again."""
-        node, number = self._node, parse_segment_name(error.file)
+        member, number = self._member, parse_segment_name(error.file)
         try:
             if number is None:
                 return False
@@ -69,26 +68,26 @@ class Unopened:
         except (VlsnLogError, OSError, TimeoutError) as why:
             if self._said != str(why):
                 self._said = str(why)
-                node.event("damage.stays", file=error.file, offset=error.offset, why=str(why))
+                member.event("damage.stays", file=error.file, offset=error.offset, why=str(why))
             return False
 
     async def _mend(self, number: int) -> bool:
-        node = self._node
-        disk, stores, directory = node.seams.disk, node.seams.stores, str(node.config.dir)
-        on_keeper = Offload(node.worker("keeper"))
+        member = self._member
+        disk, stores, directory = member.seams.disk, member.seams.stores, str(member.config.dir)
+        on_keeper = Offload(member.worker("keeper"))
         wound, term = await on_keeper(lambda: find_wound_of_closed(disk, stores, directory, number))
         if wound is None or (wound.number, wound.start) == self._last:
             return False
-        filling = await fill(node, wound, lambda _: 0, term_max=term)
+        filling = await fill(member, wound, lambda _: 0, term_max=term)
 
         def put() -> list[str]:
             lock = disk.lock(f"{directory}/{LOCK_NAME}")
             try:
-                return mend(disk, directory, [filling], free_bytes_min=node.config.free_bytes_min)
+                return mend(disk, directory, [filling], free_bytes_min=member.config.free_bytes_min)
             finally:
                 lock.release()
 
         (kept,) = await on_keeper(put)
         self._last = wound.number, wound.start
-        tell(node, filling, kept)
+        tell(member, filling, kept)
         return True

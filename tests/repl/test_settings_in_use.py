@@ -135,7 +135,7 @@ def test_a_quiet_feed_beats_as_often_as_it_is_told(heartbeat_s: float) -> None:
         await group.serving()
         await group.until(lambda: group.state("n2") == group.state("n3") == "REPLICA", "both follow")
         await asyncio.sleep(3.0)
-        following = group.nodes["n2"].role
+        following = group.nodes["n2"].member.role
         heard: set[float] = set()
         began = group.loop.time()
         while group.loop.time() < began + 6.0:

@@ -102,7 +102,7 @@ class Group:
         deadline = self.loop.time() + limit_s
         while not holds():
             if self.loop.time() > deadline:
-                states = {name: (node.state, node.reason) for name, node in self.nodes.items()}
+                states = {name: (node.state, node.member.reason) for name, node in self.nodes.items()}
                 raise AssertionError(f"not within {limit_s} s: {what}; {states}; fatal {self.fatal}")
             await asyncio.sleep(0.01)
 
@@ -110,7 +110,11 @@ class Group:
     def master(self) -> str:
         """The leader of the highest term, as far as the nodes know; the first by name while nobody leads. The first by
         name while nobody does."""
-        leading = {name: node.opened().node_file.record.term for name, node in self.nodes.items() if node.is_master()}
+        leading = {
+            name: node.opened().log.node_file.record.term
+            for name, node in self.nodes.items()
+            if node.member.is_master()
+        }
         return max(leading, key=lambda name: leading[name], default=self.names[0])
 
     async def serving(self, master: str = "") -> None:
@@ -118,7 +122,7 @@ class Group:
 
         def ready() -> bool:
             node = self.nodes.get(master or self.master)
-            return node is not None and node.is_master() and node.dtvlsn() >= node.opened().range.last > 0
+            return node is not None and node.member.is_master() and node.dtvlsn() >= node.opened().log.range.last > 0
 
         await self.until(ready, f"{master or 'a master'} serves")
 

@@ -21,7 +21,7 @@ def status(group: Group, name: str) -> dict[str, Any]:
 
 
 def events(group: Group, name: str, *kinds: str) -> list[dict[str, Any]]:
-    return [event for event in group.nodes[name].events.since(1, 10_000)["events"] if event["event"] in kinds]
+    return [event for event in group.nodes[name].member.events.since(1, 10_000)["events"] if event["event"] in kinds]
 
 
 def fail_all_background(disk: FakeDisk) -> None:
@@ -41,12 +41,12 @@ def test_a_master_whose_background_work_fails_leads_on_and_says_so(seed: int) ->
         await group.start()
         await group.serving()
         leads = group.master
-        term = group.nodes[leads].opened().node_file.record.term
+        term = group.nodes[leads].opened().log.node_file.record.term
         fail_all_background(group.machines[leads].disk)
         held = {await group.appended(b"%d" % number + BIG): number for number in range(120)}
         await asyncio.sleep(20.0)
         assert not group.fatal and group.master == leads
-        assert group.nodes[leads].opened().node_file.record.term == term, "nobody stood against it"
+        assert group.nodes[leads].opened().log.node_file.record.term == term, "nobody stood against it"
         failing = {each["work"] for each in status(group, leads)["log"]["failing"]}
         assert failing == {"sidecar", "space", "hole", "removal"}
         assert "are left" in status(group, leads)["cleaning"]["paused"]
@@ -67,7 +67,7 @@ def test_a_master_whose_background_work_fails_leads_on_and_says_so(seed: int) ->
         held |= {await group.appended(b"%d" % number + BIG): number for number in range(120, 130)}
         await group.until(lambda: all(group.nodes[name].dtvlsn() >= max(held) for name in group.names), "all have it")
         for name in group.names:
-            found = await group.read(name, begins=group.nodes[name].opened().range.first)
+            found = await group.read(name, begins=group.nodes[name].opened().log.range.first)
             assert all(found[vlsn].startswith(b"%d" % held[vlsn]) for vlsn in found)
             assert max(found) == max(held)
         await group.stop()

@@ -20,7 +20,7 @@ async def append(group: Group, count: int) -> list[int]:
 
 
 def first(group: Group, name: str) -> int:
-    return group.nodes[name].opened().range.first
+    return group.nodes[name].opened().log.range.first
 
 
 def status(group: Group, name: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_a_replica_over_the_cap_is_trimmed_and_says_so(seed: int) -> None:
         assert said["cleaning"]["holds_dropped"] == 1
         assert "n3" not in {hold["name"] for hold in said["holds"]}
         await group.start("n3")
-        await group.until(lambda: "trimmed" in group.nodes["n3"].reason, "n3 is told")
+        await group.until(lambda: "trimmed" in group.nodes["n3"].member.reason, "n3 is told")
         await append(group, 3)
         await group.stop()
         assert not group.fatal
@@ -123,17 +123,17 @@ def test_age_is_judged_by_clocks_that_agree(seed: int) -> None:
         await group.start()
         await group.serving()
         await append(group, 100)
-        n1 = group.nodes["n1"].seams.clock
+        n1 = group.nodes["n1"].member.seams.clock
         n1.offset_us += 7200_000_000  # type: ignore[attr-defined]
         await group.until(lambda: "differs by 7" in status(group, "n1")["cleaning"]["paused"], "n1 has asked")
         assert first(group, "n1") == 1
         n1.offset_us -= 7200_000_000  # type: ignore[attr-defined]
         await group.until(lambda: status(group, "n1")["cleaning"]["paused"] == "", "nothing is due")
         for node in group.nodes.values():
-            node.seams.clock.offset_us += 7200_000_000  # type: ignore[attr-defined]
+            node.member.seams.clock.offset_us += 7200_000_000  # type: ignore[attr-defined]
         await group.until(lambda: all(first(group, name) > 40 for name in group.names), "all agree that it is late")
         group.kill("n2", "n3")
-        cleaning = group.nodes["n1"].cleaning
+        cleaning = group.nodes["n1"].opened().cleaning
         assert cleaning is not None
         assert await cleaning._clocks() == "only 0 of 2 members have told their clocks"
         await group.stop()
@@ -213,7 +213,7 @@ def test_nodes_that_clean_and_are_killed_at_any_moment_keep_what_they_acknowledg
             await asyncio.sleep(rng.uniform(0, 1.0))
             await group.start(name)
             await group.serving()
-        last = group.nodes[group.master].opened().range.last
+        last = group.nodes[group.master].opened().log.range.last
         await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all have all of it")
         for name in group.names:
             begins = first(group, name)
@@ -230,7 +230,7 @@ def test_nodes_that_clean_and_are_killed_at_any_moment_keep_what_they_acknowledg
                 at = int(page.headers["Vlsnlog-Next"])
             begins = first(group, name)
             assert {vlsn: value for vlsn, value in told.items() if vlsn >= begins and found.get(vlsn) != value} == {}
-            runs = group.nodes[name].opened().history.term_runs
+            runs = group.nodes[name].opened().log.history.term_runs
             assert (runs[0].first, runs[-1].last) == (begins, last)
         assert any(first(group, name) > 40 for name in group.names)
         await group.stop()

@@ -37,7 +37,7 @@ async def parted(seed: int, *, cleaned: bool = False, instead: int = 200) -> tup
     for number in range(count):
         value = b"precious %d" % number + pad
         precious[await group.appended(value)] = value
-    log = group.nodes["n3"].opened()
+    log = group.nodes["n3"].opened().log
     await group.until(lambda: log.dtvlsn >= max(precious), "n3 has all")
     await group.until(lambda: not cleaned or log.range.first > max(before) + 2, "n3 has cleaned")
     precious = {vlsn: value for vlsn, value in precious.items() if vlsn >= log.range.first}
@@ -52,7 +52,7 @@ async def parted(seed: int, *, cleaned: bool = False, instead: int = 200) -> tup
     for number in range(instead if cleaned else 40):
         await group.appended(b"instead %d" % number + pad)
     await fed(group, 1)
-    assert group.nodes["n1"].opened().node_file.record.term == (3 if cleaned else 2)
+    assert group.nodes["n1"].opened().log.node_file.record.term == (3 if cleaned else 2)
     return group, precious
 
 
@@ -66,7 +66,9 @@ async def stays(group: Group, name: str, precious: dict[int, bytes], said: str) 
     await group.until(lambda: group.state(name) == "HALTED", f"{name} halts")
     await asyncio.sleep(20.0)
     node = group.nodes[name]
-    assert node.state == "HALTED" and said in node.reason and "vlsnlog restore" in node.reason, node.reason
+    assert node.state == "HALTED" and said in node.member.reason and "vlsnlog restore" in node.member.reason, (
+        node.member.reason
+    )
     assert node.restoration.count == 0
     kept = b"".join(segments(group, name).values())
     assert all(value in kept for value in precious.values())
@@ -119,7 +121,7 @@ def test_entries_known_durable_are_not_given_up_to_a_log_that_has_yet_to_pass_th
     async def main() -> None:
         group, precious = await parted(93, cleaned=True, instead=80)
         node_of = group.nodes
-        assert node_of["n1"].opened().range.last < max(precious)
+        assert node_of["n1"].opened().log.range.last < max(precious)
         await group.start("n3")
         await asyncio.sleep(10.0)
         assert node_of["n3"].restoration.progress is None and node_of["n3"].state == "UNKNOWN"

@@ -22,12 +22,12 @@ SLOW_S = (0.4, 0.4)
 async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, Any]:
     """Asks ``to`` for its vote as ``sender``, as in a hand-over that the master has announced."""
     for node in group.nodes.values():
-        if node.electing is not None:
-            node.electing.announced = Term(int(fields["term"]) - 1), sender
+        if node.open is not None:
+            node.open.opened.announced = Term(int(fields["term"]) - 1), sender
     body = {
         "group": "sim",
         "sender": sender,
-        "incarnation": f"{group.nodes[sender].incarnation:016x}",
+        "incarnation": f"{group.nodes[sender].member.incarnation:016x}",
         "to": to,
         "pre": False,
         "transfer": True,  # passes though a master is heard
@@ -57,12 +57,12 @@ def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
         group.net.block("n1", "n3")
         status, answer = await group.append(b"on its way", acks="none")
         assert status == 200
-        await group.until(lambda: group.nodes["n2"].opened().allocated > synced, "n2 has it, and not on its disk")
-        assert group.nodes["n2"].opened().range.last_sync == synced
+        await group.until(lambda: group.nodes["n2"].opened().log.allocated > synced, "n2 has it, and not on its disk")
+        assert group.nodes["n2"].opened().log.range.last_sync == synced
         said = await vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=synced + 1 - behind)
         assert said["last_vlsn"] == synced + 1
         assert (said["granted"], said["reason"]) == ((False, "shorter-log") if behind else (True, ""))
-        assert group.nodes["n2"].opened().node_file.record.term == term + 1
+        assert group.nodes["n2"].opened().log.node_file.record.term == term + 1
         group.net.heal()
         await group.stop()
 
@@ -94,7 +94,7 @@ def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote(monkeypatch: pyte
         waiting = asyncio.create_task(group.append(b"too late", to="n1"))
         assert (await asked)["granted"]
         status, answer = await waiting
-        leader = group.nodes["n1"].role
+        leader = group.nodes["n1"].member.role
         assert leader is None or getattr(leader, "term", 0) != term or group.nodes["n1"].dtvlsn() <= last
         assert status != 200 or not answer["durable"]
         group.net.heal()
@@ -118,7 +118,7 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
         assert (await group.append(b"who knows", to="n1"))[0] == 504
         await group.until(lambda: group.master != "n1", "another one leads")
         node, process = group.nodes["n1"], group.machines["n1"].process
-        log = node.opened()
+        log = node.opened().log
         assert process is not None
 
         def described(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:
@@ -131,7 +131,7 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
         group.net.heal()
         await group.until(lambda: log.rollbacks % 2 == 1, "n1 rolls back")
         other = next(name for name in ("n2", "n3") if name != group.master)
-        term, before = group.nodes[group.master].opened().node_file.record.term, len(said)
+        term, before = group.nodes[group.master].opened().log.node_file.record.term, len(said)
         await vote(group, "n1", other, term=term + 1, last_term=term, last_vlsn=log.range.last)
         process.threads.latency_s = (0.0, 0.000_5)
         await group.until(lambda: len(said) > before and node.state in ("REPLICA", "MASTER"), "n1 is back", 60.0)
@@ -155,7 +155,7 @@ def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
         group.net.split(["n1", "client"], ["n2", "n3"])
         assert (await group.append(b"who knows", to="n1"))[0] == 504
         await group.until(lambda: group.master != "n1", "another one leads")
-        process, log = group.machines["n1"].process, group.nodes["n1"].opened()
+        process, log = group.machines["n1"].process, group.nodes["n1"].opened().log
         assert process is not None
         process.threads.latency_s = (2.0, 2.0)
         group.net.heal()
@@ -199,7 +199,7 @@ def test_whoever_has_stored_a_higher_term_than_a_master_with_a_majority_finds_ba
         assert said["granted"]
 
         def all_are_back() -> bool:
-            terms = {node.opened().node_file.record.term for node in group.nodes.values()}
+            terms = {node.opened().log.node_file.record.term for node in group.nodes.values()}
             states = sorted(group.state(name) for name in group.names)
             return len(terms) == 1 and min(terms) > term and states == ["MASTER", *["REPLICA"] * (size - 1)]
 

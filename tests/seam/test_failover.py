@@ -68,7 +68,7 @@ class Clients:
 
 
 def leads(group: Group) -> bool:
-    return any(node.is_master() for node in group.nodes.values())
+    return any(node.member.is_master() for node in group.nodes.values())
 
 
 async def started(seed: int) -> Group:
@@ -110,7 +110,7 @@ def test_a_planned_transfer_keeps_no_append_waiting_for_long(seed: int) -> None:
         async def transfer() -> None:
             answer = await group.client.request("POST", f"{group.url(before)}/v1/admin/transfer?to={to}", timeout_s=5.0)
             assert answer.status == 200, bytes(answer.body)
-            await group.until(lambda: group.nodes[to].is_master(), "it leads")
+            await group.until(lambda: group.nodes[to].member.is_master(), "it leads")
 
         await clients.during(transfer)
         assert clients.longest_s < 0.25
@@ -189,7 +189,9 @@ def test_a_plain_client_does_not_wait_for_a_master_that_stands_still(seed: int) 
             began = loop.time()
             loop.pause(process.owner)
             sent = asyncio.create_task(log.append(b"sent to it"))
-            await group.until(lambda: group.nodes[group.master].is_master() and group.master != still, "another leads")
+            await group.until(
+                lambda: group.nodes[group.master].member.is_master() and group.master != still, "another leads"
+            )
             elected_s = loop.time() - began
             with pytest.raises(OutcomeUnknown, match="leads now"):
                 await sent

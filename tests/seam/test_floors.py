@@ -25,7 +25,7 @@ async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
     first = (await group.append(b"0", acks="none"))[1]["first"]  # n2's disk is busy with this one
     await asyncio.sleep(0.1)
     assert (await group.append(b"1", acks="none"))[1]["first"] == first + 1
-    await group.until(lambda: group.nodes["n3"].opened().range.last_sync == first + 1, "n3 has it")
+    await group.until(lambda: group.nodes["n3"].opened().log.range.last_sync == first + 1, "n3 has it")
     group.kill("n3")
     for number in (2, 3):
         assert (await group.append(b"%d" % number, acks="none"))[1]["first"] == first + number
@@ -49,7 +49,7 @@ async def opened(group: Group, first: int) -> tuple[int, int]:
     """n2's vote floor; its log has been cut behind ``first``."""
     await group.start("n2")
     await group.until(lambda: group.nodes["n2"].log is not None, "it is open")
-    log = group.nodes["n2"].opened()
+    log = group.nodes["n2"].opened().log
     assert log.allocated == first
     return log.node_file.record.floor_term, log.node_file.record.floor_vlsn
 
@@ -73,9 +73,9 @@ def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknowledged
             rot(group, places[1:])
         assert await opened(group, first) == floor
         await group.start("n3")
-        await group.until(lambda: "waits for n1" in group.nodes["n2"].reason, "n2 waits for n1")
+        await group.until(lambda: "waits for n1" in group.nodes["n2"].member.reason, "n2 waits for n1")
         await asyncio.sleep(10.0)
-        assert not any(node.is_master() for node in group.nodes.values())
+        assert not any(node.member.is_master() for node in group.nodes.values())
         await group.start("n1")
         await group.serving()
         assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
@@ -95,14 +95,14 @@ def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
         group.machines["n2"].stores.contents.pop("/n2/state")
         rot(group, places)
         assert await opened(group, first) > (1, first + 4)
-        log = group.nodes["n2"].opened()
+        log = group.nodes["n2"].opened().log
         assert log.node_file.record.term == 1
         await group.until(lambda: log.range.last_sync == first + 3, "it is fed")
         await group.until(lambda: log.node_file.record.floor_vlsn == first + 3, "its floor is met")
         await group.start("n3")
         await group.until(lambda: group.nodes["n3"].dtvlsn() == first + 3, "n3 has all")
         group.kill("n1")
-        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
+        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
         assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
         await group.stop()
         assert not group.fatal
@@ -122,15 +122,15 @@ def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
         process = group.machines["n2"].process
         assert process is not None
         process.threads.latency_s = (3.0, 3.0)  # nothing that comes is written soon
-        log = group.nodes["n2"].opened()
+        log = group.nodes["n2"].opened().log
         await group.until(lambda: group.state("n2") == "REPLICA", "a feed is taken")
         await asyncio.sleep(0.5)
         assert log.range.last_sync == first
         group.kill("n1")
         await group.start("n3")
-        await group.until(lambda: "waits for n1" in group.nodes["n2"].reason, "n2 waits for n1")
+        await group.until(lambda: "waits for n1" in group.nodes["n2"].member.reason, "n2 waits for n1")
         await asyncio.sleep(10.0)
-        assert not any(node.is_master() for node in group.nodes.values())
+        assert not any(node.member.is_master() for node in group.nodes.values())
         assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == floor
         await group.start("n1")
         await group.serving()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from repl.group.peers import answer_of
+from repl.group.hello import answer_of
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from vlsn.errors import Unreachable
@@ -45,13 +45,13 @@ async def founded(seed: int, victim: str, stop_at: int | None, *, power: bool) -
     await group.serving()
     status, answer = await group.append(b"first")
     assert status == 200, answer
-    last = group.nodes["n1"].opened().range.last
+    last = group.nodes["n1"].opened().log.range.last
     await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have it")
     blocks = {name: await kinds(group, name) for name in group.names}
     assert blocks["n1"] == blocks["n2"] == blocks["n3"]
     assert [kind for _, kind in blocks["n1"]].count(EntryKind.GROUP) == 1
     assert blocks["n1"][:2] == [(1, EntryKind.TERM), (2, EntryKind.GROUP)]
-    runs = group.nodes["n1"].opened().history.term_runs
+    runs = group.nodes["n1"].opened().log.history.term_runs
     assert runs[0].first == 1
     assert not group.fatal
     await group.stop()
@@ -79,13 +79,13 @@ def test_an_empty_node_takes_its_first_feed_from_whom_it_told_that_it_is_empty()
         group = Group(17)
         await group.start()
         node = group.nodes["n3"]
-        await group.until(lambda: node.founder is not None, "it has told n1")
+        await group.until(lambda: node.member.founder is not None, "it has told n1")
         group.net.split(["n3"], ["n1", "n2"])
         await group.serving("n1")
         following = node.following
-        assert following is not None and not node.opened().allocated
+        assert following is not None and not node.opened().log.allocated
         with pytest.raises(Unreachable, match="n2 is not the process that this empty node answered"):
-            await following._connect(answer_of(group.nodes["n2"]))
+            await following._connect(answer_of(group.nodes["n2"].member))
         group.net.heal()
         await group.until(lambda: group.state("n3") == "REPLICA", "it is fed by n1")
         await group.stop()

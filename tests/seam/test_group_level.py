@@ -41,13 +41,13 @@ async def made(seed: int, **settings: Any) -> Group:
 
 
 def lead(group: Group) -> Leading:
-    role = group.nodes[group.master].role
+    role = group.nodes[group.master].member.role
     assert isinstance(role, Leading)
     return role
 
 
 def log(group: Group, name: str) -> LocalLog:
-    return group.nodes[name].opened()
+    return group.nodes[name].opened().log
 
 
 def promised(group: Group, name: str) -> int:
@@ -71,7 +71,7 @@ async def up(group: Group, name: str) -> None:
 
 async def all_told(group: Group) -> None:
     """The master has asked every member what it speaks; members tell one another every few seconds."""
-    members = group.nodes[group.master].members
+    members = group.nodes[group.master].member.members
     await group.until(lambda: {*members.levels, group.master} >= set(group.names), "all have told their levels")
 
 
@@ -221,7 +221,9 @@ def test_a_raise_that_is_rolled_back_is_none() -> None:
         raising = asyncio.create_task(raise_level(lead(group), 2))
         await group.until(lambda: log(group, old).history.level == 2, "the raise is in the old master's log")
         assert log(group, old).level == 1, "and nothing may be written by it yet"
-        await group.until(lambda: group.master != old and group.nodes[group.master].is_master(), "another one leads")
+        await group.until(
+            lambda: group.master != old and group.nodes[group.master].member.is_master(), "another one leads"
+        )
         await group.appended(b"under another master", to=group.master)
         group.net.heal()
         await fed(group, 2)
@@ -249,7 +251,7 @@ def test_a_level_that_a_member_does_not_speak_is_not_raised_to() -> None:
         group.kill(older)
         group.machines[older].levels = Levels(1, 1)
         await up(group, older)
-        members = group.nodes[group.master].members
+        members = group.nodes[group.master].member.members
         await group.until(lambda: str(members.levels.get(older, "")) == "1", "the older one has told")  # type: ignore[call-overload]
         with pytest.raises(BadArgument, match=f"level 2 is not spoken by {older} \\(1\\)"):
             await raise_level(lead(group), 2)
@@ -273,11 +275,11 @@ def test_an_older_member_keeps_nothing_of_a_raise_that_it_cannot_read() -> None:
         await up(group, older)
         before = log(group, older).allocated
         log(group, group.master).append_entries([EntryKind.COMMIT], [RAISE], lambda _: None)
-        await group.until(lambda: group.nodes[older].reason.startswith("wrong-version: "), f"{older} says why")
+        await group.until(lambda: group.nodes[older].member.reason.startswith("wrong-version: "), f"{older} says why")
         last = await group.appended(b"goes on without it")
         assert log(group, group.master).level == 2
         assert log(group, older).allocated == before < last and promised(group, older) == 1
-        said = group.nodes[older].reason
+        said = group.nodes[older].member.reason
         assert "level 2" in said and "speaks level 1: run" in said, said
         group.kill(older)
         group.machines[older].levels = BOTH

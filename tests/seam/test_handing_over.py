@@ -24,7 +24,7 @@ def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first
         await group.serving()
         old = group.master
         node = group.nodes[old]
-        log = node.opened()
+        log = node.opened().log
         term = log.node_file.record.term
         group.machines[old].disk.latency = lambda call: STALL_S if "sync" in call.name else 0.0
         first = asyncio.create_task(group.append(b"logged", to=old))
@@ -33,12 +33,12 @@ def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first
         # Its disk is free again while the heir is asked to stand.
         await asyncio.sleep(STALL_S - (seed + 1) * 0.001 - log.writing_s)
         assert log.queue_length == 20
-        assert all(feeder.acked == log.allocated for feeder in node.role.feeders.values())  # type: ignore[union-attr]
+        assert all(feeder.acked == log.allocated for feeder in node.member.role.feeders.values())  # type: ignore[union-attr]
         began = group.loop.time()
         heir = group.nodes[str((await node.services.administration.transfer(None))["to"])]
-        await group.until(heir.is_master, "the heir leads")
-        assert heir.opened().node_file.record.term == term + 1, "it was not elected at once"
-        assert group.loop.time() - began < node.config.election_timeout_s
+        await group.until(heir.member.is_master, "the heir leads")
+        assert heir.opened().log.node_file.record.term == term + 1, "it was not elected at once"
+        assert group.loop.time() - began < node.member.config.election_timeout_s
         told = [reply["first"] for status, reply in await asyncio.gather(first, *others) if status == 200]
         await group.serving()
         assert told and set(told) <= set(await group.read(heir.name))
@@ -61,10 +61,10 @@ def test_what_is_on_its_way_when_a_master_hands_over_is_waited_for() -> None:
         for name in others:
             group.net.bytes_per_s[old, name] = 100_000.0
         append = asyncio.create_task(group.append(50_000 * b".", to=old))
-        log = group.nodes[old].opened()
+        log = group.nodes[old].opened().log
         at = log.allocated + 1
         await group.until(lambda: log.allocated >= at, "it is logged")
-        assert all(group.nodes[name].opened().allocated < at for name in others)
+        assert all(group.nodes[name].opened().log.allocated < at for name in others)
         answer = await group.client.request("POST", f"{group.url(old)}/v1/admin/transfer", timeout_s=5.0)
         assert answer.status == 200
         status, answered = await append

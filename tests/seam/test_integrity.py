@@ -57,7 +57,7 @@ def forge(group: Group, name: str, vlsn: int, *, byte: int) -> None:
 
 
 def verdicts(group: Group, name: str) -> list[str]:
-    events = group.nodes[name].events.recent("syncup", "integrity")
+    events = group.nodes[name].member.events.recent("syncup", "integrity")
     return [event["verdict"] for event in events]
 
 
@@ -104,14 +104,14 @@ def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() 
         forge(group, "n1", max(told), byte=0x22)
         group.kill("n2", "n3")
         await group.start("n1", "n2")
-        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one leads")
+        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one leads")
         led = group.master == "n1"
         await group.until(lambda: verdicts(group, "n1") != [] and verdicts(group, "n2") != [], "both have looked")
         await asyncio.sleep(3.0)
         for name in ("n1", "n2"):
             assert set(verdicts(group, name)) == {"open"}
             assert group.state(name) in ("MASTER", "UNKNOWN")
-        waits = [node.reason for node in group.nodes.values() if node.state == "UNKNOWN"]
+        waits = [node.member.reason for node in group.nodes.values() if node.state == "UNKNOWN"]
         assert waits and all("waits for what n3 will tell" in reason for reason in waits)
         await group.start("n3")
         await healed(group, told, "n1")
@@ -143,10 +143,10 @@ def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_le
         await asyncio.sleep(20.0)
         for name, node in group.nodes.items():
             if name in halted():
-                assert "no majority" in node.reason and "audit" in node.reason
+                assert "no majority" in node.member.reason and "audit" in node.member.reason
             else:
                 says = "; ".join(f"{other} is HALTED, its status says why" for other in halted())
-                assert (node.state, node.reason) == ("UNKNOWN", f"no-master: {says}")
+                assert (node.state, node.member.reason) == ("UNKNOWN", f"no-master: {says}")
             assert node.restoration.count == 0
         await group.stop()
 

@@ -21,8 +21,10 @@ def test_a_node_of_levels_that_nobody_speaks_is_refused_and_says_so() -> None:
         group.kill("n3")
         group.machine("n3").levels = Levels(2, 3)
         await group.start("n3")
-        await group.until(lambda: group.nodes["n3"].reason.startswith("wrong-version: "), "n3 says why it is not fed")
-        said = group.nodes["n3"].reason
+        await group.until(
+            lambda: group.nodes["n3"].member.reason.startswith("wrong-version: "), "n3 says why it is not fed"
+        )
+        said = group.nodes["n3"].member.reason
         assert "n3 speaks level 2-3, n1 level 1: run a later vlsnlog on n1" in said, said
         assert group.state("n3") == "UNKNOWN"
         assert await group.appended(b"goes on")
@@ -37,8 +39,8 @@ def test_a_founder_says_which_member_speaks_no_level_of_its_own() -> None:
         group = Group(82)
         group.machines["n2"].levels = Levels(2, 2)
         await group.start()
-        await group.until(lambda: group.nodes["n1"].reason.startswith("wrong-version: "), "n1 says why it waits")
-        assert "n1 speaks level 1, n2 level 2: run a later vlsnlog on n1" in group.nodes["n1"].reason
+        await group.until(lambda: group.nodes["n1"].member.reason.startswith("wrong-version: "), "n1 says why it waits")
+        assert "n1 speaks level 1, n2 level 2: run a later vlsnlog on n1" in group.nodes["n1"].member.reason
         group.kill("n2")
         group.machines["n2"].levels = Levels(1, 2)
         await group.start("n2")
@@ -81,10 +83,10 @@ def test_a_later_block_that_is_met_while_a_node_runs_ends_it_and_is_not_mended()
         await group.serving()
         await fed(group, 2)
         first = await group.appended(BIG)
-        while group.nodes["n3"].opened().placement.number < 4:
+        while group.nodes["n3"].opened().log.placement.number < 4:
             await group.appended(BIG)
         await group.nodes["n3"].services.administration.checkpoint()
-        log = group.nodes["n3"].opened()
+        log = group.nodes["n3"].opened().log
         mapping = log.index.at_or_before(Vlsn(first))
         assert mapping is not None
         reader = log.reader()

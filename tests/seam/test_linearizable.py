@@ -85,7 +85,7 @@ def test_a_master_that_is_cut_off_never_answers_what_a_new_one_has_outdone(seed:
         group.net.split([stale, with_it], others)
         asked = [asyncio.create_task(read(group, name, timeout_s=8.0)) for name in (stale, with_it)]
         await asyncio.sleep(0.2)  # of virtual time: the round has long begun, and nobody has stepped down
-        assert group.nodes[stale].is_master()
+        assert group.nodes[stale].member.is_master()
         assert await read(group, stale, consistency="durable") == (200, {2 + 1: b"before"})
         await group.until(lambda: group.master in others, "a new master leads")
         await group.serving()

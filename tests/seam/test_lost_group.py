@@ -19,7 +19,7 @@ async def cleaned(seed: int) -> Group:
     await group.start()
     await group.serving()
     await fed(group, 2)
-    while any(node.opened().range.first <= 2 for node in group.nodes.values()):
+    while any(node.opened().log.range.first <= 2 for node in group.nodes.values()):
         await group.appended(BIG)
 
     def gone() -> bool:
@@ -35,7 +35,7 @@ def lose_state(group: Group, name: str) -> None:
 
 
 def lists(group: Group, name: str) -> dict[str, str]:
-    found = group.nodes[name].opened().history.group
+    found = group.nodes[name].opened().log.history.group
     return {member.name: member.incarnation for member in found.members} if found is not None else {}
 
 
@@ -57,7 +57,7 @@ def test_a_lost_group_is_fetched_and_a_restore_hands_none_on(seed: int) -> None:
             await group.until(lambda name=name: lists(group, name) == lists(group, group.master), f"{name} knows it")  # type: ignore[misc]
             assert group.nodes[name].services.monitoring.readiness() == []
         group.kill(group.master)
-        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
+        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
         await told(group, 3)
         await group.stop()
         assert not group.fatal
@@ -77,12 +77,12 @@ def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(seed: i
         await group.start(*crippled)
         for name in crippled:
             node = group.nodes[name]
-            await group.until(lambda node=node: node.reason.startswith("no-master: no-group"), f"{name} says why")  # type: ignore[misc]
+            await group.until(lambda to=node.member: to.reason.startswith("no-master: no-group"), f"{name} says why")  # type: ignore[misc]
             assert any(reason.startswith("no-group") for reason in node.services.monitoring.readiness())
         await group.start(whole)
         await group.serving()
         group.kill(whole)
-        await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "one of them leads")
+        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
         await told(group, 3)
         await group.stop()
         assert not group.fatal
@@ -104,19 +104,19 @@ def test_who_is_behind_tells_of_the_group_as_far_as_its_own_log_goes() -> None:
         for _ in range(2 * FEED_BYTES // len(12 * BIG)):
             await group.appended(12 * BIG)  # more than one message of the feed
         assert (await ordered(group, change="priority", name=behind, priority=3))[0] == 200
-        durable = group.nodes[group.master].opened().history.group_vlsn
+        durable = group.nodes[group.master].opened().log.history.group_vlsn
         group.net.bytes_per_s[group.master, behind] = 200_000.0
         await group.start(behind)
         node = group.nodes[behind]
         await group.until(lambda: node.state == "REPLICA", "it is fed")
         position = node.following.feed.position if node.following is not None and node.following.feed else None
-        assert position is not None and position.dtvlsn >= durable > node.opened().allocated
+        assert position is not None and position.dtvlsn >= durable > node.opened().log.allocated
         question = Question(
             group="sim",
             sender=lost,
             to=behind,
-            incarnation=f"{group.nodes[lost].incarnation:016x}",
-            process=f"{group.nodes[lost].process:016x}",
+            incarnation=f"{group.nodes[lost].member.incarnation:016x}",
+            process=f"{group.nodes[lost].member.process:016x}",
             purpose=DISCOVERY,
             wants_group=True,
         )

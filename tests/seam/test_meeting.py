@@ -48,7 +48,7 @@ def test_two_who_are_a_majority_of_the_newest_list_elect_a_master(gone_is_up: bo
         if not gone_is_up:
             group.kill(gone)
         if ahead:
-            record = group.nodes["n4"].opened().node_file
+            record = group.nodes["n4"].opened().log.node_file
             record.replace(raised(record.record, ahead))
         group.kill(master, "n4")
         await group.start("n4", away)
@@ -74,7 +74,7 @@ def test_who_is_listed_in_no_newer_list_is_not_heard() -> None:
         await group.start()
         await group.serving()
         await fed(group, 2)
-        last = group.nodes["n2"].opened().range.last
+        last = group.nodes["n2"].opened().log.range.last
         asked = {
             "group": "sim",
             "sender": "n9",
@@ -97,7 +97,7 @@ def test_who_is_listed_in_no_newer_list_is_not_heard() -> None:
                 timeout_s=5.0,
             )
             assert response.status == status, at
-        assert "n9" not in group.nodes["n2"].members.urls  # nobody is asked there while a majority of its own is
+        assert "n9" not in group.nodes["n2"].member.members.urls  # nobody is asked there while a majority of its own is
         await group.stop()
         assert not group.fatal
 
@@ -114,8 +114,8 @@ def test_who_has_only_its_own_word_raises_terms_by_a_few_and_is_no_old_members_m
         await fed(group, 2)
         group.kill("n1", "n3")
         node = group.nodes["n2"]
-        await group.until(node.members.are_too_few, "nobody else is there", 60)
-        before = node.opened().node_file.record.term
+        await group.until(node.member.members.are_too_few, "nobody else is there", 60)
+        before = node.opened().log.node_file.record.term
         stranger = {"sender": "n9", "incarnation": "0" * 15 + "9", "process": "0" * 15 + "9"}
         said = {
             "group": "sim",
@@ -149,8 +149,8 @@ def test_who_has_only_its_own_word_raises_terms_by_a_few_and_is_no_old_members_m
             )
             assert response.status == 200 and not msgspec.json.decode(bytes(response.body)).get("granted")
         await asyncio.sleep(10.0)  # virtual: it looks for a master all the while
-        assert node.opened().node_file.record.term == before + TERMS_AHEAD_MAX  # of the one vote that it asked for
-        assert "n8" not in node.members.urls
+        assert node.opened().log.node_file.record.term == before + TERMS_AHEAD_MAX  # of the one vote that it asked for
+        assert "n8" not in node.member.members.urls
         await group.start("n1", "n3")
         await group.until(lambda: sorted(group.state(name) for name in group.names)[0] == "MASTER", "they meet", 60)
         assert (await group.appended(b"again")) > 0

@@ -49,8 +49,8 @@ def test_an_absent_replica_is_fed_after_a_change_of_master(seed: int) -> None:
         await append(group, 90)
         await group.until(lambda: all(first(group, name) > 10 for name in group.names), "all clean")
         away = next(name for name in group.names if name != group.master)
-        log = group.nodes[away].opened()
-        await group.until(lambda: log.dtvlsn == group.nodes[group.master].opened().dtvlsn, "it has all")
+        log = group.nodes[away].opened().log
+        await group.until(lambda: log.dtvlsn == group.nodes[group.master].opened().log.dtvlsn, "it has all")
         had = log.range.last
         group.kill(away)
         await append(group, 60)
@@ -151,7 +151,7 @@ def test_a_master_whose_term_is_over_takes_no_hold_away() -> None:
             return "n6" in {hold["name"] for hold in status(group, replica)["holds"]}
 
         await group.until(held, "the replica knows what n6 needs")
-        asked = asyncio.create_task(peers.ask_all(group.nodes[replica], DISCOVERY, [NodeName(old)]))
+        asked = asyncio.create_task(peers.ask_all(group.nodes[replica].member, DISCOVERY, [NodeName(old)]))
         await asyncio.sleep(0.1)
         resume(group, old)
         assert (await asked)[NodeName(old)].state == "MASTER"

@@ -32,7 +32,7 @@ async def changed(group: Group, **change: Any) -> dict[str, Any]:
 
 def listed(group: Group, name: str = "") -> dict[str, Any]:
     """Returns who is a member, as that node's log says."""
-    found = group.nodes[name or group.master].opened().history.group
+    found = group.nodes[name or group.master].opened().log.history.group
     assert found is not None
     return {member.name: member for member in found.members}
 
@@ -41,7 +41,7 @@ async def electable(group: Group, name: str) -> None:
     def there() -> bool:
         node = group.nodes[group.master]
         member = listed(group).get(name)
-        log = node.opened()
+        log = node.opened().log
         return member is not None and member.electable and log.dtvlsn >= log.history.group_vlsn
 
     await group.until(there, f"{name} is electable")
@@ -67,7 +67,7 @@ async def fed(group: Group, count: int) -> None:
     """Waits until so many replicas count for the master."""
 
     def there() -> bool:
-        role = group.nodes[group.master].role
+        role = group.nodes[group.master].member.role
         return isinstance(role, Leading) and role.present == count
 
     await group.until(there, f"the master sees {count} replicas")
@@ -76,12 +76,12 @@ async def fed(group: Group, count: int) -> None:
 async def joined(group: Group, name: str, **more: Any) -> None:
     group.machine(name)
     await group.start(name)
-    await group.until(lambda: group.nodes[name].reason.startswith("not-listed"), f"{name} waits to be listed")
+    await group.until(lambda: group.nodes[name].member.reason.startswith("not-listed"), f"{name} waits to be listed")
     await changed(group, change="add", name=name, url=group.url(name), **more)
 
 
 def incarnation(group: Group, name: str) -> str:
-    return f"{group.nodes[name].incarnation:016x}"
+    return f"{group.nodes[name].member.incarnation:016x}"
 
 
 def test_a_newcomer_is_fed_that_another_newcomer_has_asked_too() -> None:
@@ -98,17 +98,21 @@ def test_a_newcomer_is_fed_that_another_newcomer_has_asked_too() -> None:
         for name in ("n0", "n4"):
             group.machine(name)
         await group.start("n4")
-        await group.until(lambda: group.nodes["n4"].reason.startswith("not-listed"), "n4 waits to be listed")
+        await group.until(lambda: group.nodes["n4"].member.reason.startswith("not-listed"), "n4 waits to be listed")
         group.net.delays_s["n4", master.name] = (0.2, 0.2)  # it has no time to be fed at once
         await changed(group, change="add", name="n4", url=group.url("n4"))
         group.net.block("n4", master.name)
         newcomer = group.nodes["n4"]
-        await group.until(lambda: newcomer.founder == (master.incarnation, master.process), "the master has asked it")
+        await group.until(
+            lambda: newcomer.member.founder == (master.member.incarnation, master.member.process),
+            "the master has asked it",
+        )
         group.net.block(master.name, "n4")
         group.net.unblock([("n4", master.name)])
         await group.start("n0")
         await group.until(
-            lambda: newcomer.founder == (group.nodes["n0"].incarnation, group.nodes["n0"].process), "n0 too"
+            lambda: newcomer.member.founder == (group.nodes["n0"].member.incarnation, group.nodes["n0"].member.process),
+            "n0 too",
         )
         await asyncio.sleep(1.0)
         group.kill("n0")
@@ -195,7 +199,7 @@ def test_a_node_joins_a_group_whose_log_does_not_begin_at_1() -> None:
         await group.serving()
         for number in range(200):
             assert (await group.append(b"%d" % number + b"." * 4000))[0] == 200
-        await group.until(lambda: group.nodes[group.master].opened().range.first > 1, "the master has cleaned")
+        await group.until(lambda: group.nodes[group.master].opened().log.range.first > 1, "the master has cleaned")
         await joined(group, "n4")
         await electable(group, "n4")
         assert group.nodes["n4"].restoration.history
@@ -214,14 +218,14 @@ def test_a_removed_node_is_refused_says_so_and_does_not_stand() -> None:
         gone = next(name for name in group.names if name != group.master)
         document = await changed(group, change="remove", name=gone)
         assert gone not in {each["name"] for each in document["members"]} and document["durable"]
-        await group.until(lambda: group.nodes[gone].reason.startswith("not-listed"), "it says why")
-        term = group.nodes[group.master].opened().node_file.record.term
+        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why")
+        term = group.nodes[group.master].opened().log.node_file.record.term
         await asyncio.sleep(10.0)
         group.kill(gone)
         await group.start(gone)
         await asyncio.sleep(10.0)
-        assert group.nodes[gone].reason.startswith("not-listed")
-        assert group.nodes[group.master].opened().node_file.record.term == term
+        assert group.nodes[gone].member.reason.startswith("not-listed")
+        assert group.nodes[group.master].opened().log.node_file.record.term == term
         entries |= await told(group, 5)
         # Told otherwise, it is a member again.
         await changed(group, change="add", name=gone, url=group.url(gone))
@@ -242,12 +246,12 @@ def test_a_node_that_was_away_when_it_was_removed_unseats_nobody() -> None:
         gone = next(name for name in group.names if name != group.master)
         group.kill(gone)
         await changed(group, change="remove", name=gone)
-        term = group.nodes[group.master].opened().node_file.record.term
+        term = group.nodes[group.master].opened().log.node_file.record.term
         await group.start(gone)
-        await group.until(lambda: group.nodes[gone].reason.startswith("not-listed"), "it says why")
+        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why")
         await asyncio.sleep(10.0)
         assert gone in listed(group, gone)  # its own log does not know it
-        assert group.nodes[group.master].opened().node_file.record.term == term
+        assert group.nodes[group.master].opened().log.node_file.record.term == term
         await told(group, 5)
         await group.stop()
         assert not group.fatal
@@ -266,12 +270,12 @@ def test_a_removed_node_that_starts_says_so_though_another_member_is_silent() ->
         await changed(group, change="remove", name=gone)
         group.kill(silent, power=True)
         await group.start(gone)
-        await group.until(lambda: group.nodes[gone].reason.startswith("not-listed"), "it says why", limit_s=1.0)
-        said = group.nodes[gone].events.counts["state"]
+        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why", limit_s=1.0)
+        said = group.nodes[gone].member.events.counts["state"]
         await asyncio.sleep(20.0)
         status = group.nodes[gone].services.monitoring.status()
         assert status["state"] == "UNKNOWN" and status["reason"].startswith("not-listed")
-        assert group.nodes[gone].events.counts["state"] <= said + 1  # not at every try
+        assert group.nodes[gone].member.events.counts["state"] <= said + 1  # not at every try
         await group.stop()
         assert not group.fatal
 
@@ -285,13 +289,13 @@ def test_a_node_that_was_cut_off_when_it_was_removed_asks_for_votes_no_more_once
         await group.serving()
         gone = next(name for name in group.names if name != group.master)
         rest = [name for name in group.names if name != gone]
-        electing = group.nodes[gone].electing
+        electing = group.nodes[gone].opened().electing
         assert electing is not None
         group.net.split([gone], [*rest, "client"])
         await changed(group, change="remove", name=gone)
         await group.until(lambda: electing.core.rounds > 1, "it asks for votes")
         group.net.heal()
-        await group.until(lambda: group.nodes[gone].reason.startswith("not-listed"), "it is told")
+        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it is told")
         assert gone in listed(group, gone)  # its own log does not know it
         asked = electing.core.rounds
         await asyncio.sleep(20.0)
@@ -316,7 +320,7 @@ def test_a_master_that_removes_itself_hands_over_once_that_is_durable() -> None:
         assert old not in {each["name"] for each in document["members"]}
         await group.until(lambda: group.master != old, "another one leads", limit_s=5.0)
         await group.serving()
-        await group.until(lambda: group.nodes[old].reason.startswith("not-listed"), "it says why")
+        await group.until(lambda: group.nodes[old].member.reason.startswith("not-listed"), "it says why")
         entries |= await told(group, 5)
         await has_all(group, entries, *(name for name in group.names if name != old))
         # Of the two that are left both are a majority.
@@ -378,10 +382,10 @@ def test_a_change_that_could_not_become_durable_is_not_logged() -> None:
         await fed(group, 2)
         group.kill(other)
         await fed(group, 1)
-        last = group.nodes[master].opened().allocated
+        last = group.nodes[master].opened().log.allocated
         status, answer = await ordered(group, change="remove", name=one)
         assert (status, answer["type"]) == (503, "insufficient-replicas")
-        assert group.nodes[master].opened().allocated == last
+        assert group.nodes[master].opened().log.allocated == last
         await changed(group, change="remove", name=other)
         await told(group, 3)
         await group.stop()
@@ -419,7 +423,7 @@ def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be
         group = Group(52, **CLEANS, retention_bytes=2 * SEGMENT)
         await group.start()
         await group.serving()
-        while group.nodes[group.master].opened().range.first <= 2:
+        while group.nodes[group.master].opened().log.range.first <= 2:
             await group.appended(BIG)
         old = group.master
         group.net.split([old, "client"], [name for name in group.names if name != old])
@@ -429,12 +433,12 @@ def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be
         if lost:
             del group.machines[old].stores.contents[f"/{old}/state"]
         await group.start(old)
-        await group.until(lambda: group.nodes[old].electing is not None, "it is open")
+        await group.until(lambda: group.nodes[old].open is not None, "it is open")
         node = group.nodes[old]
-        node.recognised = True
-        assert node.opened().history.group_vlsn > node.opened().dtvlsn
-        assert len(node.opened().history.groups) == 2 - lost
-        electing = node.electing
+        node.member.recognise(True)
+        assert node.opened().log.history.group_vlsn > node.opened().log.dtvlsn
+        assert len(node.opened().log.history.groups) == 2 - lost
+        electing = node.opened().electing
         assert electing is not None
         may_stand = electing._standing().may_stand
         await group.stop()
@@ -487,7 +491,7 @@ def test_a_wiped_replica_is_restored_and_admitted_as_another_incarnation() -> No
         await electable(group, wiped)
         assert listed(group)[wiped].incarnation == incarnation(group, wiped)
         assert group.nodes[wiped].restoration.history
-        assert group.nodes[group.master].readmitted == 1
+        assert group.nodes[group.master].member.counts.readmitted == 1
         # It counts: with the master alone it is a majority.
         group.kill(next(name for name in group.names if name not in (wiped, group.master)))
         entries |= await told(group, 5, "with it ")
@@ -538,9 +542,9 @@ def test_a_wiped_node_admits_itself_to_nothing() -> None:
         assert all(
             listed(group, name)[wiped].incarnation == before
             for name in group.nodes
-            if group.nodes[name].opened().history.group
+            if group.nodes[name].opened().log.history.group
         )
-        assert not any(node.is_master() for node in group.nodes.values())
+        assert not any(node.member.is_master() for node in group.nodes.values())
         await group.start(away)
         await group.serving()
         await group.until(lambda: listed(group)[wiped].incarnation == incarnation(group, wiped), "it is admitted")
@@ -613,7 +617,7 @@ def test_a_low_priority_only_delays() -> None:
         await changed(group, change="priority", name=last, priority=0)
         await has_all(group, await told(group, 3))
         group.kill(old)
-        await group.until(lambda: group.nodes[other].is_master(), "the other leads")
+        await group.until(lambda: group.nodes[other].member.is_master(), "the other leads")
         await group.serving()
         await group.stop()
         assert not group.fatal
@@ -639,7 +643,7 @@ def test_a_node_that_was_away_finds_a_master_that_it_never_heard_of() -> None:
         await group.serving("n4")
         entries |= await told(group, 5, "by n4 ")
         await group.start(away)
-        assert "n4" not in group.nodes[away].config.members
+        assert "n4" not in group.nodes[away].member.config.members
         await has_all(group, entries)
         assert "n4" in listed(group, away)
         await group.stop()

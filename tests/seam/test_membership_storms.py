@@ -38,7 +38,7 @@ class Storm:
     # What is there.
 
     def members(self) -> GroupEntry:
-        found = self.group.nodes[self.group.master].opened().history.group
+        found = self.group.nodes[self.group.master].opened().log.history.group
         assert found is not None
         return found
 
@@ -47,16 +47,16 @@ class Storm:
         group = self.group
         try:
             master = group.nodes[group.master]
-            if not master.is_master():
+            if not master.member.is_master():
                 return False
-            log, members = master.opened(), self.members()
+            log, members = master.opened().log, self.members()
             if log.dtvlsn < max(log.history.group_vlsn, log.range.last):
                 return False
             return all(
                 member.name in group.nodes
                 and member.electable
                 and group.state(member.name) in OK
-                and listed_as(members, member.name, group.nodes[member.name].incarnation) is not None
+                and listed_as(members, member.name, group.nodes[member.name].member.incarnation) is not None
                 for member in members.members
             )
         except (VlsnLogError, KeyError):
@@ -147,7 +147,7 @@ class Storm:
         name = f"m{self.newcomers}"
         self.group.machine(name)
         await self.group.start(name)
-        await self.group.until(lambda: self.group.nodes[name].recognised, "it is up")
+        await self.group.until(lambda: self.group.nodes[name].member.recognised, "it is up")
         await self.order(change="add", name=name, url=self.group.url(name))
         if self.rng.random() < 0.5:
             await self.cuts()

@@ -38,7 +38,7 @@ async def filled(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
 
 def place(group: Group, name: str, vlsn: int) -> tuple[str, int]:
     """Path and offset of the frame of the block that holds ``vlsn``."""
-    log = group.nodes[name].opened()
+    log = group.nodes[name].opened().log
     mapping = log.index.at_or_before(Vlsn(vlsn))
     assert mapping is not None
     reader = log.reader()
@@ -67,9 +67,9 @@ Harm = Callable[[Group, str, int], None]
 
 async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 1) -> None:
     def whole() -> bool:
-        mending = group.nodes[name].mending
-        there = group.nodes[name].dtvlsn() >= max(told)
-        return there and mending is not None and mending.may_stand and mending.mended >= blocks
+        node = group.nodes[name]
+        there = node.dtvlsn() >= max(told)
+        return there and node.open is not None and node.open.mending.may_stand and node.open.mending.mended >= blocks
 
     await group.until(whole, f"{name} has mended", limit_s=40)
     assert await group.read(name) == told
@@ -100,7 +100,7 @@ def test_a_flipped_bit_or_a_bad_sector_that_a_reader_meets_is_mended_from_a_peer
             flip(group, "n3", 20, byte)
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/20", timeout_s=5.0)
         assert response.status == 500 and b'"damaged"' in response.body, response
-        assert not group.nodes["n3"].mending.may_stand  # type: ignore[union-attr]
+        assert not group.nodes["n3"].opened().mending.may_stand
         (damage,) = group.nodes["n3"].services.monitoring.status()["damage"]
         assert path.endswith(damage["file"])
         assert group.state("n3") == "REPLICA"
@@ -123,7 +123,7 @@ def test_a_bad_sector_that_a_reader_of_whole_segments_meets_is_mended_from_a_pee
         path, _ = place(group, "n3", 20)
         number = parse_segment_name(path.rpartition("/")[2])
         lose(group, "n3", 20)
-        files = group.nodes["n3"].files
+        files = group.nodes["n3"].opened().files
         assert files is not None and number is not None
         with pytest.raises(Damaged) as caught:
             await files.read(number, 0, files.end(number))
@@ -143,7 +143,7 @@ def test_bad_sectors_that_the_scrub_meets_on_every_node_are_mended() -> None:
             lose(group, name, 5 + 10 * number)
         for name in group.names:
             await mended(group, name, told)
-            assert not group.nodes[name].events.counts["scrub.unreadable"]
+            assert not group.nodes[name].member.events.counts["scrub.unreadable"]
         await group.stop()
         assert not group.fatal
 
@@ -195,7 +195,7 @@ def test_what_a_disk_does_not_give_for_a_moment_is_there_as_it_was_once_damage_b
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/5", timeout_s=5.0)
         assert response.status == 500
         await asyncio.sleep(8.0)
-        assert group.nodes["n3"].events.counts["damage.stays"]
+        assert group.nodes["n3"].member.events.counts["damage.stays"]
         disk.mend()
         for name in ("n1", "n2"):
             response = await group.client.request("GET", f"{group.url(name)}/v1/entries/12", timeout_s=5.0)
@@ -215,7 +215,7 @@ def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_follows(
         told: dict[int, bytes] = {}
         group = await filled(60, told)
         name = next(each for each in group.names if each != group.master)
-        flip(group, name, group.nodes[name].opened().range.last, COUNT)
+        flip(group, name, group.nodes[name].opened().log.range.last, COUNT)
         group.net.cut(name, group.master)
         await append(group, 2, told)
         await mended(group, name, told)
@@ -239,7 +239,7 @@ def test_logs_that_do_not_open_mend_one_another() -> None:
         for name in group.names:
             await group.until(lambda name=name: group.nodes[name].dtvlsn() >= max(told), f"{name} has all")  # type: ignore[misc]
             assert await group.read(name) == told
-            events = group.nodes[name].events
+            events = group.nodes[name].member.events
             assert events.counts["mended"] == 1
             assert events.since(1, 1)["events"][0]["state"] == "DAMAGED"  # before it was open
             assert not group.nodes[name].restoration.history
@@ -264,7 +264,9 @@ def test_logs_that_do_not_open_mend_one_another_where_no_disk_knows_it_durable()
             assert status == 200, answer
             told[answer["first"]] = value
         last = max(told)
-        await group.until(lambda: all(n.opened().range.last_sync >= last for n in group.nodes.values()), "all have all")
+        await group.until(
+            lambda: all(n.opened().log.range.last_sync >= last for n in group.nodes.values()), "all have all"
+        )
         assert group.nodes[master].dtvlsn() < last - 7
         for number, name in enumerate(group.names):
             flip(group, name, last - 5 + number, FRAME_BYTES + 100)
@@ -275,7 +277,7 @@ def test_logs_that_do_not_open_mend_one_another_where_no_disk_knows_it_durable()
         for name in group.names:
             await group.until(lambda name=name: group.nodes[name].dtvlsn() >= last, f"{name} has all")  # type: ignore[misc]
             assert await group.read(name) == told
-            assert group.nodes[name].events.counts["mended"] == 1
+            assert group.nodes[name].member.events.counts["mended"] == 1
         await group.stop()
         assert not group.fatal
 
@@ -288,7 +290,9 @@ def test_damage_in_the_current_segment_rolls_it_first() -> None:
         group = await filled(51, told)
         vlsn = max(told) - 1
         flip(group, "n3", vlsn, FRAME_BYTES + 100)
-        group.nodes["n3"].opened().ring.restart(Vlsn(group.nodes["n3"].opened().range.last))  # not in memory any more
+        group.nodes["n3"].opened().log.ring.restart(
+            Vlsn(group.nodes["n3"].opened().log.range.last)
+        )  # not in memory any more
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/{vlsn}", timeout_s=5.0)
         assert response.status == 500
         await mended(group, "n3", told)
@@ -302,7 +306,7 @@ def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_ro
     async def main() -> None:
         told: dict[int, bytes] = {}
         group = await filled(58, told)
-        log, disk = group.nodes["n3"].opened(), group.machines["n3"].disk
+        log, disk = group.nodes["n3"].opened().log, group.machines["n3"].disk
         disk.capacity_bytes = 1  # nothing is free
         await group.nodes["n3"].services.administration.rotate()  # into the standby; there is no room for another one
         await append(group, 2, told)
@@ -414,7 +418,7 @@ def test_a_block_that_is_damaged_on_every_node_stays_damaged() -> None:
             assert response.status == 500
         await asyncio.sleep(12.0)
         for name in group.names:
-            assert not group.nodes[name].mending.may_stand  # type: ignore[union-attr]
+            assert not group.nodes[name].opened().mending.may_stand
         await group.stop()
         assert not group.fatal
 
@@ -448,7 +452,7 @@ def test_a_segment_that_was_cut_short_on_a_stopped_node_is_made_whole(vlsn: int,
 
         await group.until(whole_again, "n3 has mended and follows", limit_s=60)
         assert await group.read("n3") == told
-        assert group.nodes["n3"].events.counts["mended"] == bool(vlsn)
+        assert group.nodes["n3"].member.events.counts["mended"] == bool(vlsn)
         assert group.nodes["n3"].restoration.count == (not vlsn)
         await group.stop()
         machine = group.machines["n3"]

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from repl.group.members import TELL_S
+from repl.group.hello import answer_of
 from repl.group.old_images import NOTHING, Told, both
-from repl.group.peers import answer_of, heard_in
+from repl.group.peers import TELL_S, heard_in
 from tests.fakes.loop import VirtualLoop, run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
@@ -32,7 +32,7 @@ async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
 async def back(group: Group, name: str) -> None:
     """``name`` is up, and listed as what it is now."""
     await group.start(name)
-    await group.until(lambda: group.nodes[name].recognised, f"{name} has asked")
+    await group.until(lambda: group.nodes[name].member.recognised, f"{name} has asked")
     await group.serving()
     await group.until(lambda: listed(group)[name].incarnation == incarnation(group, name), f"{name} is listed")
     await electable(group, name)
@@ -48,7 +48,7 @@ async def a_vote_forgotten(seed: int) -> tuple[Group, dict[int, bytes], str]:
     await group.serving()
     await group.start(old)
     voter = next(name for name in images if name != group.master)
-    assert group.nodes[voter].opened().node_file.record.voted_for == group.master
+    assert group.nodes[voter].opened().log.node_file.record.voted_for == group.master
     await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
     group.kill(voter)
     group.machines[voter].put_back(images[voter])
@@ -66,13 +66,13 @@ def test_an_old_image_becomes_another_incarnation_and_is_admitted_again() -> Non
         group.kill(name)
         group.machines[name].put_back(image)
         await back(group, name)
-        assert group.nodes[name].old_images == 1 and incarnation(group, name) != before
-        assert group.nodes[group.master].readmitted == 1
+        assert group.nodes[name].member.counts.old_images == 1 and incarnation(group, name) != before
+        assert group.nodes[group.master].member.counts.readmitted == 1
         assert not group.nodes[name].restoration.history  # its log was of use
         await has_all(group, entries)
         group.kill(name)
         await back(group, name)
-        assert group.nodes[name].old_images == 0
+        assert group.nodes[name].member.counts.old_images == 0
         await group.stop()
         assert not group.fatal
 
@@ -83,7 +83,7 @@ def test_an_image_of_before_a_vote_is_found_out() -> None:
     async def main() -> None:
         group, entries, voter = await a_vote_forgotten(62)
         await back(group, voter)
-        assert group.nodes[voter].old_images == 1
+        assert group.nodes[voter].member.counts.old_images == 1
         await has_all(group, entries)
         await group.stop()
         assert not group.fatal
@@ -104,9 +104,9 @@ def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -> None
         group.nodes[voter].restoration.want("a person asked for it")
         await group.until(lambda: group.state(voter) == "RESTORING", "it looks for a provider")
         group.net.heal()
-        await group.until(lambda: group.nodes[voter].recognised, "it has asked")
+        await group.until(lambda: group.nodes[voter].member.recognised, "it has asked")
         assert group.nodes[voter].restoration.history
-        assert group.nodes[voter].old_images == 1 and incarnation(group, voter) != before
+        assert group.nodes[voter].member.counts.old_images == 1 and incarnation(group, voter) != before
         await electable(group, voter)
         await has_all(group, entries)
         await group.stop()
@@ -125,7 +125,7 @@ def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
         group.net.split([voter, "client"], left)
         for number in range(20):
             assert (await group.append(b"alone %d" % number, to=voter, acks="none"))[0] == 200
-        longer = group.nodes[voter].opened().range.last
+        longer = group.nodes[voter].opened().log.range.last
         await group.until(lambda: group.master != voter, "another one leads")
         await group.serving()
         winner = group.master
@@ -136,23 +136,23 @@ def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
 
         def follows() -> bool:
             node = group.nodes[voter]
-            if node.log is not None and node.members.told() != said[-1]:
-                said.append(node.members.told())
+            if node.open is not None and node.open.opened.told() != said[-1]:
+                said.append(node.open.opened.told())
             return node.state == "REPLICA"
 
         await group.until(follows, "it follows")
         await group.serving(winner)
-        term = group.nodes[winner].opened().node_file.record.term
-        record = group.nodes[voter].opened().node_file.record
+        term = group.nodes[winner].opened().log.node_file.record.term
+        record = group.nodes[voter].opened().log.node_file.record
         assert (record.voted_for, record.vote_term) == (winner, term)
-        log = group.nodes[voter].opened()
+        log = group.nodes[voter].opened().log
         assert log.range.last < longer
         told_of = [told for told in said if told.term == term]
         assert Told(record.sequence, term) in told_of  # the vote, before the feed
         assert all(log.history.term_of(Vlsn(told.vlsn)) == told.block_term for told in told_of)
         group.kill(voter)
         await back(group, voter)
-        assert group.nodes[voter].old_images == 0
+        assert group.nodes[voter].member.counts.old_images == 0
         await has_all(group, entries)
         await group.stop()
         assert not group.fatal
@@ -171,17 +171,17 @@ def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
         image = group.machines[forgets].image()
         group.net.block(lacks, master)
         group.net.block(master, lacks)
-        lacking = group.nodes[lacks].opened().range.last
+        lacking = group.nodes[lacks].opened().log.range.last
         entries |= await told(group, 20, "without the third ")
         await asyncio.sleep(TELL_S + 1)
-        assert group.nodes[lacks].opened().range.last == lacking < max(entries)
+        assert group.nodes[lacks].opened().log.range.last == lacking < max(entries)
         group.kill(master, forgets)
         group.net.heal()
         group.machines[forgets].put_back(image)
         await group.start(forgets)
-        await group.until(lambda: group.nodes[forgets].old_images == 1, "the image is found out")
+        await group.until(lambda: group.nodes[forgets].member.counts.old_images == 1, "the image is found out")
         await asyncio.sleep(20.0)
-        assert not any(node.is_master() for node in group.nodes.values())
+        assert not any(node.member.is_master() for node in group.nodes.values())
         await group.start(master)
         await group.serving()
         await has_all(group, entries)
@@ -207,10 +207,10 @@ def test_the_answer_of_an_empty_node_is_not_enough() -> None:
         group.net.split([group.master], [wiped, forgets])
         await group.start(wiped, forgets)
         await asyncio.sleep(7.0)  # whoever is silent is waited for no longer than 5 s
-        assert not group.nodes[forgets].recognised
+        assert not group.nodes[forgets].member.recognised
         group.net.heal()
-        await group.until(lambda: group.nodes[forgets].recognised, "it has asked")
-        assert group.nodes[forgets].old_images == 1
+        await group.until(lambda: group.nodes[forgets].member.recognised, "it has asked")
+        assert group.nodes[forgets].member.counts.old_images == 1
         await group.stop()
         assert not group.fatal
 
@@ -224,9 +224,9 @@ def test_a_node_that_nobody_answers_neither_stands_nor_votes() -> None:
         await group.start("n1")
         await asyncio.sleep(10.0)
         node = group.nodes["n1"]
-        assert (node.state, node.recognised) == ("UNKNOWN", False)
-        assert node.reason.startswith("waits for a member")
-        assert node.opened().node_file.record.term == 1
+        assert (node.state, node.member.recognised) == ("UNKNOWN", False)
+        assert node.member.reason.startswith("waits for a member")
+        assert node.opened().log.node_file.record.term == 1
         await group.start("n2")
         await group.serving()
         await group.stop()
@@ -276,8 +276,8 @@ def test_an_honest_start_is_never_taken_for_an_old_image(seed: int) -> None:
             await group.start(name)
             await group.serving()
             lives += 1
-            await group.until(lambda: group.nodes[name].recognised, "it has asked")  # noqa: B023
-            assert group.nodes[name].old_images == 0
+            await group.until(lambda: group.nodes[name].member.recognised, "it has asked")  # noqa: B023
+            assert group.nodes[name].member.counts.old_images == 0
             if rng.random() < 0.3:
                 await group.until(lambda: all(n.state in ("MASTER", "REPLICA") for n in group.nodes.values()), "whole")
         assert lives == 25
@@ -300,7 +300,7 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         group.net.split([old, "client"], left)
         for number in range(30):
             assert (await group.append(b"alone %d" % number, to=old, acks="none"))[0] == 200
-        tail = group.nodes[old].opened().range.last
+        tail = group.nodes[old].opened().log.range.last
         await group.until(lambda: group.master != old, "another one leads")
         await group.serving()
         master = group.master
@@ -309,10 +309,10 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         group.net.heal()
         await group.start(master, old)
         node = group.nodes[old]
-        await group.until(lambda: node.record is not None and node.record.voted_for == master, "it votes")
+        await group.until(lambda: node.member.record is not None and node.member.record.voted_for == master, "it votes")
         image = group.machines[old].image()
-        sequence = node.opened().node_file.record.sequence
-        assert node.opened().range.last == tail  # not rolled back yet
+        sequence = node.opened().log.node_file.record.sequence
+        assert node.opened().log.range.last == tail  # not rolled back yet
         await group.serving(master)
         group.net.block(lacks, master)
         group.net.block(master, lacks)
@@ -320,16 +320,18 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         entries |= await told(group, 8, "acknowledged ")
         assert max(entries) < tail
         await asyncio.sleep(TELL_S + 1)
-        assert node.opened().node_file.record.sequence == sequence
-        assert group.nodes[lacks].opened().range.last < min(vlsn for vlsn, value in entries.items() if b"ack" in value)
+        assert node.opened().log.node_file.record.sequence == sequence
+        assert group.nodes[lacks].opened().log.range.last < min(
+            vlsn for vlsn, value in entries.items() if b"ack" in value
+        )
         group.kill(master, old)
         group.net.heal()
         group.machines[old].put_back(image)
         await group.start(old)
-        await group.until(lambda: group.nodes[old].recognised, "it has asked")
-        assert group.nodes[old].old_images == 1
+        await group.until(lambda: group.nodes[old].member.recognised, "it has asked")
+        assert group.nodes[old].member.counts.old_images == 1
         await asyncio.sleep(20.0)
-        assert not any(node.is_master() for node in group.nodes.values())
+        assert not any(node.member.is_master() for node in group.nodes.values())
         await group.start(master)
         await group.serving()
         await has_all(group, entries)
@@ -357,8 +359,8 @@ def test_who_has_heard_most_may_answer_last(late_s: float) -> None:
         for way in ((remembers, forgets), (forgets, remembers)):
             group.net.delays_s[way] = (late_s, late_s)
         await group.start(forgets)
-        await group.until(lambda: group.nodes[forgets].recognised, "it has asked")
-        assert group.nodes[forgets].old_images == 1
+        await group.until(lambda: group.nodes[forgets].member.recognised, "it has asked")
+        assert group.nodes[forgets].member.counts.old_images == 1
         await group.stop()
         assert not group.fatal
 
@@ -382,8 +384,8 @@ def test_a_start_waits_for_a_silent_member_as_long_as_for_any_answer(silent: boo
         begins_s = group.loop.time()
         node = group.nodes[name]
         if silent:
-            await group.until(lambda: other in node.reason, "it says for whom it waits", 1.0)
-        await group.until(lambda: node.recognised, "it has asked", most_s)
+            await group.until(lambda: other in node.member.reason, "it says for whom it waits", 1.0)
+        await group.until(lambda: node.member.recognised, "it has asked", most_s)
         assert (group.loop.time() - begins_s > 1.0) is silent
         entries |= await told(group, 5, "later ")
         await group.until(lambda: node.dtvlsn() >= max(entries), "it follows")
@@ -413,20 +415,20 @@ def test_what_a_lead_has_heard_is_known_at_every_moment_of_its_end(ends: str) ->
             nonlocal looks
             looks += 1
             for name in others:
-                heard = heard_in(answer_of(node, group.nodes[name].incarnation))
+                heard = heard_in(answer_of(node.member, group.nodes[name].member.incarnation))
                 assert both(heard, highest[name]) == heard, f"of {name}: {highest[name]}, then {heard}"
                 highest[name] = heard
             loop.after_steps(1, look)
 
         look()
-        assert all(highest[name].vlsn == node.opened().range.last for name in others)
+        assert all(highest[name].vlsn == node.opened().log.range.last for name in others)
         if ends == "transfer":
             answer = await group.client.request("POST", f"{group.url(master)}/v1/admin/transfer", timeout_s=5.0)
             assert answer.status == 200
         else:
             group.net.split([master], others)
-        await group.until(lambda: any(group.nodes[name].is_master() for name in others), "another one leads")
-        await group.until(lambda: not node.is_master(), "it leads no more")
+        await group.until(lambda: any(group.nodes[name].member.is_master() for name in others), "another one leads")
+        await group.until(lambda: not node.member.is_master(), "it leads no more")
         await asyncio.sleep(0.5)
         assert looks > 100
         loop.after_steps(0, look)

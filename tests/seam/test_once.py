@@ -74,14 +74,14 @@ def test_a_submission_that_does_not_follow_is_refused_and_logs_nothing() -> None
         assert (status, said["type"]) == (409, "unknown-producer")
         for sequence in range(PRODUCER_REMEMBERED_MAX + 1):
             assert (await append(group, sequence))[0] == 200
-        last = group.nodes["n1"].opened().range.last
+        last = group.nodes["n1"].opened().log.range.last
         for sequence, slug in ((PRODUCER_REMEMBERED_MAX + 2, "out-of-sequence"), (0, "duplicate-forgotten")):
             status, said = await append(group, sequence)
             assert (status, said["type"]) == (409, slug)
         status, said = await append(group, 1)
         assert (status, said["duplicate"], said["durable"]) == (200, True, True)
         assert (await group.read("n1"))[said["first"]] == b"value 1"
-        assert group.nodes["n1"].opened().range.last == last
+        assert group.nodes["n1"].opened().log.range.last == last
 
     played(story)
 
@@ -90,7 +90,7 @@ def test_other_entries_under_a_sequence_that_is_taken_are_refused_wherever_the_o
     async def story(group: Group) -> None:
         for sequence in range(3):
             assert (await append(group, sequence))[0] == 200
-        log = group.nodes["n1"].opened()
+        log = group.nodes["n1"].opened().log
         last: int = log.range.last
 
         async def try_again(sequence: int, **more: Any) -> None:
@@ -125,7 +125,7 @@ def test_other_entries_under_a_sequence_that_waits_are_refused() -> None:
                 head = request_header(number, Acks.MAJORITY, 5000, None)
                 await channel.send(head + batch.encode([value], producer=(PRODUCER, sequence)))
                 await asyncio.sleep(0.01)
-            log = group.nodes["n1"].opened()
+            log = group.nodes["n1"].opened().log
             assert log.queue_length == 1  # the first is with the writer, the second waits for it
             answers: list[Answer] = []
             while len(answers) < 4:
@@ -161,7 +161,7 @@ def test_where_a_producer_goes_on_is_told_of_what_is_durable_on_every_node() -> 
         group.net.block("n2", "n3")
         group.net.split(["n2"], ["n3"], ["n1", "client"])
         waits = asyncio.create_task(append(group, 3))
-        log = group.nodes["n1"].opened()
+        log = group.nodes["n1"].opened().log
         await group.until(lambda: log.range.last > places[2]["last"], "it is logged")
         assert (await told(group, "n1"))["type"] == "no-master"
         group.net.heal()
@@ -191,7 +191,7 @@ def test_where_a_producer_goes_on_is_not_behind_what_may_be_rolled_back() -> Non
 
 def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -> None:
     async def story(group: Group) -> None:
-        table = group.nodes["n1"].opened().history.producers
+        table = group.nodes["n1"].opened().log.history.producers
         table.forget_before(Vlsn(3))  # as if others had put somebody out up to VLSN 2
         status, said = await append(group, 0, born=1)
         assert (status, said["type"]) == (409, "unknown-producer")
@@ -209,7 +209,7 @@ def test_a_retry_after_the_master_died_before_its_answer_gets_the_originals_vlsn
             for sequence in range(round_ * 5, round_ * 5 + 4):
                 told[sequence] = await placed(group, sequence)
             leader = group.master
-            log = group.nodes[leader].opened()
+            log = group.nodes[leader].opened().log
             last = log.range.last
             group.net.block(leader, "client")
             lost = asyncio.create_task(append(group, round_ * 5 + 4))
@@ -263,7 +263,7 @@ def test_a_duplicate_is_answered_when_its_original_meets_the_acks_asked() -> Non
                 True,
                 duplicate,
             )
-        last = group.nodes["n1"].opened().range.last
+        last = group.nodes["n1"].opened().log.range.last
         await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all have it")
         status, said = await append(group, 1, acks="all")
         assert (status, said["first"], said["synced"]) == (200, place, 3)
@@ -281,9 +281,9 @@ def test_a_master_that_was_unseated_refuses_no_sequence_for_good() -> None:
         assert isinstance(loop, VirtualLoop) and process is not None
         loop.pause(process.owner)
         await group.until(
-            lambda: any(name != old and node.is_master() for name, node in group.nodes.items()), "another"
+            lambda: any(name != old and node.member.is_master() for name, node in group.nodes.items()), "another"
         )
-        new = next(name for name, node in group.nodes.items() if name != old and node.is_master())
+        new = next(name for name, node in group.nodes.items() if name != old and node.member.is_master())
         await group.serving(new)
         for sequence in (1, 2):
             assert (await append(group, sequence, to=new))[0] == 200

@@ -41,7 +41,7 @@ async def write(log: Client, name: str, rng: Random, told: dict[bytes, int]) -> 
 
 def led_by(group: Group) -> str:
     """Returns who leads, or might."""
-    return next((name for name, node in group.nodes.items() if node.log is not None and node.is_master()), "n1")
+    return next((name for name, node in group.nodes.items() if node.log is not None and node.member.is_master()), "n1")
 
 
 async def disturb(group: Group, rng: Random, struck: list[str]) -> None:

@@ -37,7 +37,7 @@ def test_what_is_held_behind_an_append_that_expires_is_refused_with_it(expires: 
         )
         lead = group.nodes[master].lead
         assert lead is not None
-        await group.until(lambda: lead.handing_over.holds_back, "appends are held back")
+        await group.until(lambda: lead.holds_back, "appends are held back")
         for number in range(5):
             timeout_ms = 500 if number == expires else 10_000
             await channel.send(request_header(number, Acks.MAJORITY, timeout_ms) + batch.encode([b"%d" % number]))
@@ -86,7 +86,9 @@ def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused_with_
         named = batch.encode([b"first"], producer=(PRODUCER, 0))
         await channel.send(request_header(0, Acks.MAJORITY, 10_000, 0) + named)
         assert decode_answers(await channel.receive())[0].done
-        group.nodes[master].opened().ring.restart(group.nodes[master].opened().range.last)  # what it was is on disk
+        group.nodes[master].opened().log.ring.restart(
+            group.nodes[master].opened().log.range.last
+        )  # what it was is on disk
         lead = group.nodes[master].lead
         assert lead is not None
         transfer = None
@@ -97,7 +99,7 @@ def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused_with_
             transfer = asyncio.create_task(
                 group.client.request("POST", f"{group.url(master)}/v1/admin/transfer?to={heir}", timeout_s=5.0)
             )
-            await group.until(lambda: lead.handing_over.holds_back, "appends are held back")
+            await group.until(lambda: lead.holds_back, "appends are held back")
         other = asyncio.create_task(group.append(b"of another connection"))
         await channel.send(request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"before"]))
         await channel.send(request_header(2, Acks.MAJORITY, 10_000, 0) + batch.encode([value], producer=producer))
@@ -133,7 +135,7 @@ def test_a_submission_that_was_here_before_keeps_nobody_behind_it_from_being_log
             channel = await group.client.connect(
                 f"{group.url(master)}/v1/produce", message_bytes_max=1 << 20, timeout_s=5.0
             )
-            log = group.nodes[master].opened()
+            log = group.nodes[master].opened().log
             log.ring.restart(log.range.last)  # the originals are read from the segment
             for number in range(10 + 10 * turn):
                 data = batch.encode([b"%02d" % number], producer=(PRODUCER, number))

@@ -32,7 +32,7 @@ async def failed_over(seed: int, higher: int, lower: int) -> tuple[bool, float]:
     await asyncio.sleep(group.rng.uniform(0.0, 1.0))  # anywhere between two ticks and two heartbeats
     group.kill("n1")
     began = group.loop.time()
-    await group.until(lambda: any(node.is_master() for node in group.nodes.values()), "another leads")
+    await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "another leads")
     took = group.loop.time() - began
     wins = group.master == "n3"
     await group.stop()

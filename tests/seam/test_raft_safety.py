@@ -71,7 +71,7 @@ def test_election_safety(seed: int, size: int) -> None:
         async def watch() -> None:
             while True:
                 for name, node in group.nodes.items():
-                    term = node.electing.leads if node.electing is not None else None
+                    term = node.open.electing.leads if node.open is not None else None
                     if term is not None:
                         assert leaders.setdefault(term, name) == name, f"two leaders of term {term}"
                 await asyncio.sleep(0.005)
@@ -102,11 +102,11 @@ def test_leader_append_only(seed: int) -> None:
         for round_ in range(4):
             leader = group.master
             node = group.nodes[leader]
-            log = node.opened()
+            log = node.opened().log
             held: list[tuple[int, int, bytes]] = []
             for number in range(10):
                 await group.appended(b"%d.%d" % (round_, number))
-                if not node.is_master():
+                if not node.member.is_master():
                     break
                 now = blocks(log)
                 assert now[: len(held)] == held
@@ -133,7 +133,7 @@ def test_log_matching(seed: int) -> None:
             for number in range(3):
                 await group.append(b"lost? %d.%d" % (round_, number), to=leader, acks="none")
             await group.until(lambda leader=leader: group.master != leader, "another one leads")  # type: ignore[misc]
-            logs = {name: blocks(node.opened()) for name, node in group.nodes.items()}
+            logs = {name: blocks(node.opened().log) for name, node in group.nodes.items()}
             for one in logs.values():
                 for other in logs.values():
                     common = {(term, first) for term, first, _ in one} & {(term, first) for term, first, _ in other}
@@ -143,7 +143,7 @@ def test_log_matching(seed: int) -> None:
             await group.serving()
         await group.appended(b"the end")
         await equal(group)
-        assert len({tuple(blocks(node.opened())) for node in group.nodes.values()}) == 1
+        assert len({tuple(blocks(node.opened().log)) for node in group.nodes.values()}) == 1
 
     played(story, seed)
 
@@ -184,12 +184,12 @@ def test_a_new_leader_commits_entries_of_earlier_terms_by_one_of_its_own(seed: i
         status, answer = await group.append(b"sealed in the old term", acks="none")
         assert (status, answer["durable"]) == (200, False)
         first = answer["first"]
-        await group.until(lambda: group.nodes[others[0]].opened().range.last >= first, "one replica has it")
+        await group.until(lambda: group.nodes[others[0]].opened().log.range.last >= first, "one replica has it")
         assert group.nodes[leader].dtvlsn() == before < first
         group.kill(leader)
         group.net.heal()
         await group.serving(others[0])
-        log = group.nodes[others[0]].opened()
+        log = group.nodes[others[0]].opened().log
         assert log.history.term_of(log.range.last) > log.history.term_of(first) > 0
         assert group.nodes[others[0]].dtvlsn() == log.range.last > first
         assert (await group.read(others[0]))[first] == b"sealed in the old term"
@@ -207,7 +207,7 @@ def test_state_machine_safety(seed: int) -> None:
             while True:
                 for name in list(group.nodes):
                     node = group.nodes.get(name)
-                    if node is None or node.reads is None:
+                    if node is None or node.open is None:
                         continue
                     page = await node.services.reads.read(
                         None, limit=1000, bytes_max=1 << 20, wait_s=0.0, all_kinds=True
@@ -285,7 +285,7 @@ def test_handing_over(seed: int) -> None:
     """Dissertation §3.10: the leader brings its heir up to date and asks it to stand; nobody waits out a timeout."""
 
     async def story(group: Group) -> None:
-        term = group.nodes[group.master].opened().node_file.record.term
+        term = group.nodes[group.master].opened().log.node_file.record.term
         for to in ("n2", "n3", "n1"):
             before = await group.appended(b"before " + to.encode())
             began = group.loop.time()
@@ -296,7 +296,7 @@ def test_handing_over(seed: int) -> None:
             assert answer["to"] == to
             assert after == before + 2  # nothing but the new term's own entry lies between
             term += 1
-            assert group.nodes[to].opened().node_file.record.term == term
+            assert group.nodes[to].opened().log.node_file.record.term == term
 
     played(story, seed)
 
@@ -307,7 +307,7 @@ def test_who_was_cut_off_unseats_nobody(seed: int) -> None:
 
     async def story(group: Group) -> None:
         leader = group.master
-        term = group.nodes[leader].opened().node_file.record.term
+        term = group.nodes[leader].opened().log.node_file.record.term
         away = group.rng.choice([name for name in group.names if name != leader])
         for _ in range(3):
             group.net.split([away], [name for name in group.names if name != away] + ["client"])
@@ -317,6 +317,6 @@ def test_who_was_cut_off_unseats_nobody(seed: int) -> None:
             await asyncio.sleep(group.rng.uniform(0.5, 5.0))
         await equal(group)
         assert group.master == leader
-        assert {node.opened().node_file.record.term for node in group.nodes.values()} == {term}
+        assert {node.opened().log.node_file.record.term for node in group.nodes.values()} == {term}
 
     played(story, seed)

@@ -42,7 +42,7 @@ async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
     had = max(told)
     await append(group, 200, told)
     for name in ("n1", "n2"):
-        await group.until(lambda name=name: group.nodes[name].opened().range.first > had + 1, f"{name} has cleaned")  # type: ignore[misc]
+        await group.until(lambda name=name: group.nodes[name].opened().log.range.first > had + 1, f"{name} has cleaned")  # type: ignore[misc]
     return group
 
 
@@ -52,9 +52,9 @@ async def caught_up(group: Group, name: str, told: dict[int, bytes]) -> None:
         return node.state in ("REPLICA", "MASTER") and node.dtvlsn() >= max(told)
 
     await group.until(there, f"{name} follows again, or leads", limit_s=60)
-    begins = group.nodes[name].opened().range.first
+    begins = group.nodes[name].opened().log.range.first
     found = await group.read(name, begins)
-    begins = group.nodes[name].opened().range.first
+    begins = group.nodes[name].opened().log.range.first
     assert {vlsn: value for vlsn, value in told.items() if vlsn >= begins} == {
         vlsn: value for vlsn, value in found.items() if vlsn >= begins
     }
@@ -117,7 +117,7 @@ def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
         group = Group(49, **{**SETTINGS, "checkpoint_period_s": 600.0})
         await group.start()
         await group.serving()
-        worker = group.nodes[group.master].worker("reads")
+        worker = group.nodes[group.master].member.worker("reads")
         submit = worker.submit
 
         def reads(job: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[BaseException], None]) -> None:
@@ -161,11 +161,11 @@ def test_no_cancel_is_left_counted_in_the_tasks_that_follow_and_restore() -> Non
         other = next(name for name in group.names if name != group.master)
         node = group.nodes[other]
         await group.until(lambda: node.state == "REPLICA", "it follows")
-        task, following = node.roles._task, node.following
+        task, following = node.opened().opened.stage._task, node.following
         assert task is not None and following is not None and following.feeds == 1
         group.net.cut(group.master, other)
         await group.until(lambda: following.feeds == 2, "it is fed again")
-        assert node.roles._task is task and not task.cancelling()
+        assert node.opened().opened.stage._task is task and not task.cancelling()
         await group.until(lambda: node.state == "REPLICA", "it follows")
         node.restoration.want("a test")
         await group.until(lambda: node.state == "RESTORING", "it restores")
@@ -200,7 +200,7 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
         assert any("RESTORING" in each or "not open" in each for each in ready), ready
         running = group.nodes["n3"].services.monitoring.status()["restore"]["running"]
         assert running["from"] == "n2" and 0 < running["bytes_done"] < running["bytes_total"]
-        assert terms["RESTORING"] and terms["RESTORING"] == {group.nodes["n1"].opened().node_file.record.term}
+        assert terms["RESTORING"] and terms["RESTORING"] == {group.nodes["n1"].opened().log.node_file.record.term}
         group.kill("n2", power=True)
 
         def restored() -> bool:
@@ -254,7 +254,7 @@ def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() ->
                 "POST", f"{group.url(group.master)}/v1/admin/transfer?to={master}", timeout_s=5.0
             )
         await group.until(lambda: group.master == master, "it leads again")
-        begins = [group.nodes[name].opened() for name in (other, master)]
+        begins = [group.nodes[name].opened().log for name in (other, master)]
         await group.until(lambda: begins[0].range.first + 20 < begins[1].range.first, "it has cleaned more")
         copy = places(group.machines[other].disk, f"/{other}")
         path, start, end = copy[min(block for block in copy if block.first >= begins[0].range.first)]
@@ -266,7 +266,7 @@ def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() ->
 
         await group.until(restored, "n3 is restored", limit_s=20)
         assert group.nodes["n3"].restoration.history[-1]["from"] == master
-        assert group.nodes["n3"].events.counts["restore.again"] == 1
+        assert group.nodes["n3"].member.events.counts["restore.again"] == 1
         await caught_up(group, "n3", told)
         await group.stop()
         assert not group.fatal
@@ -355,8 +355,8 @@ def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
         assert answer.status == 200
         await group.until(lambda: bool(group.nodes["n2"].restoration.history), "n2 is restored")
         await caught_up(group, "n2", told)
-        assert group.nodes["n2"].opened().range.first == 1
-        record = group.nodes["n2"].opened().node_file.record
+        assert group.nodes["n2"].opened().log.range.first == 1
+        record = group.nodes["n2"].opened().log.node_file.record
         assert record.floor_vlsn == max(told)  # what it had, it says that it had
         await group.stop()
         assert not group.fatal
@@ -431,7 +431,7 @@ def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks() -> No
         assert answer.status == 200
         await caught_up(group, "n2", told)
         assert f"{name}.old" in disk.list("/n2")
-        assert group.nodes["n2"].opened().node_file.record.floor_vlsn >= max(told)
+        assert group.nodes["n2"].opened().log.node_file.record.floor_vlsn >= max(told)
         await group.stop()
         assert not group.fatal
 
@@ -488,7 +488,7 @@ def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_resto
         group.machines["n1"].disk.flip_bit(f"/n1/{path}", at)
 
         def leads() -> str:
-            return next((name for name, node in group.nodes.items() if node.is_master()), "")
+            return next((name for name, node in group.nodes.items() if node.member.is_master()), "")
 
         await group.until(lambda: leads() != "", "another one leads")
         master = leads()
@@ -516,12 +516,12 @@ def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again
         await caught_up(group, "n3", told)
         node = group.nodes["n3"]
         assert node.restoration.count == 1
-        assert node.opened().range.first > 1
+        assert node.opened().log.range.first > 1
 
         def admitted() -> bool:
-            listed = node.opened().history.group
+            listed = node.opened().log.history.group
             return listed is not None and any(
-                (each.name, each.incarnation) == ("n3", f"{node.incarnation:016x}") for each in listed.members
+                (each.name, each.incarnation) == ("n3", f"{node.member.incarnation:016x}") for each in listed.members
             )
 
         await group.until(admitted, "the group lists its new incarnation")
@@ -613,7 +613,7 @@ def test_a_log_is_not_given_up_for_one_that_knows_less_durable() -> None:
         await group.until(lambda: group.state(name) == "RESTORING", "it looks for a provider")
         group.net.heal()
         await asyncio.sleep(5.0)
-        assert group.state(name) == "RESTORING" and group.nodes[lacks].opened().range.last < vlsn
+        assert group.state(name) == "RESTORING" and group.nodes[lacks].opened().log.range.last < vlsn
         disk = group.machines[name].disk
         assert any(b"precious" in disk.content(path) for path in disk.files(f"/{name}") if path.endswith(".vlog"))
         await group.start(master)

@@ -58,7 +58,7 @@ def test_a_syncup_that_takes_longer_than_an_election_timeout_is_not_given_up(see
         master = group.master
         other = next(name for name in group.names if name != master)
         await group.appended(b"something")
-        term = group.nodes[master].opened().node_file.record.term
+        term = group.nodes[master].opened().log.node_file.record.term
         disk = group.machines[other].disk
         disk.latency = lambda call: 3.0 if call.name == "read" and call.path.endswith(".vlog") else 0.0
         group.net.cut(master, other)
@@ -70,7 +70,7 @@ def test_a_syncup_that_takes_longer_than_an_election_timeout_is_not_given_up(see
         await group.until(lambda: following.feed is not None and following.feed.streaming, "it follows again")
         assert group.loop.time() - began > 3.0
         assert node.following is following and following.feeds == feeds
-        assert group.master == master and group.nodes[master].opened().node_file.record.term == term
+        assert group.master == master and group.nodes[master].opened().log.node_file.record.term == term
         await group.stop()
         assert not group.fatal
 

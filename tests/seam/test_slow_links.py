@@ -24,7 +24,7 @@ def test_a_replica_behind_a_slow_link_catches_up_and_stays(size: int) -> None:
         await group.serving()
         master = group.master
         slow = next(name for name in group.names if name != master)
-        term = group.nodes[master].opened().node_file.record.term
+        term = group.nodes[master].opened().log.node_file.record.term
         group.net.bytes_per_s[master, slow] = 300_000.0
         following = group.nodes[slow].following
         assert following is not None
@@ -34,7 +34,7 @@ def test_a_replica_behind_a_slow_link_catches_up_and_stays(size: int) -> None:
             await asyncio.sleep(size / 200_000)
         await group.until(lambda: group.nodes[slow].dtvlsn() >= last, f"{slow} has caught up", limit_s=15)
         assert group.nodes[slow].following is following and following.feeds == feeds
-        assert group.nodes[master].opened().node_file.record.term == term and group.master == master
+        assert group.nodes[master].opened().log.node_file.record.term == term and group.master == master
         await group.stop()
         assert not group.fatal
 
@@ -50,7 +50,7 @@ def test_a_large_batch_on_links_that_take_longer_than_an_election_timeout_is_log
         await group.serving()
         master = group.master
         others = [name for name in group.names if name != master]
-        term = group.nodes[master].opened().node_file.record.term
+        term = group.nodes[master].opened().log.node_file.record.term
         feeds = {name: group.nodes[name].following.feeds for name in others}  # type: ignore[union-attr]
         for name in others:
             group.net.bytes_per_s[master, name] = 10e6
@@ -64,7 +64,7 @@ def test_a_large_batch_on_links_that_take_longer_than_an_election_timeout_is_log
         )
         assert response.status == 200, bytes(response.body)
         assert group.loop.time() - began > 1.5
-        assert group.master == master and group.nodes[master].opened().node_file.record.term == term
+        assert group.master == master and group.nodes[master].opened().log.node_file.record.term == term
         assert feeds == {name: group.nodes[name].following.feeds for name in others}  # type: ignore[union-attr]
         await group.stop()
         assert not group.fatal

@@ -46,7 +46,7 @@ def test_an_acknowledged_entry_outlives_two_restores_asked_for_at_once(seed: int
         await group.start()
 
         def opened() -> bool:
-            return all(node.log is not None and node.recognised for node in group.nodes.values())
+            return all(node.log is not None and node.member.recognised for node in group.nodes.values())
 
         await group.until(opened, "they are back")
         answers = await asyncio.gather(asked(group, master), asked(group, name))
@@ -73,7 +73,7 @@ def test_a_restore_is_refused_while_too_few_others_answer() -> None:
         group.kill(other)
         status, said = await asked(group, name)
         assert (status, said["type"]) == (503, "not-ready") and other in said["detail"], said
-        assert group.state(name) == "REPLICA" and group.nodes[name].events.counts["restore.refused"] == 1
+        assert group.state(name) == "REPLICA" and group.nodes[name].member.events.counts["restore.refused"] == 1
         await group.start(other)
         await group.until(lambda: group.state(other) == "REPLICA", f"{other} is back")
         assert (await asked(group, name))[0] == 200
@@ -136,11 +136,11 @@ def test_a_copy_below_its_floor_is_not_whole() -> None:
         process.threads.latency_s = (3.0, 3.0)  # nothing that comes is written soon
         await group.start("n3")
         await group.until(lambda: group.state("n2") == group.state("n3") == "REPLICA", "they are fed")
-        assert group.nodes["n2"].opened().range.last_sync == first
+        assert group.nodes["n2"].opened().log.range.last_sync == first
         status, said = await asked(group, "n3")
         assert (status, said["type"]) == (503, "not-ready") and "n2 lacks" in said["detail"], said
         process.threads.latency_s = (0.0, 0.0)
-        log = group.nodes["n2"].opened()
+        log = group.nodes["n2"].opened().log
         await group.until(lambda: log.node_file.record.floor_vlsn <= log.range.last_sync, "n2 is at its floor")
         assert (await asked(group, "n3"))[0] == 200
         await group.until(lambda: group.nodes["n3"].restoration.count == 1, "n3 is restored")

@@ -30,7 +30,7 @@ def resume(group: Group, *names: str) -> None:
 
 
 def term(group: Group, name: str) -> int:
-    return group.nodes[name].opened().node_file.record.term
+    return group.nodes[name].opened().log.node_file.record.term
 
 
 def _stalled(call: Call) -> float:
@@ -53,9 +53,11 @@ def test_a_master_whose_disk_has_stopped_makes_way(size: int) -> None:
         group.machines[master].disk.latency = _stalled
         began = group.loop.time()
         assert (await group.append(b"while it stands", to=master))[0] == 200
-        await group.until(lambda: any(group.nodes[name].is_master() for name in others), "another one leads", 60.0)
+        await group.until(
+            lambda: any(group.nodes[name].member.is_master() for name in others), "another one leads", 60.0
+        )
         assert UNSYNCED_MAX_S < group.loop.time() - began < UNSYNCED_MAX_S + 5.0
-        assert not group.nodes[master].is_master()
+        assert not group.nodes[master].member.is_master()
         entries |= await told(group, 3, "after ")
         await has_all(group, entries, *others)
         group.kill(master)
@@ -86,7 +88,7 @@ def test_machines_that_stood_still_together_hold_nobody_silent(seed: int) -> Non
             await asyncio.sleep(seconds)
             resume(group, *group.names)
             await asyncio.sleep(3.0)
-            assert group.nodes[master].is_master(), f"{seconds} s: {group.nodes[master].reason}"
+            assert group.nodes[master].member.is_master(), f"{seconds} s: {group.nodes[master].member.reason}"
             assert {term(group, name) for name in group.names} == {before}, seconds
             entries |= await told(group, 1, f"{seconds} ")
         await has_all(group, entries)
@@ -111,9 +113,13 @@ def test_a_secondary_leaves_the_feed_of_a_master_that_stands_still(seed: int) ->
         master = group.master
         others = [name for name in group.names if name not in (master, "n4")]
         pause(group, master)
-        await group.until(lambda: any(group.nodes[name].is_master() for name in others), "another one leads", 10.0)
-        leads = next(name for name in others if group.nodes[name].is_master())
-        await group.until(lambda: group.nodes["n4"].master_name() == leads, "the secondary follows it", 2 * SILENCE_S)
+        await group.until(
+            lambda: any(group.nodes[name].member.is_master() for name in others), "another one leads", 10.0
+        )
+        leads = next(name for name in others if group.nodes[name].member.is_master())
+        await group.until(
+            lambda: group.nodes["n4"].member.master_name() == leads, "the secondary follows it", 2 * SILENCE_S
+        )
         resume(group, master)
         entries |= await told(group, 3, "after ")
         await has_all(group, entries)

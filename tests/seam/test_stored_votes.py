@@ -37,7 +37,7 @@ def test_a_vote_for_the_same_candidate_as_in_an_earlier_term_is_stored() -> None
         await group.until(lambda: "MASTER" in (group.state("n1"), group.state("n3")), "one of them leads")
         assert group.state("n3") == "MASTER"
         record = newest_record(bytes(disk.on_medium("/n1/node.id") or b""))
-        led = group.nodes["n3"].opened().node_file.record.term
+        led = group.nodes["n3"].opened().log.node_file.record.term
         assert record is not None and (record.vote_term, record.voted_for) == (led, "n3")
         assert led == stored.term + 1
         await group.stop()

@@ -43,7 +43,7 @@ async def asked(group: Group, to: str, path: str, **body: Any) -> tuple[int, dic
 
 
 def terms(group: Group) -> dict[str, int]:
-    return {name: node.opened().node_file.record.term for name, node in group.nodes.items()}
+    return {name: node.opened().log.node_file.record.term for name, node in group.nodes.items()}
 
 
 async def goes_on(group: Group, before: dict[str, int], master: str) -> None:
@@ -140,11 +140,11 @@ def hello_of(group: Group, name: str, to: str, **fields: Any) -> FeedHello:
     hello = FeedHello(
         group="sim",
         node=NodeName(name),
-        incarnation=Incarnation(node.incarnation),
+        incarnation=Incarnation(node.member.incarnation),
         to=NodeName(to),
-        to_incarnation=Incarnation(group.nodes[to].incarnation),
-        term=Term(node.opened().node_file.record.term),
-        process=node.process,
+        to_incarnation=Incarnation(group.nodes[to].member.incarnation),
+        term=Term(node.opened().log.node_file.record.term),
+        process=node.member.process,
     )
     return replace(hello, **fields)
 
@@ -223,10 +223,10 @@ def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
         for name in group.names:
             group.kill(name)
             await group.start(name)
-            await group.until(lambda name=name: group.nodes[name].recognised, f"{name} has asked")  # type: ignore[misc]
+            await group.until(lambda name=name: group.nodes[name].member.recognised, f"{name} has asked")  # type: ignore[misc]
             await group.serving()
         assert {name: incarnation(group, name) for name in group.names} == before
-        assert all(node.old_images == 0 for node in group.nodes.values())
+        assert all(node.member.counts.old_images == 0 for node in group.nodes.values())
         assert (await group.append(b"again", acks="all"))[0] == 200
         await group.stop()
         assert not group.fatal
@@ -246,7 +246,7 @@ def test_a_member_a_million_terms_ahead_heals_the_group(size: int, leads: bool) 
         await fed(group, size - 1)
         assert (await group.append(b"everywhere", acks="all"))[0] == 200
         far = next(name for name in group.names if (name == group.master) is leads)
-        node_file = group.nodes[far].opened().node_file
+        node_file = group.nodes[far].opened().log.node_file
         ahead = node_file.record.term + 1_000_000
         node_file.replace(replace(node_file.record, term=ahead, voted_for="", vote_term=0))
         group.kill(far)
@@ -298,8 +298,8 @@ def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_one() ->
         before, master = terms(group), group.master
         one, other = [name for name in group.names if name != master]
         node = group.nodes[one]
-        node_file = group.nodes[other].opened().node_file
-        end = node.opened().range.last
+        node_file = group.nodes[other].opened().log.node_file
+        end = node.opened().log.range.last
         term = before[one] + 1
         forged = {"sender": other, "incarnation": f"{node_file.record.incarnation:016x}", "last_vlsn": end}
         _, answer = await asked(

@@ -21,21 +21,21 @@ async def story(seed: int) -> dict[str, object]:
         if number == 30:
             group.net.split(["n3"], ["n1", "n2", "client"])
         if number == 70:
-            behind = group.nodes["n3"].opened().range.last
-            assert behind < group.nodes["n1"].opened().range.last
+            behind = group.nodes["n3"].opened().log.range.last
+            assert behind < group.nodes["n1"].opened().log.range.last
             group.net.heal()
         value = f"entry {number} of seed {seed}".encode()
         status, answer = await group.append(value)
         assert status == 200, answer
         assert answer["durable"] and answer["synced"] >= 2
         told[answer["first"]] = value
-    last = group.nodes["n1"].opened().range.last
+    last = group.nodes["n1"].opened().log.range.last
     await group.until(
         lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "every node is caught up and knows it"
     )
     for name in group.names:
         assert await group.read(name) == told, name
-    logs = {name: group.nodes[name].opened() for name in group.names}
+    logs = {name: group.nodes[name].opened().log for name in group.names}
     assert len({tuple(log.history.term_runs) for log in logs.values()}) == 1
     result = {
         "told": told,
@@ -107,7 +107,7 @@ def test_too_few_replicas_is_refused_before_anything_is_logged() -> None:
         assert status == 200
         group.kill("n2", "n3")
         await asyncio.sleep(0.3)
-        log = group.nodes["n1"].opened()
+        log = group.nodes["n1"].opened().log
         before = log.allocated
         status, answer = await group.append(b"two")
         assert (status, answer["type"]) == (503, "insufficient-replicas")
@@ -140,13 +140,13 @@ def test_what_a_cut_off_master_logged_is_unknown_and_rolled_back_under_the_next_
         group.net.split(["n1", "client"], ["n2", "n3"])
         status, answer = await group.append(b"who knows")
         assert (status, answer["type"]) == (504, "outcome-unknown")
-        assert group.nodes["n1"].opened().range.last == told + 1
+        assert group.nodes["n1"].opened().log.range.last == told + 1
         await group.until(lambda: group.master != "n1", "another one leads")
         group.net.heal()
         await group.serving()
         await group.until(lambda: group.state("n1") == "REPLICA", "n1 follows")
         assert (await group.append(b"after"))[0] == 200
-        last = group.nodes[group.master].opened().range.last
+        last = group.nodes[group.master].opened().log.range.last
         await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all are equal")
         for name in group.names:
             values = (await group.read(name)).values()
@@ -181,9 +181,9 @@ def test_a_node_below_its_vote_floor_does_not_lead_and_is_fed_what_it_lost() -> 
         rot_last_block(group, "n1")
         await group.start("n1")
         await group.until(lambda: group.nodes["n1"].log is not None, "n1 has opened its log")
-        record = group.nodes["n1"].opened().node_file.record
+        record = group.nodes["n1"].opened().log.node_file.record
         assert (record.floor_term, record.floor_vlsn) == (1, told[-1])
-        assert group.nodes["n1"].opened().allocated == told[-2]
+        assert group.nodes["n1"].opened().log.allocated == told[-2]
         await group.serving()
         assert group.master != "n1"
         await group.until(lambda: group.nodes["n1"].dtvlsn() > told[-1], "n1 is fed")
@@ -204,7 +204,7 @@ def test_a_node_below_its_vote_floor_waits_for_every_member_to_tell_its_end() ->
         group.kill("n1")
         rot_last_block(group, "n1")
         await group.start("n1", "n2")
-        await group.until(lambda: "waits for n3" in group.nodes["n1"].reason, "n1 waits for n3")
+        await group.until(lambda: "waits for n3" in group.nodes["n1"].member.reason, "n1 waits for n3")
         await group.start("n3")
         await group.serving()
         assert b"only here" not in (await group.read("n1")).values()
@@ -224,14 +224,14 @@ def test_a_floor_that_a_person_has_lifted_stays_lifted_though_the_cut_bytes_are_
         group.kill("n1")
         rot_last_block(group, "n1")
         await group.start("n1", "n2")
-        await group.until(lambda: "waits for n3" in group.nodes["n1"].reason, "n1 waits for n3")
+        await group.until(lambda: "waits for n3" in group.nodes["n1"].member.reason, "n1 waits for n3")
         await asyncio.sleep(3.0)
-        assert not any(node.is_master() for node in group.nodes.values())
+        assert not any(node.member.is_master() for node in group.nodes.values())
         group.kill("n1")
         accept_floor(group.machines["n1"].disk, "/n1")
         await group.start("n1")
         await group.serving()
-        assert group.nodes["n1"].opened().node_file.record.floor_vlsn == 0
+        assert group.nodes["n1"].opened().log.node_file.record.floor_vlsn == 0
         assert (await group.append(b"on"))[0] == 200
         await group.stop()
 

@@ -60,8 +60,8 @@ def test_a_replica_that_was_cut_gets_everything_back(seed: int) -> None:
         told[answer["first"]] = b"after"
         await group.until(lambda: group.nodes["n3"].dtvlsn() >= answer["first"], "n3 has all of it again")
         assert await group.read("n3") == told
-        log = group.nodes["n3"].opened()
-        assert log.history.term_runs == group.nodes["n1"].opened().history.term_runs
+        log = group.nodes["n3"].opened().log
+        assert log.history.term_runs == group.nodes["n1"].opened().log.history.term_runs
         assert not group.fatal
         await group.stop()
         machine = group.machines["n3"]
@@ -99,9 +99,11 @@ def test_where_a_majority_was_cut_nobody_leads_until_every_member_has_told_its_e
         cut(group, "n1", 20)
         cut(group, "n2", 25)
         await group.start("n1", "n2")
-        await group.until(lambda: "waits for n3" in group.nodes["n1"].reason + group.nodes["n2"].reason, "they wait")
+        await group.until(
+            lambda: "waits for n3" in group.nodes["n1"].member.reason + group.nodes["n2"].member.reason, "they wait"
+        )
         await asyncio.sleep(20.0)
-        assert not any(node.is_master() for node in group.nodes.values())
+        assert not any(node.member.is_master() for node in group.nodes.values())
         await group.start("n3")
         await group.serving("n3")
         await group.until(lambda: all(node.dtvlsn() > max(told) for node in group.nodes.values()), "all have it")

@@ -76,7 +76,7 @@ class Aimed:
         master = self.group.master
         node = self.group.nodes.get(master)
         fed = [each for each, other in self.group.nodes.items() if other.state == "REPLICA"]
-        if node is None or not node.is_master() or name not in fed:
+        if node is None or not node.member.is_master() or name not in fed:
             return False
         others = [each for each in fed if each != name]
         few = self.rng.sample(others, min(len(others), (len(self.group.names) - 1) // 2))

@@ -72,7 +72,7 @@ class Books:
 
     def of(self, listener: str, incarnation: int) -> Promises:
         node = self._group.nodes[listener]
-        return self._heard.setdefault((listener, node.process), {}).setdefault(incarnation, Promises())
+        return self._heard.setdefault((listener, node.member.process), {}).setdefault(incarnation, Promises())
 
     def lists(self, listener: str, speaker: str, incarnation: int) -> bool:
         """Says whether the log of ``listener`` has that one as a member."""
@@ -121,9 +121,9 @@ class Books:
         except BadBody:
             return
         master = self._group.nodes[listener]
-        if not master.is_master() or master.opened().node_file.record.term != ack.term:
+        if not master.member.is_master() or master.opened().log.node_file.record.term != ack.term:
             return
-        promises = self.of(listener, self._group.nodes[speaker].incarnation)
+        promises = self.of(listener, self._group.nodes[speaker].member.incarnation)
         promises.term = max(promises.term, ack.term)
         promises.acknowledged(ack.term, self._group.watch.copies[listener].ending_at(ack.synced))
 
@@ -151,7 +151,7 @@ class Books:
         block = copy.ending_at(copy.synced)
         if block is not None:
             end = block.term, block.last
-            self._furthest[node.incarnation] = max(end, self._furthest.get(node.incarnation, end))
+            self._furthest[node.member.incarnation] = max(end, self._furthest.get(node.member.incarnation, end))
 
     def taken_in(self, node: SimNode) -> None:
         """Checks a list in the group that is with the node's writer: it names the one before it. Any majorities of the

@@ -81,7 +81,9 @@ class Clients:
 
     def _leads_no_more(self, rng: Random) -> str:
         """Returns a master beside a newer one, whom this client has not heard of yet."""
-        leading = [name for name, node in self.group.nodes.items() if node.is_master() and name != self.group.master]
+        leading = [
+            name for name, node in self.group.nodes.items() if node.member.is_master() and name != self.group.master
+        ]
         return rng.choice(leading) if leading and rng.random() < STALE_RATE else ""
 
     async def _plain(self, number: int) -> None:

@@ -100,7 +100,7 @@ class Writing:
             if not medium.holds(data, watch.flips):
                 raise watch.violated(f"{name}: {block} is told to be synced, and is not on its medium")
             if copy.given_up_after is None or block.last <= copy.given_up_after:
-                watch.ledger.has_synced(block, (name, node.incarnation))
+                watch.ledger.has_synced(block, (name, node.member.incarnation))
             copy.synced = block.last
         copy.unsynced = left
 
@@ -108,7 +108,7 @@ class Writing:
         """All of its log that is not durable yet, as the incarnation that it is."""
         copy, ledger = self._watch.copies[node.name], self._watch.ledger
         for block in copy.blocks[copy.at(ledger.last + 1) : copy.at(copy.synced + 1)]:
-            ledger.has_synced(block, (node.name, node.incarnation))
+            ledger.has_synced(block, (node.name, node.member.incarnation))
 
     def durable_rose(self, node: SimNode) -> None:
         log = node.log
@@ -130,8 +130,8 @@ class Writing:
         a master of a lower term and roll its copy back, as in Raft.
         """
         name, copy, ledger = node.name, self._watch.copies[node.name], self._watch.ledger
-        term = node.opened().node_file.record.term
-        self._finish_rollback(name, upto=node.opened().allocated)  # one whose caller did not wait for its end
+        term = node.opened().log.node_file.record.term
+        self._finish_rollback(name, upto=node.opened().log.allocated)  # one whose caller did not wait for its end
         for block in copy.blocks[copy.at(matchpoint + 1) :]:
             said = f"{name}: {block} was durable, and is rolled back"
             self._watch.hold(ledger.durable.get(block.first) != block or term < ledger.made_in[block.first], said)
@@ -147,7 +147,7 @@ class Writing:
             self.has_synced(node)
 
     def rollback_ended(self, node: SimNode) -> None:
-        self._finish_rollback(node.name, upto=node.opened().allocated)
+        self._finish_rollback(node.name, upto=node.opened().log.allocated)
 
     def _finish_rollback(self, name: str, *, upto: int) -> None:
         """The log ends at ``upto``: what was given up is gone.  Others may have made some of that durable meanwhile,

@@ -179,7 +179,11 @@ class Disks:
     def _stall_master(self, _: str) -> object:
         """Stalls the master for so long that it gives its lead up; half the time nothing else strikes before."""
         node = self.group.nodes.get(self.group.master)
-        if node is None or not node.is_master() or self._stall(node.name, self.rng.uniform(*STALLS_S[-1])) is False:
+        if (
+            node is None
+            or not node.member.is_master()
+            or self._stall(node.name, self.rng.uniform(*STALLS_S[-1])) is False
+        ):
             return False
         if self.rng.random() < 0.5:
             self.nemesis.quiet_until_s = self.group.loop.time() + LEADS_S
@@ -210,9 +214,9 @@ class Disks:
     def look(self) -> None:
         """A master whose disk hangs does not lead on."""
         for name, node in self.group.nodes.items():
-            if not node.is_master() or self.nemesis.stood_still(name):
+            if not node.member.is_master() or self.nemesis.stood_still(name):
                 continue
-            writer = node.worker("writer")
+            writer = node.member.worker("writer")
             assert isinstance(writer, FakeWorker)
             if not writer.pending():
                 continue
@@ -326,4 +330,4 @@ def _mends(node: Node) -> bool:
     """Damage is known, and is being mended: the log open, or not."""
     if node.state == "DAMAGED":
         return True
-    return node.mending is not None and bool(node.mending.damages)
+    return node.open is not None and bool(node.open.mending.damages)

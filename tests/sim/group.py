@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from repl.config import NodeConfig
 from repl.node.node import Node
+from repl.node.open_node import OpenNode
 from repl.node.services.peers import NodePeers
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
@@ -47,43 +48,52 @@ class SimNode(Node):
         super().__init__(*args, **settings)
         self.services = replace(self.services, peers=SimPeers(self))
 
-    def event(self, name: str, **fields: object) -> None:
-        self.group_of.happened(self, name, fields)
+        member = self.member
+        instead(member, "event", lambda name, **fields: self.group_of.happened(self, name, fields))
+        before(member, "recognise", self._recognised)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, value)
-        if name == "recognised" and value:
+    def _recognised(self, known: bool) -> None:
+        if known:
             self.group_of.happened_first(self.name, "recognised")
 
-    async def _open(self) -> None:
-        await super()._open()
+    async def _open(self) -> OpenNode:
+        open_node = await super()._open()
+        writing, books = self.group_of.watch.writing, self.group_of.books
+        before(open_node, "handed_over", lambda _: writing.handed_over(self), lambda _: books.taken_in(self))
+        before(open_node, "synced", lambda last: writing.synced(self, last), lambda _: books.synced(self))
+        before(open_node.reads, "rose", lambda: writing.durable_rose(self))
+        instead(open_node.opened, "roll_back", partial(self._roll_back, open_node.opened.roll_back))
         self.group_of.watch.opening.opened(self)
-        self.group_of.books.synced(self)
+        books.synced(self)
+        return open_node
 
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        self.group_of.watch.writing.handed_over(self)
-        self.group_of.books.taken_in(self)
-        super().handed_over(last_vlsn)
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        self.group_of.watch.writing.synced(self, last_vlsn)
-        self.group_of.books.synced(self)
-        super().synced(last_vlsn)
-
-    async def roll_back(self, matchpoint: Vlsn) -> None:
+    async def _roll_back(self, roll_back: Callable[[Vlsn], Awaitable[None]], matchpoint: Vlsn) -> None:
         watch = self.group_of.watch
         watch.writing.rollback_begins(self, matchpoint)
         self.group_of.happened_first(self.name, "rollback")
         try:
-            await super().roll_back(matchpoint)
+            await roll_back(matchpoint)
         except VlsnLogError:
             watch.writing.rollback_refused(self)
             raise
         watch.writing.rollback_ended(self)
 
-    def durable_rose(self) -> None:
-        self.group_of.watch.writing.durable_rose(self)
-        super().durable_rose()
+
+def before(part: object, call: str, *told: Callable[..., object]) -> None:
+    """Each of ``told`` hears of each ``call`` of ``part`` before it is made."""
+    plain = getattr(part, call)
+
+    def watched(*args: Any) -> Any:
+        for each in told:
+            each(*args)
+        return plain(*args)
+
+    setattr(part, call, watched)
+
+
+def instead(part: object, call: str, made: Callable[..., object]) -> None:
+    """``made`` is called in the place of ``call``."""
+    setattr(part, call, made)
 
 
 class SimGroup(Group):
@@ -162,7 +172,7 @@ class SimGroup(Group):
         node = self.nodes.get(name)
         if node is None or node.log is None or node.log.history.group is None:
             return False
-        own = (name, f"{node.incarnation:016x}")
+        own = (name, f"{node.member.incarnation:016x}")
         return any((member.name, member.incarnation) == own for member in node.log.history.group.members)
 
     def happened_first(self, name: str, event: str) -> None:

@@ -148,16 +148,16 @@ class Images:
         node = self.group.nodes.get(name)
         if node is None or node.state not in ("MASTER", "REPLICA"):
             return False
-        if not node.is_master():
+        if not node.member.is_master():
             self.nemesis.people.hand_over(name)
 
         def cut_off() -> None:
             led = self.group.nodes.get(name)
-            if self.nemesis.active and led is not None and led.is_master():
+            if self.nemesis.active and led is not None and led.member.is_master():
                 others = [each for each in self.group.names if each != name]
                 self.nemesis.ways.block(between([name, "client"], others), ALONE_S)
 
-        self.nemesis.later(0.0 if node.is_master() else LEADS_S, cut_off)
+        self.nemesis.later(0.0 if node.member.is_master() else LEADS_S, cut_off)
         return True
 
     def _again(self, name: str, kept: Kept) -> None:
@@ -211,7 +211,11 @@ class Images:
         know it better.  ``surely``: also where not all do; ``only``: nobody else is up then."""
         if name not in self.nemesis.victims:
             return False  # its image was made while others than now could lose things
-        if self.returning or not self.group.listed(name) or record.incarnation != self.group.nodes[name].incarnation:
+        if (
+            self.returning
+            or not self.group.listed(name)
+            or record.incarnation != self.group.nodes[name].member.incarnation
+        ):
             return False
         others = [each for each in self.group.nodes if each != name and self.group.watch.copies[each].blocks]
         heard = {each: self.group.books.of(each, record.incarnation).forgotten(record, blocks) for each in others}
@@ -223,7 +227,7 @@ class Images:
         if not know:
             return False
         self.nemesis.say(f"    forgotten: {heard[know[0]]}; known to {', '.join(know)}")
-        self._know = {(each, self.group.nodes[each].process) for each in know}
+        self._know = {(each, self.group.nodes[each].member.process) for each in know}
         self._told_s.clear()
         self._was_slow = False
         may_answer = not only and len(know) < len(others) and not self._is_slow(name)
@@ -233,7 +237,7 @@ class Images:
         ):  # whose log is being restored, too: it has heard of nothing, and will answer
             if each not in (name, *know) and not self._others_answer:
                 self.nemesis.die(each, power=False)
-        self._was = self.group.nodes[name].incarnation
+        self._was = self.group.nodes[name].member.incarnation
         self.nemesis.lost = True
         self.group.watch.forgets(name)
         self.nemesis.die(name, power=False, back_s=(0.01, 0.5))
@@ -247,16 +251,16 @@ class Images:
         if listener != self.returning:
             return
         node, asker = self.group.nodes.get(speaker), self.group.nodes.get(listener)
-        if node is not None and asker is not None and (speaker, node.process) in self._know:
-            self._told_s.setdefault(asker.process, self.group.loop.time())
+        if node is not None and asker is not None and (speaker, node.member.process) in self._know:
+            self._told_s.setdefault(asker.member.process, self.group.loop.time())
 
     def recognised(self, name: str) -> None:
         """Notes that it has asked, and is who it was, or another."""
         node = self.group.nodes.get(name)
         if name != self.returning or node is None:
             return
-        is_another = node.incarnation != self._was
-        told = self._told_s.get(node.process, inf) < self.group.loop.time()
+        is_another = node.member.incarnation != self._was
+        told = self._told_s.get(node.member.process, inf) < self.group.loop.time()
         told = not self._others_answer or (told and not self._was_slow and not self._is_slow(name))
         said = f"{name} has come back older, and nobody has told it: it is incarnation {self._was:016x} still"
         self.group.watch.hold(is_another or not told, said)

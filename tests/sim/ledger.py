@@ -111,7 +111,7 @@ class Ledger:
         watch.group.happened_first(name, "durable" if self.first_of == name else "first durable")
         self.first_of = name
         self.durable[block.first] = block
-        term = node.opened().node_file.record.term
+        term = node.opened().log.node_file.record.term
         self.last_in[term], self.made_in[block.first] = block, term
         self.last = block.last
         self.groups += self.groups_in.get(key, [])
@@ -123,9 +123,9 @@ class Ledger:
                 raise watch.violated(f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}")
 
     def _through_its_term(self, node: SimNode, block: Block) -> None:
-        log = node.opened()
+        log = node.opened().log
         term = log.node_file.record.term
-        leads = self._watch.terms.masters.get(term) == (node.name, node.incarnation, node.process)
+        leads = self._watch.terms.masters.get(term) == (node.name, node.member.incarnation, node.member.process)
         if leads and log.history.term_of(log.dtvlsn) < term:
             raise self._watch.violated(f"{node.name} calls {block} durable by copies alone; it leads term {term}")
 

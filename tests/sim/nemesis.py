@@ -155,7 +155,7 @@ class Nemesis:
                 continue
             leader = self.group.nodes.get(self.group.master)
             late = self.group.loop.time() > end - seconds / 3
-            if late and leader is not None and leader.is_master() and len(set(self.group.watch.leads)) < 2:
+            if late and leader is not None and leader.member.is_master() and len(set(self.group.watch.leads)) < 2:
                 self.strike("kill", leader.name, lambda name: self.die(name, power=False, back_s=(3.0, 6.0)))
                 continue
             weights = [weight for weight, _ in self.faults.values()]
@@ -235,7 +235,7 @@ class Nemesis:
         electable = {member.name for member in self.people.members.members if member.electable}
         others = [each for each in self.group.names if each not in (master, peer)]
         node = self.group.nodes.get(master)
-        if node is None or not node.is_master() or 2 * len(electable & set(others)) <= len(electable):
+        if node is None or not node.member.is_master() or 2 * len(electable & set(others)) <= len(electable):
             return False
         self.ways.slow(master, peer, RESTORE_LINK_S, 8.0)
         self.ways.block(between([master, peer, "client"], others), (2.0, 4.0))
@@ -257,7 +257,7 @@ class Nemesis:
         if event == "steps_down" and why.startswith("the disk has not synced"):
             self.report.met["a lead that a stalled disk ends"] += 1
         node = self.group.nodes.get(name)
-        if node is not None and node.restores is not None and len(node.restores):
+        if node is not None and node.open is not None and node.open.providing.sessions:
             if event == "rolled_back":
                 self.report.met["a rollback at the provider of a restore"] += 1
             elif event in ("cleaned", "hold.dropped"):
@@ -348,14 +348,16 @@ class Nemesis:
         node, met = self.group.nodes[name], self.report.met
         if node.log is not None:
             self.report.replaced += node.log.stats.rolls["error"]
-            self.report.mended += node.mending.mended if node.mending is not None else 0
+            self.report.mended += node.open.mending.mended if node.open is not None else 0
         if not self.active:
             return
         met["a crash inside recovery"] += node.log is None and node.state == "UNKNOWN"
         met["a crash inside a restore"] += node.state == "RESTORING"
-        met["a crash inside a mending"] += bool(node.mending and node.mending.damages) or node.state == "DAMAGED"
+        met["a crash inside a mending"] += (
+            bool(node.open is not None and node.open.mending.damages) or node.state == "DAMAGED"
+        )
         met["a crash inside a rollback"] += node.log is not None and node.log.rollbacks % 2 == 1
-        met["a crash of the provider of a restore"] += bool(node.restores)
+        met["a crash of the provider of a restore"] += node.open is not None and bool(node.open.providing.sessions)
 
     def remember_all(self) -> None:
         for name in self.group.nodes:
@@ -377,7 +379,7 @@ class Nemesis:
     async def ask_for_restore(self, name: str) -> None:
         """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored."""
         node = self.group.nodes.get(name)
-        if node is not None and node.is_master():
+        if node is not None and node.member.is_master():
             await self.people.post(name, "/v1/admin/transfer")
         await self.people.post(name, "/v1/admin/restore")
 

@@ -28,13 +28,13 @@ class Opening:
         self._watch = watch
 
     def opened(self, node: SimNode) -> None:
-        name, log, watch = node.name, node.opened(), self._watch
+        name, log, watch = node.name, node.opened().log, self._watch
         before, ledger = watch.copies[name], watch.ledger
         found = visible(watch.group.machines[name].disk, f"/{name}", watch.flips)
         found = self._not_cut(name, found, log.range.last)
         blocks = [block for block, _ in found if block.first >= log.range.first]
-        copy = watch.copies[name] = Copy(blocks, synced=blocks[-1].last if blocks else 0, process=node.process)
-        copy.dtvlsn = before.dtvlsn if before.process == node.process and not before.replaced else 0
+        copy = watch.copies[name] = Copy(blocks, synced=blocks[-1].last if blocks else 0, process=node.member.process)
+        copy.dtvlsn = before.dtvlsn if before.process == node.member.process and not before.replaced else 0
         for one, other in pairwise(blocks):
             if other.first != one.last + 1:
                 raise watch.violated(f"{name}: {other} follows on {one} after an open")
@@ -47,7 +47,7 @@ class Opening:
             ledger.one_content_as_noted(name, block)
         if not before.replaced:
             self._kept(name, before, copy, log.range.first)
-        elif before.process == node.process:
+        elif before.process == node.member.process:
             said = f"{name} is restored up to {copy.last}, and had called {before.checked} durable in this very process"
             watch.hold(copy.last >= before.checked, said)
         watch.writing.durable_rose(node)
@@ -65,7 +65,7 @@ class Opening:
         return found[: -len(missing)]
 
     def _index(self, node: SimNode, found: list[tuple[Block, int]]) -> None:
-        log, name, watch = node.opened(), node.name, self._watch
+        log, name, watch = node.opened().log, node.name, self._watch
         places = {block.first: lsn for block, lsn in found}
         lasts = {block.last: lsn for block, lsn in found}
         last = found[-1][0].last if found else 0

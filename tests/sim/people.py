@@ -266,7 +266,7 @@ class People:
             not self._tasks
             and members.keys() == nodes.keys()
             and all(
-                int(member.incarnation, 16) == nodes[name].incarnation and not member.joining
+                int(member.incarnation, 16) == nodes[name].member.incarnation and not member.joining
                 for name, member in members.items()
             )
         )

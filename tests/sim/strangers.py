@@ -62,7 +62,7 @@ class Strangers:
         for name, node in self.group.nodes.items():
             if node.log is not None:
                 self.group.watch.hold(node.log.node_file.record.term < FAR, f"{name} has stored a stranger's term")
-                told = name, node.incarnation, node.process
+                told = name, node.member.incarnation, node.member.process
                 if told not in self._recorded:
                     self._recorded = [*self._recorded, told][-RECORDED_MAX:]
 

@@ -40,7 +40,7 @@ class Terms:
 
     def elected(self, node: SimNode, term: int) -> None:
         watch = self._watch
-        who = (node.name, node.incarnation, node.process)
+        who = (node.name, node.member.incarnation, node.member.process)
         before = self.masters.setdefault(term, who)
         watch.hold(before == who, f"two masters of term {term}: {before[0]} and {node.name}")
         self._has_votes(node, term)
@@ -72,11 +72,11 @@ class Terms:
 
     def voted(self, node: SimNode, term: int, candidate: str, end: tuple[int, int]) -> None:
         """A vote is about to be told, for a log with that last term and last VLSN."""
-        log = node.opened()
+        log = node.opened().log
         taken = (log.history.term_of(log.allocated), log.allocated)
         said = f"{node.name} votes for {candidate}, whose log ends at {end}, and has itself taken up to {taken}"
         self._watch.hold(end >= taken, said)
-        self._vote(node.name, node.incarnation, term, candidate)
+        self._vote(node.name, node.member.incarnation, term, candidate)
         record = self.record_of(node.name)
         durable = record is not None and (record.vote_term, record.voted_for) == (term, candidate)
         said = f"{node.name} tells a vote for {candidate} in term {term} that its medium does not hold"

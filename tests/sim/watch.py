@@ -134,4 +134,4 @@ class Watch(Verdict):
 
     def forgets(self, name: str) -> None:
         """An older node file is to come back there."""
-        self.terms.forgetful[name] = self.group.nodes[name].incarnation
+        self.terms.forgetful[name] = self.group.nodes[name].member.incarnation

@@ -93,7 +93,7 @@ class Ways:
         vote."""
         master, nemesis, rng = self.group.master, self.nemesis, self.rng
         fed = [each for each, node in self.group.nodes.items() if node.state == "REPLICA"]
-        if not fed or master not in self.group.nodes or not self.group.nodes[master].is_master():
+        if not fed or master not in self.group.nodes or not self.group.nodes[master].member.is_master():
             return False
         one = name if name in fed else rng.choice(fed)
         ways = [(master, other) for other in self._others(master) if other != one]

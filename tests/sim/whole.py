@@ -132,7 +132,7 @@ class Whole:
         answers.append(await self._nemesis.people.post(name, path))
 
     def _nodes(self) -> str:
-        return str({name: (node.state, node.reason) for name, node in self._group.nodes.items()})
+        return str({name: (node.state, node.member.reason) for name, node in self._group.nodes.items()})
 
 
 def _is_free(answer: dict[str, Any]) -> bool:

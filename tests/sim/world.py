@@ -168,14 +168,14 @@ class Simulation:
                     self.say(f"--- a person has {name} restored")
                     asyncio.ensure_future(self.nemesis.ask_for_restore(name))
             if self.nemesis.lost and group.loop.time() > last_s + ASKED_S:
-                for name in [name for name, node in nodes.items() if "below-floor" in node.reason]:
+                for name in [name for name, node in nodes.items() if "below-floor" in node.member.reason]:
                     if name not in self.nemesis.minority.names and name not in asked:
                         asked.add(name)
                         self.say(f"--- a person lifts the vote floor of {name}")
                         self.nemesis.lift_floor(name)
-            if not self._all_up() or not nodes[group.master].is_master():
+            if not self._all_up() or not nodes[group.master].member.is_master():
                 return False
-            last = nodes[group.master].opened().range.last
+            last = nodes[group.master].opened().log.range.last
             return all(nodes[name].log is not None and nodes[name].dtvlsn() >= last - 50 for name in group.names)
 
         _, last_s = self.nemesis.disks.whole_by(began_s)
@@ -191,7 +191,7 @@ class Simulation:
 
     def serves(self, name: str) -> bool:
         node = self.group.nodes.get(name)
-        if node is None or not node.is_master() or node.log is None:
+        if node is None or not node.member.is_master() or node.log is None:
             return False
         log = node.log
         return log.history.term_of(log.dtvlsn) == log.node_file.record.term
@@ -203,9 +203,10 @@ class Simulation:
             self._all_up()
             and not self.group.net.brings
             and self.nemesis.people.are_done
-            and nodes[self.group.master].is_master()
+            and nodes[self.group.master].member.is_master()
             and all(node.log is not None and not node.log.closing for node in nodes.values())
-            and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().range.last for name in names}) == 1
+            and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().log.range.last for name in names})
+            == 1
         )
 
     async def _mended(self, name: str) -> None:
@@ -216,7 +217,7 @@ class Simulation:
             if node is None:
                 await asyncio.sleep(1.0)
                 continue
-            whole = node.mending is not None and not node.mending.damages and node.state == "REPLICA"
+            whole = node.open is not None and not node.open.mending.damages and node.state == "REPLICA"
             if (whole or node.state == "MASTER") and sound(disk, f"/{name}", self.watch.flips):
                 return
             if second == ASKED_S and (name in self.nemesis.minority.ever or self._is_alone_with(name)):
@@ -230,8 +231,8 @@ class Simulation:
     def _is_alone_with(self, name: str) -> bool:
         """Says whether the others have cleaned away what is damaged there: nobody can give it any more."""
         node = self.group.nodes[name]
-        damaged = [damage.vlsn for damage in node.mending.damages.values()] if node.mending is not None else []
-        firsts = [other.opened().range.first for each, other in self.group.nodes.items() if each != name]
+        damaged = [damage.vlsn for damage in node.open.mending.damages.values()] if node.open is not None else []
+        firsts = [other.opened().log.range.first for each, other in self.group.nodes.items() if each != name]
         return bool(damaged) and all(max(damaged) < first for first in firsts)
 
     async def _last_word(self) -> int:
@@ -252,12 +253,12 @@ class Simulation:
         group, report, watch = self.group, self.report, self.watch
         await group.until(self._is_at_rest, "the last word is everywhere", HEALS_S)
         self.nemesis.remember_all()
-        states = {name: (node.state, node.reason) for name, node in group.nodes.items()}
+        states = {name: (node.state, node.member.reason) for name, node in group.nodes.items()}
         watch.hold(all(states[name][0] in ("MASTER", "REPLICA") for name in group.names), f"in the end: {states}")
-        ranges = {name: group.nodes[name].opened().range for name in group.names}
+        ranges = {name: group.nodes[name].opened().log.range for name in group.names}
         watch.hold(len({span.last for span in ranges.values()}) == 1, f"the logs end apart: {ranges}")
         for name in group.names:
-            log, machine = group.nodes[name].opened(), group.machines[name]
+            log, machine = group.nodes[name].opened().log, group.machines[name]
             report.cleaned = max(report.cleaned, log.range.first - 1)
             held = await self._entries(name)
             first = log.range.first  # cleaning may have gone on meanwhile
@@ -282,7 +283,7 @@ class Simulation:
 
     async def _entries(self, name: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
-        at: int = self.group.nodes[name].opened().range.first
+        at: int = self.group.nodes[name].opened().log.range.first
         while True:
             response = await self.group.client.request(
                 "GET", f"{self.group.url(name)}/v1/entries?from={at}", timeout_s=9
@@ -311,7 +312,7 @@ def _waits_for_all(node: Node) -> bool:
 
 
 def _states(group: SimGroup) -> dict[str, tuple[str, str]]:
-    return {name: (node.state, node.reason) for name, node in group.nodes.items()}
+    return {name: (node.state, node.member.reason) for name, node in group.nodes.items()}
 
 
 def _set_aside(machine: Machine, name: str) -> list[str]:

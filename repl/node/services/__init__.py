@@ -3,9 +3,8 @@ lives.  Each hands the call to the part that does the work; what needs the log r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from repl.http.services import Services
+from repl.node.parts import NodeParts
 from repl.node.services.administration import NodeAdministration
 from repl.node.services.appends import NodeAppends
 from repl.node.services.feeds import NodeFeeds
@@ -15,18 +14,15 @@ from repl.node.services.peers import NodePeers
 from repl.node.services.reads import NodeReads
 from repl.node.services.repairs import NodeRepairs
 
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
-
-def services_of(node: Node) -> Services:
+def services_of(parts: NodeParts) -> Services:
     return Services(
-        appends=NodeAppends(node),
-        reads=NodeReads(node),
-        files=NodeFiles(node),
-        feeds=NodeFeeds(node),
-        peers=NodePeers(node),
-        repairs=NodeRepairs(node),
-        administration=NodeAdministration(node),
-        monitoring=NodeMonitoring(node),
+        appends=NodeAppends(parts),
+        reads=NodeReads(parts),
+        files=NodeFiles(parts),
+        feeds=NodeFeeds(parts),
+        peers=NodePeers(parts),
+        repairs=NodeRepairs(parts),
+        administration=NodeAdministration(parts),
+        monitoring=NodeMonitoring(parts),
     )

@@ -22,7 +22,7 @@ class NodeAdministration(NodeMastership):
     """``repl.http.services.Administration``."""
 
     async def checkpoint(self) -> dict[str, Any]:
-        log = self._node.opened()
+        log = self._parts.opened().log
         looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         log.space.look(partial(settle(looked), None))
         await looked
@@ -32,38 +32,36 @@ class NodeAdministration(NodeMastership):
         log.checkpointer.run(done=settle(done), failed=settle_error(done))
         checkpoint = await done
         return {
-            "node": self._node.config.name,
+            "node": self._parts.member.config.name,
             "id": checkpoint.id,
             "last": checkpoint.last_vlsn,
             "dtvlsn": checkpoint.dtvlsn,
         }
 
     async def rotate(self) -> dict[str, Any]:
-        log = self._node.opened()
+        log = self._parts.opened().log
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         log.rotate("request", settle(done))
         number = await done
-        return {"node": self._node.config.name, "number": number, "file": segment_name(number)}
+        return {"node": self._parts.member.config.name, "number": number, "file": segment_name(number)}
 
     async def clean(self, *, dry_run: bool) -> dict[str, Any]:
-        self._node.opened()
-        cleaning = self._node.cleaning
-        assert cleaning is not None
-        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self._node.config.name)
+        cleaning = self._parts.opened().cleaning
+        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self._parts.member.config.name)
 
     async def restore(self) -> dict[str, Any]:
-        await restore_as_asked(self._node)
-        return {"node": self._node.config.name, "state": "RESTORING"}
+        await restore_as_asked(self._parts.member, self._parts.restoration)
+        return {"node": self._parts.member.config.name, "state": "RESTORING"}
 
     async def transfer(self, to: str | None) -> dict[str, Any]:
-        lead, name = self._lead(), self._node.config.name
+        lead, name = self._lead(), self._parts.member.config.name
         if to is not None and to == name:
             return {"from": name, "to": to}
         heir = await lead.handing_over.run(NodeName(to) if to is not None else None)
         return {"from": name, "to": heir}
 
     def group_document(self) -> dict[str, Any]:
-        return document(self._node)
+        return document(self._parts.opened().opened)
 
     async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
         return await self._lead().changes.change(read_change(body))

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from repl.node.parts import NodeParts
 from repl.read.segment_files import SegmentFiles
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 
 class NodeFiles:
     """``repl.http.services.Files``."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
 
     @property
     def name(self) -> str:
-        return self._node.config.name
+        return self._parts.member.config.name
 
     @property
     def group(self) -> str:
-        return self._node.config.group
+        return self._parts.member.config.group
 
     def segments(self) -> list[dict[str, Any]]:
         return self._files().listing()
@@ -34,6 +32,4 @@ class NodeFiles:
         return await self._files().read(number, start, end)
 
     def _files(self) -> SegmentFiles:
-        self._node.opened()
-        assert self._node.files is not None
-        return self._node.files
+        return self._parts.opened().files

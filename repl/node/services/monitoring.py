@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repl.node.metrics import metrics_text
+from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 
 class NodeMonitoring:
     """``repl.http.services.Monitoring``."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
 
     def addresses(self) -> list[str]:
-        node = self._node
-        return [node.config.listen, *node.members.urls.values(), *node.config.hosts]
+        parts = self._parts
+        return [parts.member.config.listen, *parts.member.members.urls.values(), *parts.member.config.hosts]
 
     def status(self) -> dict[str, Any]:
-        return status(self._node)
+        return status(self._parts)
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
-        return {"node": self._node.config.name, **self._node.events.since(number, limit)}
+        return {"node": self._parts.member.config.name, **self._parts.member.events.since(number, limit)}
 
     def readiness(self) -> list[str]:
-        return readiness(self._node)
+        return readiness(self._parts)
 
     def metrics_text(self) -> bytes:
-        return metrics_text(self._node)
+        return metrics_text(self._parts)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repl.group import peers
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
+from repl.elect.answering import answer_stand, answer_vote
+from repl.elect.electing import Electing
+from repl.group.answering import answer_hello
+from repl.node.parts import NodeParts
 
 
 class NodePeers:
     """``repl.http.services.Peers``."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
 
     async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await peers.answer_hello(self._node, body)
+        return await answer_hello(self._parts.member, self._parts.confirming, body)
 
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await peers.answer_vote(self._node, body)
+        return await answer_vote(self._parts.member, self._electing, self._parts.confirming, body)
 
     async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await peers.answer_stand(self._node, body)
+        return await answer_stand(self._parts.member, self._electing, body)
 
     async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._node.opened()
-        return await self._node.read_index.answer(body)
+        return await self._parts.opened().read_index.answer(body)
+
+    def _electing(self) -> Electing:
+        return self._parts.opened().electing

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from repl.api import BlockPage, EntryPage, ProducerAt
 from repl.lead.exactly_once import missing
+from repl.node.parts import NodeParts
 from repl.read.reads import Reads
 from vlsn.format.block import Entry
 from vlsn.state.producers import ProducerPlace
-
-if TYPE_CHECKING:
-    from repl.node.node import Node
 
 
 class NodeReads:
     """``repl.http.services.Reads``."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
 
     async def read(
         self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
@@ -35,12 +31,11 @@ class NodeReads:
         self._reads().check_place(vlsn, term)
 
     async def confirm(self, timeout_s: float) -> int:
-        self._node.opened()
-        return await self._node.read_index.confirm(timeout_s)
+        return await self._parts.opened().read_index.confirm(timeout_s)
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         await self.confirm(timeout_s)
-        table, durable = self._node.opened().history.producers, self._node.dtvlsn()
+        table, durable = self._parts.opened().log.history.producers, self._parts.dtvlsn()
         life = table.find(producer, at=durable + 1)
         place = life.as_of(durable) if life is not None else ProducerPlace()
         if table.lacks_to and not place.last:
@@ -48,6 +43,4 @@ class NodeReads:
         return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
 
     def _reads(self) -> Reads:
-        self._node.opened()
-        assert self._node.reads is not None
-        return self._node.reads
+        return self._parts.opened().reads

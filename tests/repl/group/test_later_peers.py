@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from repl.group import founding, vote_messages
-from repl.group.peers import Stand
+from repl.group.vote_messages import Stand
 from repl.read import read_index
 from repl.repair import integrity
 from tests.repl.http.calls import call

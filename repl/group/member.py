@@ -1,0 +1,282 @@
+"""A member: what a node is before, between and after its logs.
+
+    Member       settings, seams, network, events, state, the other members, the node file's record, counters
+    OpenMember   while a log is open: the log, the role that plays, what the other members still need of that log
+
+A part of the node takes one of the two, and the other parts that it uses; never the node.  All of it is used on the
+event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from repl.config import NodeConfig
+from repl.events import Events, level_of
+from repl.group.member_holds import MemberHolds
+from repl.group.members import Members
+from repl.group.old_images import Told, both
+from repl.group.role import Role, Stage
+from repl.http.types import Network
+from repl.offload import Offload, settle, settle_error
+from vlsn.duration_histogram import Seconds
+from vlsn.errors import Damaged, NotMaster, VlsnLogError, WrongVersion
+from vlsn.format.records import GroupEntry
+from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.seams import Seams, Worker
+from vlsn.state.node_file import NodeFile, NodeRecord
+from vlsn.write.local_log import LocalLog
+
+WORKERS = ("keeper", "writer", "reads", "feeds", "scrub")
+logger = logging.getLogger("vlsnlog")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What is counted from a node's start to its stop, for its metrics."""
+
+    appends: Seconds = field(default_factory=Seconds)
+    """From submission to acknowledgement."""
+    duplicate_appends: int = 0
+    """Submissions of producers that were here before."""
+    old_images: int = 0
+    readmitted: int = 0
+    """Members that came back as another incarnation and were admitted under their names, by this node."""
+    master_changes: int = 0
+
+
+class Member:
+    """One member of a group.  ``on_fatal`` hears of what must end the process."""
+
+    def __init__(
+        self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        self.config = config
+        self.seams = seams
+        self.network = network
+        self.process = seams.random.u64()
+        self.events = Events()
+        self.counts = Counts()
+        self.state = "UNKNOWN"
+        self.reason = "opening"
+        self.members = Members(config, self._group)
+        self.may_found = config.first_member == config.name
+        """No member is known to hold a log of this group."""
+        self.founder: tuple[Incarnation, int] | None = None
+        """Incarnation and process of whom this node last told that it is empty."""
+        self.recognised = False
+        """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
+        self.stopping = False
+        self.node_file: NodeFile | None = None
+        """Of the log that is open, is being restored, or was so last."""
+        self.open: OpenMember | None = None
+        """``None`` while no log is open; whoever needs one asks ``opened``."""
+        self.fatal = on_fatal
+        self.damaged: Callable[[Damaged], None] = _unmended
+        """Hears of damage that an offloaded job has met."""
+        self._known_master: tuple[NodeName, int] | None = None
+        self._workers: dict[str, Worker] = {}
+
+    @property
+    def name(self) -> NodeName:
+        return self.config.name
+
+    # What happens to it.
+
+    def set_state(self, state: str, reason: str = "") -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            self.event("state", state=state, reason=reason)
+
+    def master_is(self, name: NodeName, term: int) -> None:
+        """This node leads, or is fed by ``name`` now."""
+        known = (name, term)
+        if known != self._known_master:
+            self.counts.master_changes += self._known_master is not None
+            self._known_master = known
+            self.event("master", master=name, term=term)
+
+    def event(self, name: str, **fields: object) -> None:
+        """One line of the node's log, and one event to be asked for; the name is one of ``repl.events``."""
+        count = self.events.note(name, self.seams.clock.wall_us(), fields)
+        if count & (count - 1):
+            return
+        if count > 1:
+            fields["count"] = count
+        text = " ".join(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
+        said = {"node": self.config.name, "event": name, **fields}
+        logger.log(level_of(name, fields), "%s %s %s", self.config.name, name, text, extra={"said": said})
+
+    def recognise(self, known: bool) -> None:
+        self.recognised = known
+
+    # Its workers.
+
+    def start_workers(self) -> None:
+        for name in WORKERS:
+            self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
+
+    def close_workers(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
+
+    def worker(self, name: str) -> Worker:
+        """One of ``WORKERS``."""
+        return self._workers[name]
+
+    def offload(self, name: str) -> Offload:
+        """To that worker; damage that its jobs meet is mended, bytes of a later version end the node."""
+        return Offload(self.worker(name), self._fault_met)
+
+    def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
+        return Offload(self.worker("keeper"))(job)
+
+    def _fault_met(self, error: Damaged | WrongVersion) -> None:
+        if isinstance(error, WrongVersion):
+            self.fatal(error)
+        else:
+            self.damaged(error)
+
+    # Its log.
+
+    @property
+    def log(self) -> LocalLog | None:
+        return self.open.log if self.open is not None else None
+
+    @property
+    def record(self) -> NodeRecord | None:
+        """The node file's, as of when a log was open last, also while it is restored; None before the first time."""
+        return self.node_file.record if self.node_file is not None else None
+
+    @property
+    def incarnation(self) -> int:
+        return self.record.incarnation if self.record is not None else 0
+
+    def opened(self) -> OpenMember:
+        """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
+        if self.open is None:
+            raise self.unopened()
+        self.open.check()
+        return self.open
+
+    def unopened(self) -> VlsnLogError:
+        """What is raised for want of an open log."""
+        if self.state == "DAMAGED":
+            return Damaged(self.reason)
+        if self.state == "RESTORING":
+            return NotMaster("the node is being restored from a peer")
+        return NotMaster("the node is still opening its log; try again soon")
+
+    def closed(self) -> None:
+        """The log is closed."""
+        self.open, self.damaged = None, _unmended
+
+    def _group(self) -> GroupEntry | None:
+        log = self.log
+        return log.history.group if log is not None else None
+
+    def heard_of(self, incarnation: int) -> Told:
+        """What that one has told of itself."""
+        heard, role = self.members.heard.of(incarnation), self.role
+        return both(heard, role.heard_of(incarnation)) if role is not None else heard
+
+    # Who leads.
+
+    @property
+    def role(self) -> Role | None:
+        return self.open.stage.role if self.open is not None else None
+
+    def is_master(self) -> bool:
+        return self.state == "MASTER"
+
+    def master_url(self) -> str | None:
+        if self.is_master():
+            return self.config.url
+        return self.role.master_url if self.role is not None else None
+
+    def master_name(self) -> NodeName | None:
+        """Whom this node hears as the master, itself included."""
+        if self.is_master():
+            return self.config.name
+        role = self.role
+        return role.master if role is not None and role.master_url is not None else None
+
+
+class OpenMember:
+    """A member whose log is open: whole from its first moment to the log's close."""
+
+    def __init__(self, member: Member, log: LocalLog) -> None:
+        self.member = member
+        self.log = log
+        self.stage = Stage()
+        self.holds = MemberHolds(log, member.name, self._hold_dropped)
+        self.announced: tuple[Term, str] = (Term(0), "")
+        """Whom this node has asked to take over as the master of that term; it stays said when the term is over."""
+        self._rolling_back: asyncio.Future[None] | None = None
+        member.node_file = log.node_file
+        member.open = self
+
+    def check(self) -> None:
+        """Raises ``NotMaster`` while the log is being closed."""
+        if self.log.closing:
+            raise NotMaster("the node is closing its log")
+
+    @property
+    def role(self) -> Role | None:
+        return self.stage.role
+
+    @property
+    def lead(self) -> Role | None:
+        """The role of this node while it is the master."""
+        role = self.stage.role
+        return role if role is not None and role.leads and self.member.is_master() else None
+
+    # What it tells of itself.
+
+    def told(self) -> Told:
+        """What this node tells of itself: it never takes it back."""
+        log, role = self.log, self.stage.role
+        record = log.node_file.record
+        if role is None or not role.streams_in(Term(record.term)):
+            return Told(record.sequence, record.term)
+        last = log.range.last_sync
+        return Told(record.sequence, record.term, last, log.history.term_of(last))
+
+    # Its log's end.
+
+    async def roll_back(self, matchpoint: Vlsn) -> None:
+        """Overmarks what follows ``matchpoint``; done, or not begun, on return.  Raises ``RollbackProhibited``, and
+        what ``Log.rollback`` refuses with.  Goes on when its caller is cancelled: ``drained`` waits for it."""
+        self.check()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        last = self.log.range.last
+        self.log.rollback(matchpoint, partial(settle(done), None), settle_error(done))
+        self._rolling_back = done
+        await asyncio.shield(done)
+        self.member.event("rolled_back", to=matchpoint, **{"from": last})
+
+    async def drained(self) -> None:
+        """Everything handed to the log before is synced, and a rollback under way has ended."""
+        rolling_back = self._rolling_back
+        if rolling_back is not None:
+            await asyncio.wait([rolling_back])
+            if self._rolling_back is rolling_back:
+                self._rolling_back = None
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.check()
+        self.log.drain(partial(settle(done), None))
+        await done
+
+    def _hold_dropped(self, replica: str, first: Vlsn) -> None:
+        self.member.event("hold.dropped", owner="feeder", replica=replica, first=first)
+        if self.stage.role is not None:
+            self.stage.role.hold_dropped(replica, first)
+
+
+def _unmended(error: Damaged) -> None:
+    """No log is open: what does not open is mended as a whole."""

@@ -1,0 +1,120 @@
+"""A role: what a member does while its log is open, and what the rest of the node asks whichever role it plays.
+
+Returning, founding, leading or following: one at a time, on the ``Stage``, and nothing of one is left when the next one
+begins.  What a role does not say otherwise is what a node without a master says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from repl.group.old_images import NOTHING, Told
+from vlsn.errors import NotMaster
+from vlsn.ids import NodeName, Term, Vlsn
+from vlsn.together import failure_of
+from vlsn.write.queue import Pending
+
+CANCEL_AGAIN_S = 0.2
+
+
+class Role:
+    """A node's part at the moment."""
+
+    term = Term(0)
+    """Of which it is the master, or is about to be; 0 for any other role."""
+    master: NodeName | None = None
+    """Who feeds this node, or did last."""
+    unlisted_by: Collection[NodeName] = ()
+    """Who says that the group lists this node no more."""
+
+    async def run(self) -> None:
+        """Runs until the role is over, or cancelled."""
+        raise NotImplementedError
+
+    # What it hears.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        raise AssertionError(f"{type(self).__name__}: only a master seals")
+
+    def handed_over(self) -> None:
+        """Hears that another group is with the writer."""
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        """Hears that everything up to ``last_vlsn`` is synced here."""
+
+    def tick(self) -> None:
+        """Does what is due every ``TICK_S``."""
+
+    def called(self) -> None:
+        """Hears that a new master asks for its replicas."""
+
+    def hold_dropped(self, replica: str, first: Vlsn) -> None:
+        """Hears that the log is cleaned past what ``replica`` has; it will begin at ``first``."""
+
+    # What it says.
+
+    @property
+    def leads(self) -> bool:
+        return self.term != 0
+
+    @property
+    def master_url(self) -> str | None:
+        """Where appends go, while this role hears of another node that leads."""
+        return None
+
+    @property
+    def taking_feed(self) -> bool:
+        """A feed has begun and does not stream yet."""
+        return False
+
+    @property
+    def replicas(self) -> int:
+        """How many feeds it serves."""
+        return 0
+
+    def streams_in(self, term: Term) -> bool:
+        """This log is that of the master of ``term``, or matched with it."""
+        return False
+
+    def heard_of(self, incarnation: int) -> Told:
+        """What ``incarnation`` has acknowledged to this role."""
+        return NOTHING
+
+    async def read_index(self) -> Vlsn:
+        """Every append that was acknowledged as durable before the call lies at or below it.  Raises ``NotMaster``."""
+        raise NotMaster("this node is not the master")
+
+
+class Stage:
+    """Where one role plays at a time."""
+
+    def __init__(self) -> None:
+        self.role: Role | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def play(self, role: Role) -> BaseException | None:
+        """Runs ``role`` until it ends by itself, fails, or is ended; why it failed, if it did."""
+        self.role = role
+        task = self._task = asyncio.create_task(role.run(), name=type(role).__name__)
+        try:
+            await asyncio.wait([task])
+        finally:
+            await cancelled(task)
+            self.role = None
+        return failure_of(task)
+
+    async def end(self) -> None:
+        """Nothing of the role that played is left on return: its feeds and its sealing have ended."""
+        if self._task is not None:
+            await cancelled(self._task)
+
+
+async def cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancels ``tasks``, more than once: a cancel that meets a timeout just as it runs out, in a library's code, may be
+    lost in it.  Returns when all of them have ended."""
+    under_way = {task for task in tasks if not task.done()}
+    while under_way:
+        for task in under_way:
+            task.cancel()
+        _, under_way = await asyncio.wait(under_way, timeout=CANCEL_AGAIN_S)

@@ -1,0 +1,75 @@
+"""A lead's read rounds: up to which VLSN a linearizable read has to show, confirmed by a majority.
+
+    its term's first block durable ─► DTVLSN noted ─► a read round ─► a majority has answered
+
+The DTVLSN is noted after the read was asked, and the round begins after that: a master that was unseated before gets
+no majority for it (``feeder.rounds``), so it never answers, however late it learns of it.  No clock is asked.  Many
+reads share a round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from feeder.feeder import Feeder
+from feeder.rounds import Rounds
+from repl.lead.tenure import Tenure
+from repl.read.read_index import ROUND_TIMEOUT_S
+from repl.shared import Shared
+from vlsn.errors import NotMaster
+from vlsn.ids import Incarnation, Vlsn
+
+
+class LeadersRounds:
+    """The read rounds of one lead."""
+
+    def __init__(self, lead: Tenure) -> None:
+        self._lead = lead
+        self._rounds = Rounds(lead.own)
+        self._changed = asyncio.Event()
+        self._shared: Shared[Vlsn] = Shared(self._index)
+
+    async def index(self) -> Vlsn:
+        """Every append that was acknowledged as durable before the call lies at or below it.  Raises ``NotMaster``
+        when a majority has not confirmed this master within ``ROUND_TIMEOUT_S``, or the lead ends."""
+        return await self._shared.get()
+
+    def answered(self, feeder: Feeder, number: int) -> None:
+        self._rounds.answered(Incarnation(feeder.incarnation), number)
+        self._changed.set()
+
+    def fed(self, feeder: Feeder) -> None:
+        """A replica is past syncup: a round that is under way is for it too."""
+        if self._rounds.number:
+            feeder.begin_round(self._rounds.number)
+
+    def durable_rose(self) -> None:
+        self._changed.set()
+
+    def close(self) -> None:
+        self._shared.close(NotMaster("this node has stopped leading; ask again"))
+
+    async def _index(self) -> Vlsn:
+        lead = self._lead
+        try:
+            async with asyncio.timeout(ROUND_TIMEOUT_S):
+                while not lead.book.durable:
+                    await self._change()
+                index = lead.log.dtvlsn
+                number = self._rounds.begin()
+                for feeder in lead.feeders.values():
+                    if feeder.streaming:
+                        feeder.begin_round(number)
+                while not self._rounds.confirmed(lead.book.electable):
+                    await self._change()
+        except TimeoutError:
+            raise NotMaster(
+                f"no majority has confirmed within {ROUND_TIMEOUT_S:g} s that {lead.member.name} still leads; ask again"
+            ) from None
+        if lead.log.node_file.record.term != lead.term:
+            raise NotMaster("this node leads no more")
+        return index
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

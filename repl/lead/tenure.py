@@ -1,0 +1,82 @@
+"""A tenure: what the parts of one lead share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from feeder.feeder import Feeder
+from repl.elect.electing import Electing
+from repl.group.member import OpenMember
+from repl.group.old_images import NOTHING, Told
+from repl.group.role import Role
+from repl.lead.append_book import AppendBook
+from repl.read.reads import Reads
+from vlsn.errors import VlsnLogError
+from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
+
+TICK_S = 0.1
+"""How often the node calls ``tick``."""
+
+
+class Tenure(Role):
+    """The lead of ``term``.  ``on_durable`` hears how far its own count of acknowledgements has proven the log."""
+
+    def __init__(
+        self,
+        opened: OpenMember,
+        term: Term,
+        electing: Electing,
+        reads: Reads,
+        *,
+        on_durable: Callable[[Vlsn], None],
+    ) -> None:
+        self.opened = opened
+        self.member = opened.member
+        self.log = opened.log
+        self.term = term
+        self.electing = electing
+        self.reads = reads
+        self.own = Incarnation(self.member.incarnation)
+        self.holds = opened.holds
+        self.book = AppendBook(
+            self.own,
+            term,
+            on_durable=on_durable,
+            clock=self.member.seams.clock.monotonic_s,
+            seconds=self.member.counts.appends,
+        )
+        self.start: Vlsn = NULL_VLSN
+        """The first VLSN of this term; 0 until its block is on its way."""
+        self.feeders: dict[str, Feeder] = {}
+        self.tasks: dict[Feeder, asyncio.Task[None]] = {}
+        """Of the feeds."""
+        self.present = 0
+        """Replicas that count for ``insufficient-replicas``."""
+        self.heir: NodeName | None = None
+        """To whom this node hands over, while it does."""
+        self.holds_back = False
+        """Nothing more may be logged before the heir has all of the log."""
+        self.has_ended = False
+
+    @property
+    def replicas(self) -> int:
+        return len(self.feeders)
+
+    def streams_in(self, term: Term) -> bool:
+        return self.member.is_master() and term == self.term
+
+    def heard_of(self, incarnation: int) -> Told:
+        """What it has acknowledged in this term."""
+        synced = self.book.synced.get(Incarnation(incarnation))
+        return Told(0, self.term, synced, self.log.history.term_of(synced)) if synced is not None else NOTHING
+
+    def hears(self, feeder: Feeder) -> bool:
+        """Its replica is past syncup, and has answered within an election timeout."""
+        return feeder.streaming and feeder.silent_ticks <= self.member.config.election_timeout_s / TICK_S
+
+    def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:
+        for name in names:
+            feeder = self.feeders[name]
+            feeder.end(why)
+            self.tasks[feeder].cancel()

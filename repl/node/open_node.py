@@ -1,0 +1,143 @@
+"""What exists whole for as long as a node's log is open: built at once, worked until the node or the log ends, closed.
+
+    recovered ─► the log ─► mending, reads, files, providing, scrub, cleaning, elections, roles ─► work ─► close
+
+Everything but the workers' jobs runs on the event loop's thread, in tasks that ``work`` owns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from errno import errorcode
+from functools import partial
+
+from repl.elect.electing import Electing
+from repl.group import peers
+from repl.group.confirming import Confirming
+from repl.group.member import Member, OpenMember
+from repl.lead.tenure import TICK_S
+from repl.node.roles import Roles
+from repl.offload import settle
+from repl.read.read_index import ReadIndex
+from repl.read.reads import Reads
+from repl.read.segment_files import SegmentFiles
+from repl.repair.cleaning import Cleaning
+from repl.repair.lost_producers import LostProducers
+from repl.repair.mending import Mending
+from repl.repair.opening import log_options
+from repl.repair.providing import Providing
+from repl.repair.restoring import Restoration
+from repl.repair.scrub import Scrub
+from vlsn.errors import LogFailed, NotMaster
+from vlsn.ids import Vlsn
+from vlsn.recover.recovery import Recovered
+from vlsn.segments.background import Fault
+from vlsn.together import together
+from vlsn.write.local_log import LocalLog
+from vlsn.write.queue import Pending
+
+
+class OpenNode:
+    """The parts of one open log, which hear of it from here (``LogListener``)."""
+
+    def __init__(self, member: Member, confirming: Confirming, restoration: Restoration, recovered: Recovered) -> None:
+        config = member.config
+        self.member = member
+        self.log = log = LocalLog(
+            recovered,
+            log_options(config),
+            member.seams,
+            writer=member.worker("writer"),
+            keeper=member.worker("keeper"),
+            listener=self,
+        )
+        for note in recovered.notes:
+            member.event("open", note=note)
+        log.background.told = self._background_told
+        self.opened = opened = OpenMember(member, log)
+        self.mending = Mending(opened)
+        member.damaged = self.mending.met
+        self.reads = Reads(log, member.offload("reads"))
+        self.read_index = ReadIndex(opened, self.reads)
+        self.files = SegmentFiles(log, member.offload("reads"))
+        self.providing = Providing(opened, self.files.read, restoration, self.mending)
+        self.scrub = Scrub(opened)
+        self.cleaning = Cleaning(opened)
+        member.recognise(recovered.empty_store or member.members.are_none())
+        self.electing = Electing(opened, confirming, lambda: self.mending.may_stand)
+        self.roles = Roles(opened, self.electing, self.reads, self.providing, confirming, restoration)
+        self._restoration = restoration
+        member.reason = "starting"
+        span = log.range
+        member.event("opened", incarnation=f"{member.incarnation:016x}", first=span.first, last=span.last)
+
+    async def work(self) -> None:
+        """All that a node does while its log is open.  Raises a group with ``RestoreWanted`` in it, or with what ends
+        the node."""
+        await together(
+            tick=self._tick(),
+            elections=self.electing.run(),
+            role=self.roles.play(),
+            tell=peers.tell(self.member),
+            cleaning=self.cleaning.run(),
+            mending=self.mending.run(),
+            scrub=self.scrub.run(),
+            producers=LostProducers(self.opened).run(),
+            restore=self._restoration.wanted(),
+        )
+
+    async def close(self, why: str) -> None:
+        """A clean stop of the log; those who wait for something of it are told ``why``."""
+        self.read_index.close(NotMaster(why))
+        self.reads.fail(NotMaster(why))
+        self.providing.close(why)
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.log.close(partial(settle(closed), None))
+        if self.log.failure is None:
+            await closed
+        self.log.node_file.close()
+        self.member.closed()
+
+    async def _tick(self) -> None:
+        log, member = self.log, self.member
+        holes, said, full = log.placement.holes, "", False
+        while True:
+            await asyncio.sleep(TICK_S)
+            log.tick()
+            if holes.fault != said:
+                said = holes.fault
+                member.event("unpunched", why=said)
+            if full != bool(log.no_space):
+                full = not full
+                if full:
+                    member.event("no_space", why=log.no_space)
+                else:
+                    member.event("has_space", free_bytes=log.space.free_bytes)
+            if self.opened.role is not None:
+                self.opened.role.tick()
+
+    def _background_told(self, fault: Fault) -> None:
+        about = {"work": fault.work, "why": fault.why, "errno": errorcode.get(fault.errno, "")}
+        self.member.event("background.failed" if fault.failures else "background.works", **about)
+
+    # The log's listener.
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        role = self.opened.role
+        assert role is not None
+        role.sealed(pendings)
+
+    def handed_over(self, last_vlsn: Vlsn) -> None:
+        if self.opened.role is not None:
+            self.opened.role.handed_over()
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        pass  # what a node says of its log is synced
+
+    def synced(self, last_vlsn: Vlsn) -> None:
+        if self.opened.role is not None:
+            self.opened.role.synced(last_vlsn)
+        self.reads.rose()
+
+    def failed(self, error: LogFailed) -> None:
+        self.member.fatal(error)

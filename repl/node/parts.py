@@ -1,0 +1,69 @@
+"""The two parts of a node: the member, from its start to its stop, and what is whole while a log is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from repl.config import NodeConfig
+from repl.follow.following import Following
+from repl.group.confirming import Confirming
+from repl.group.member import Member
+from repl.http.types import Network
+from repl.lead.leading import Leading
+from repl.node.open_node import OpenNode
+from repl.repair.restoring import Restoration
+from vlsn.ids import NodeName
+from vlsn.seams import Seams
+from vlsn.write.local_log import LocalLog
+
+
+class NodeParts:
+    """What a gateway asks and a status shows."""
+
+    def __init__(
+        self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        self.member = Member(config, seams, network, on_fatal=on_fatal)
+        self.confirming = Confirming(self.member)
+        self.restoration = Restoration(self.member)
+        self.open: OpenNode | None = None
+        """``None`` between two logs; whoever needs it asks ``opened``."""
+
+    def opened(self) -> OpenNode:
+        """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
+        if self.open is None:
+            raise self.member.unopened()
+        self.open.opened.check()
+        return self.open
+
+    @property
+    def name(self) -> NodeName:
+        return self.member.config.name
+
+    @property
+    def state(self) -> str:
+        return self.member.state
+
+    @property
+    def log(self) -> LocalLog | None:
+        return self.member.log
+
+    def dtvlsn(self) -> int:
+        """How far readers may see; 0 while no log is open."""
+        return self.open.reads.durable if self.open is not None else 0
+
+    @property
+    def leading(self) -> Leading | None:
+        """That role, from the moment it is tried."""
+        role = self.member.role
+        return role if isinstance(role, Leading) else None
+
+    @property
+    def lead(self) -> Leading | None:
+        """While this node is the master."""
+        return self.leading if self.member.is_master() else None
+
+    @property
+    def following(self) -> Following | None:
+        role = self.member.role
+        return role if isinstance(role, Following) else None
