@@ -15,7 +15,7 @@ def aligned(columns: Sequence[Sequence[str]], *, right: Collection[str] = ()) ->
 
 
 def width(columns: Sequence[Sequence[str]]) -> int:
-    """Of the widest line."""
+    """Returns the width of the widest line."""
     return sum(_width(column) for column in columns) + len(GAP) * (len(columns) - 1)
 
 

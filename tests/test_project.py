@@ -21,6 +21,13 @@ _COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z]+)|^\$ vlsnlog ([a-z]+)", re.MULT
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 EVENTS = {name for names in KINDS.values() for name in names}
 _EVENT = re.compile(r"\bevent\(\s*((?:\"[a-z_.]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
+ROOMS = (
+    "vlsn",
+    "feeder",
+    "replica",
+    "jepsen-like",
+    *(f"repl/{each}" for each in ["audit", "bench", "cli", "client", "http", "net"]),
+)
 _TIME_OF_DAY = re.compile(r"(?<![\d:.])(?:[01]?\d|2[0-3]):[0-5]\d(?![\d:])")
 _PATH = re.compile(r"`((?:vlsn|feeder|replica|repl|jepsen-like|tests|docs)/[\w./-]*)`")
 
@@ -34,6 +41,18 @@ def test_pages_name_only_what_there_is(page: Path) -> None:
     assert commands <= set(vlsnlog.list_commands(None))  # type: ignore[arg-type]
     assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
     assert [path for path in _PATH.findall(text) if not (ROOT / path).exists()] == []
+
+
+def test_docstrings_open_with_a_subject_or_a_verb() -> None:
+    opened = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value[:60]}"
+        for place in ROOMS
+        for path in sorted((ROOT / place).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if node.value.value.startswith(("Of ", "What ", "Whose ", "Whoever "))
+    ]
+    assert opened == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

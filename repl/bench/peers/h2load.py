@@ -22,7 +22,7 @@ class H2loadFigures:
     answered: int
     refused: int
     seconds: float
-    """From the first request to the last answer."""
+    """Seconds from the first request to the last answer."""
     p50_ms: float
     p99_ms: float
 
