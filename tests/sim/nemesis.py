@@ -64,6 +64,8 @@ PROVIDER_RATES = (0.2, 0.6, 0.9)
 RESTORE_LINK_S = (0.3, 0.8)
 MISSES_MAX = 3
 """Kinds that are tried for one strike."""
+ASKS_AGAIN_S, ASKS_MAX = 2.0, 60
+"""How soon, and how often, a person asks again for a restore that was refused."""
 AWAY_S, LONG_AWAY_S = (0.05, 3.0), (3.0, 15.0)
 """Seconds that a process which has ended is not started again, mostly and sometimes."""
 PAUSES_S = (0.3, 1.5, 1.5, 4.0, 4.0, 40.0)
@@ -377,11 +379,17 @@ class Nemesis:
             machine.process.clock.offset_us = machine.clock_offset_us
 
     async def ask_for_restore(self, name: str) -> None:
-        """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored."""
+        """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored.
+
+        Who is refused, since too few others are whole yet, asks again."""
         node = self.group.nodes.get(name)
         if node is not None and node.member.is_master():
             await self.people.post(name, "/v1/admin/transfer")
-        await self.people.post(name, "/v1/admin/restore")
+        for _ in range(ASKS_MAX):
+            answer = await self.people.post(name, "/v1/admin/restore")
+            if answer is None or answer.get("type") != "not-ready":
+                return
+            await asyncio.sleep(ASKS_AGAIN_S)
 
     def lift_floor(self, name: str) -> None:
         """Lifts the floor of a node as a person does. It waits for a member that will never tell the end of its log."""
