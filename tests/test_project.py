@@ -73,7 +73,9 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("package", ["vlsn", "feeder", "replica"])
+@pytest.mark.parametrize(
+    "package", ["vlsn", "feeder", "replica", "repl/group", "repl/lead", "repl/repair", "repl/node"]
+)
 def test_no_imports_go_round_in_a_circle(package: str) -> None:
     paths = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path
