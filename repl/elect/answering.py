@@ -1,4 +1,4 @@
-"""What a node answers to a candidate, and to a master that asks it to stand.
+"""The answers to a candidate, and to a master that asks this node to stand.
 
 ``electing`` gives the elections of the log that is open, or raises.
 """
@@ -24,7 +24,7 @@ from vlsn.ids import NodeName, Term
 async def answer_vote(
     member: Member, electing: Callable[[], Electing], confirming: Confirming, body: object
 ) -> dict[str, Any]:
-    """``POST /v1/peer/vote``."""
+    """Answers ``POST /v1/peer/vote``."""
     request = read_request(body)
     election = _election_for(member, electing, request)
     reply = await election.asked(request)
@@ -34,7 +34,7 @@ async def answer_vote(
 
 
 async def answer_stand(member: Member, electing: Callable[[], Electing], body: object) -> dict[str, Any]:
-    """``POST /v1/peer/stand``.  Raises ``StaleTerm`` when that term is not the stored one."""
+    """Answers ``POST /v1/peer/stand``. Raises ``StaleTerm`` when that term is not the stored one."""
     stand = read_object(body, Stand, "stand")
     if member.stopping:
         raise NotMaster("this node is stopping: it does not stand")

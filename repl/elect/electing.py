@@ -38,7 +38,7 @@ from vlsn.ids import NodeName, Term
 from vlsn.together import failure_of
 
 UNCONFIRMED = "unconfirmed"
-"""Why a vote is refused whose candidate is not listed, or not heard where it is (``claims``)."""
+"""The reason why a vote is refused whose candidate is not listed, or not heard where it is (``claims``)."""
 TICK_S = 0.05
 TICK_MIN_S = 0.001
 TICK_MAX_S = 0.2
@@ -66,7 +66,7 @@ class Electing:
         self._door = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looks_at: asyncio.Task[bool] | None = None
-        """Whether the master whose feed is being taken leads still."""
+        """A look whether the master whose feed is being taken leads still."""
         self._listed: tuple[GroupEntry | None, bool, list[Elector]] = (None, False, [])
         """The newest group of the log, whether it is known durable, and the electors that count by it."""
         self.core = self._new_core()
@@ -96,7 +96,7 @@ class Electing:
                 task.cancel()
 
     def _pause_s(self) -> float:
-        """Until the next tick: one is there when this node's time comes, for milliseconds order who stands first."""
+        """Returns the pause until the next tick: milliseconds order who stands first when this node's time comes."""
         left = self.core.due_in(self._now)
         return max(left, TICK_MIN_S) if 0.0 < left < TICK_S else TICK_S
 
@@ -123,9 +123,9 @@ class Electing:
         await self._carry_out(core.tick(self._now, standing))
 
     def _takes_feed_of_the_living(self, standing: Standing) -> bool:
-        """A feed is being taken, which may take its time, a rollback say: its master is asked whether it leads, and the
-        election is put off while that answer is on its way, and where it does.  A master that has fallen silent costs a
-        second more, whatever the feed is doing."""
+        """Asks a master whether it leads while its feed is being taken, which may take its time, a rollback say. The
+        election is put off while that answer is on its way, and where it does lead. A master that has fallen silent
+        costs a second more, whatever the feed is doing."""
         role = self._opened.role
         if role is None or not role.taking_feed or role.master is None:
             self._looks_at = None
@@ -145,7 +145,7 @@ class Electing:
         return answer is not None and answer.state == "MASTER" and answer.term >= self.core.term
 
     def _unfit(self) -> str:
-        """Why this node can lead no more, if it leads."""
+        """Returns why this node can lead no more, if it leads."""
         if self.leads is None:
             return ""
         if self._log.writing_s > UNSYNCED_MAX_S:
@@ -155,18 +155,18 @@ class Electing:
     # What others say and ask.
 
     def heard(self, master: NodeName, term: Term) -> None:
-        """A message came on the feed of ``master`` in ``term``, the stored one."""
+        """Notes a message on the feed of ``master`` in ``term``, the stored one."""
         core = self.core
         if term == core.term and core.role is not Role.MASTER:
             actions = core.heard(master, term, self._now, self._electors())
             assert not actions
 
     def heard_from(self, replica: str) -> None:
-        """A replica has answered on its feed."""
+        """Notes that a replica has answered on its feed."""
         self.core.heard_from(NodeName(replica), self._now)
 
     def gone(self, master: NodeName) -> None:
-        """Where ``master`` was, connections are refused."""
+        """Notes that connections are refused where ``master`` was."""
         self._count()
         self.core.gone(master, self._now, self._electors())
 
@@ -263,7 +263,7 @@ class Electing:
         await self._through(draw)
 
     def saw(self, claim: Claim) -> None:
-        """A replica says that it has stored a higher term: if it counts, a master of a lower one steps down."""
+        """Hears from a replica that it has stored a higher term. If it counts, a master of a lower one steps down."""
         if claim.term > self.core.term:
             self._spawn(self._see(claim))
 
@@ -278,8 +278,8 @@ class Electing:
         return await self._confirming.believed(claim, self._electors(), stored=self.core.term)
 
     async def _is_handed_over(self, request: VoteRequest) -> bool:
-        """Whether the master of the term before, this node or the one that it hears, has asked the candidate to
-        stand."""
+        """Says whether the master of the term before has asked the candidate to stand. That is this node or the one
+        that it hears."""
         core = self.core
         term, master = core.term, core.master
         if master is None or request.term != term + 1:
@@ -299,7 +299,7 @@ class Electing:
 
     @property
     def reason(self) -> str:
-        """Why this node does not stand, where that is its vote floor, or that it has lost its group."""
+        """The reason why this node does not stand, where that is its vote floor, or a lost group."""
         if is_lost(self._log):
             return REASON
         why = self.core.waits_for(self._standing())
@@ -387,8 +387,8 @@ class Electing:
         )
 
     def _is_removed(self) -> bool:
-        """A majority of those whom this node would ask for votes lists it no more, though its own log does not say so:
-        it was away.  They can elect a master without it; one of them alone may be behind, and need its log."""
+        """Says whether a majority of those whom this node would ask for votes lists it no more. Its own log does not
+        say so: it was away. They can elect a master without it; one of them alone may be behind, and need its log."""
         role = self._opened.role
         if role is None or not role.unlisted_by:
             return False

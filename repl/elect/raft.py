@@ -1,4 +1,4 @@
-"""Elections, as Raft §5.2, §5.4 and the pre-vote of its dissertation §9.6; what comes in and what goes out is data.
+"""Elections, as Raft §5.2, §5.4 and the pre-vote of its dissertation §9.6, as data in and out.
 
     tick, heard, asked, answered  ─►  Election  ─►  Store (synced before anything behind it), Ask, Lead, StepDown
 
@@ -38,12 +38,13 @@ from vlsn.state.node_file import NodeRecord
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
 FIRST_FRACTION = 0.2
-"""Of an election timeout: how long at least a node that has just started waits; whoever hears a master refuses it."""
+"""The share of an election timeout that a node which has just started waits at least. Whoever hears a master refuses
+it."""
 
 SOON = (0.02, 0.3)
-"""Of an election timeout: when the next round follows one that was lost by chance."""
+"""The share of an election timeout after which the next round follows one that was lost by chance."""
 SOON_MAX = 3
-"""So many of them in one silence; whoever is refused for longer than that is refused for a reason."""
+"""Rounds of that kind in one silence; whoever is refused for longer is refused for a reason."""
 
 BELOW_FLOOR = "below-floor"
 CHANCE = frozenset(("hears-master", "voted"))
@@ -59,19 +60,19 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class Standing:
-    """What this node may do now, and what its log says; given with every call."""
+    """The standing of this node, and what its log says; given with every call."""
 
     end: End
-    """Of its drained log: everything sealed or taken before is synced."""
+    """The end of its drained log: everything sealed or taken before is synced."""
     electors: Sequence[Elector]
     may_stand: bool = True
     """False while it is damaged, restoring, or its state is not known."""
     may_vote: bool = True
     reluctant: bool = False
-    """It could lead, but take no appends (no space): it stands as with priority 0."""
+    """True where it could lead, but take no appends (no space): it stands as with priority 0."""
     leaving: bool = False
-    """The list that leaves it out may still be rolled back: until it is durable this node may be the only one that a
-    majority of the others can elect (Raft, dissertation, §4.2.2).  It counts for nothing itself."""
+    """True while the list that leaves it out may still be rolled back. Until it is durable this node may be the only
+    one that a majority of the others can elect (Raft, dissertation, §4.2.2). It counts for nothing itself."""
 
 
 @dataclass(slots=True)
@@ -83,9 +84,9 @@ class _Round:
     by_chance: bool = True
     """No refusal says anything of the candidate."""
     is_over: bool = False
-    """It cannot be won any more, and the next one is due."""
+    """True once it cannot be won any more, and the next one is due."""
     refused_otherwise: bool = False
-    """For another reason than a floor."""
+    """True where it was refused for another reason than a floor."""
     transfer: bool = False
 
     def is_highest_of_all(self, electable: set[NodeName], own: tuple[NodeName, End]) -> bool:
@@ -121,7 +122,7 @@ class Election:
         self._timeout_s = timeout_s
         self._uniform = uniform
         self._heard_at = now - timeout_s[1]
-        """When a master was heard last; before the start nobody was."""
+        """The time at which a master was heard last; before the start nobody was."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
         self._soon = 0
@@ -134,36 +135,36 @@ class Election:
     # Events.
 
     def founded(self, term: Term, now: float, standing: Standing) -> list[Action]:
-        """All members have answered that they are empty: the founding term has no vote.  ``term`` is above every
-        stored one."""
+        """Takes the founding term, which has no vote: all members have answered that they are empty. ``term`` is above
+        every stored one."""
         assert term > self.term, (term, self.term)
         self.term = term
         self._voted_for = ""
         return [Store(term, ""), self._lead(now, {elector.name for elector in standing.electors})]
 
     def rests(self, now: float, electors: Sequence[Elector]) -> bool:
-        """A ``tick`` would do nothing, whatever else stands in a ``Standing``."""
+        """Says whether a ``tick`` would do nothing, whatever else stands in a ``Standing``."""
         if self.role is Role.MASTER:
             electable = self._of(electors).electable
             return not electable or self._heard(now, electable) >= majority(len(electable))
         return self._waits(now, electors)
 
     def due_in(self, now: float) -> float:
-        """Seconds until this node's time to stand has come, if it follows."""
+        """Returns the seconds until this node's time to stand has come, if it follows."""
         return self._deadline - now
 
     def is_due(self, now: float, standing: Standing) -> bool:
-        """The next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
+        """Says whether the next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
         if self.role is Role.MASTER or self._waits(now, standing.electors):
             return False
         return self._may_stand(standing, rounds=self.failed_rounds + 1)
 
     def postpone(self, now: float, standing: Standing) -> None:
-        """A feed is being taken: nothing is to be said against its master before that has ended."""
+        """Puts the election off while a feed is being taken."""
         self._wait(now, standing.electors)
 
     def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
-        """Nothing listens any more where ``master`` was: its process has ended, and silence need not be waited out."""
+        """Notes that nothing listens any more where ``master`` was: silence need not be waited out."""
         if self.role is Role.FOLLOWER and self.master == master:
             self._silent, self.master = master, None
             self._heard_at = now - self._timeout_s[1]
@@ -172,11 +173,11 @@ class Election:
             self._deadline = min(self._deadline, now + turn)
 
     def saw(self, term: Term) -> list[Action]:
-        """A listed member has stored ``term``."""
+        """Notes that a listed member has stored ``term``."""
         return self._rise(term, f"a member has stored term {term}") if term > self.term else []
 
     def resign(self, why: str, now: float, standing: Standing) -> list[Action]:
-        """This master can lead no more."""
+        """Ends the lead of a master that can lead no more."""
         if self.role is not Role.MASTER:
             return []
         self.role = Role.FOLLOWER
@@ -185,7 +186,7 @@ class Election:
         return [StepDown(why)]
 
     def tick(self, now: float, standing: Standing) -> list[Action]:
-        """Called many times a timeout."""
+        """Acts on the time; called many times a timeout."""
         if self.role is Role.MASTER:
             return self._check_majority(now, standing)
         if self._waits(now, standing.electors):
@@ -199,7 +200,7 @@ class Election:
         return self._ask(now, standing, pre=True)
 
     def heard(self, master: NodeName, term: Term, now: float, electors: Sequence[Elector]) -> list[Action]:
-        """A feed of ``master`` in ``term`` was taken, or goes on.  Not of a term below the stored one: such a
+        """Notes that a feed of ``master`` in ``term`` was taken, or goes on. Not of a term below the stored one: such a
         feed is refused."""
         assert term >= self.term, (term, self.term)
         actions: list[Action] = []
@@ -215,18 +216,18 @@ class Election:
         return actions
 
     def heard_from(self, member: NodeName, now: float) -> None:
-        """``member`` has answered this master in its term."""
+        """Notes that ``member`` has answered this master in its term."""
         self._heard_from[member] = now
 
     def considers(self, request: VoteRequest, now: float, standing: Standing) -> bool:
-        """``asked`` will compare logs, or rise: feeds and sealing of lower terms must have ended, and the log be
-        drained, before."""
+        """Says whether ``asked`` will compare logs, or rise. Feeds and sealing of lower terms must have ended, and the
+        log be drained, before."""
         if request.pre or not standing.may_vote or request.term < self.term:
             return False
         return request.transfer or not self._hears(now)
 
     def asked(self, request: VoteRequest, now: float, standing: Standing) -> tuple[list[Action], VoteReply]:
-        """The reply goes out behind the actions."""
+        """Answers a request for a vote; the reply goes out behind the actions."""
         actions: list[Action] = []
         refusal = self._refusal(request, now, standing)
         if refusal == "" and not request.pre:
@@ -242,7 +243,7 @@ class Election:
         return actions, self.reply(request, refusal, standing)
 
     def reply(self, request: VoteRequest, refusal: str, standing: Standing) -> VoteReply:
-        """``refusal``: why it is refused, "" for a vote."""
+        """Answers a vote; ``refusal`` says why it is refused, "" for a vote."""
         return VoteReply(
             sender=self.name,
             incarnation=f"{self.incarnation:016x}",
@@ -256,7 +257,7 @@ class Election:
         )
 
     def answered(self, reply: VoteReply, now: float, standing: Standing) -> list[Action]:
-        """A reply to what ``Ask`` sent; late ones and those of another round change nothing."""
+        """Takes a reply to what ``Ask`` sent; late ones and those of another round change nothing."""
         listed = {elector.name: elector for elector in standing.electors if elector.electable}
         elector = listed.get(NodeName(reply.sender))
         if elector is None or f"{elector.incarnation:016x}" != reply.incarnation:
@@ -279,7 +280,7 @@ class Election:
         return self._count(now, standing)
 
     def transfer(self, now: float, standing: Standing) -> list[Action]:
-        """The master asks this node, which has all of its log, to take over."""
+        """Takes over, as the master asks this node, which has all of its log."""
         if self.role is not Role.FOLLOWER or not self._may_stand(standing, rounds=0, asked=True):
             return []
         self._round = _Round(transfer=True)
@@ -357,7 +358,7 @@ class Election:
         return asked or (own.priority > 0 and not standing.reluctant) or rounds >= ROUNDS_BEFORE_PRIORITY_0
 
     def waits_for(self, standing: Standing) -> str:
-        """What keeps this node from standing, as far as its vote floor does; "" when that does not."""
+        """Returns what keeps this node from standing, as far as its vote floor does; "" otherwise."""
         if standing.end >= self.floor:
             return ""
         further = [name for name, end in self._round.ends.items() if end > standing.end]
@@ -369,7 +370,7 @@ class Election:
     # Voting.
 
     def _refusal(self, request: VoteRequest, now: float, standing: Standing) -> str:
-        """Why the vote is refused; "" when it is given."""
+        """Returns why the vote is refused; "" when it is given."""
         if not standing.may_vote:
             return "may-not-vote"
         if request.term < self.term or (request.pre and request.term == self.term and self._voted_for):
@@ -390,16 +391,16 @@ class Election:
     # Time and terms.
 
     def _waits(self, now: float, electors: Sequence[Elector]) -> bool:
-        """It is not yet time; who is alone in its group has nobody to wait for."""
+        """Says whether it is not yet time; who is alone in its group has nobody to wait for."""
         return now < self._deadline and self._of(electors).electable != {self.name}
 
     def _heard(self, now: float, electable: set[NodeName]) -> int:
-        """How many of them this master has heard within a timeout, itself included."""
+        """Counts how many of them this master has heard within a timeout, itself included."""
         since = now - self._timeout_s[0]
         return sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
 
     def _of(self, electors: Sequence[Elector]) -> Listed:
-        """What is asked of the same list many times a second."""
+        """Caches what is asked of the same list many times a second."""
         if electors is not self._listed.electors:
             self._listed = Listed(electors, self.name)
         return self._listed
@@ -417,7 +418,7 @@ class Election:
         return [StepDown(f"no majority: {heard} of {len(electable)} members heard")]
 
     def _rise(self, term: Term, why: str, *, store: bool = True) -> list[Action]:
-        """To a higher term, in which this node has voted for nobody."""
+        """Rises to a higher term, in which this node has voted for nobody."""
         led = self.role is Role.MASTER
         self.term = term
         self._voted_for = ""
@@ -427,5 +428,5 @@ class Election:
         return [*actions, Store(term, "")] if store else actions
 
     def _wait(self, now: float, electors: Sequence[Elector]) -> None:
-        """Until another timeout, drawn anew; longer with a lower priority."""
+        """Waits until another timeout, drawn anew; longer with a lower priority."""
         self._deadline = now + self._uniform(*self._timeout_s) + self._of(electors).delay_s

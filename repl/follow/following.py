@@ -53,8 +53,8 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.5
 FIND_TIMEOUT_S = 2.0
 DAMAGED_SYNCUPS_MAX = 10
-"""So many syncups in a row that end because this node's own log cannot be read (what is to be rolled back, say, which
-no peer can give) end in a restore."""
+"""Syncups in a row, ended because this node's own log cannot be read, that end in a restore. What is to be rolled back
+may be unreadable, say, which no peer can give."""
 _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
 
 
@@ -73,7 +73,7 @@ class Following(Role):
         self.reason = ""
         self.feeds = 0
         self.unlisted_by: set[NodeName] = set()
-        """Who says, as of the last search, that the group lists this node no more."""
+        """The nodes that say, as of the last search, that the group lists this node no more."""
         self.catching_up = CatchingUp()
         self._tries = 0
         self._damaged_syncups = 0
@@ -81,12 +81,12 @@ class Following(Role):
 
     @property
     def master_url(self) -> str | None:
-        """Where appends go, while this node hears of a master."""
+        """The URL where appends go, while this node hears of a master."""
         streaming = self.feed is not None and self.feed.streaming
         return self.member.members.urls.get(self.master) if streaming and self.master is not None else None
 
     def streams_in(self, term: Term) -> bool:
-        """This log is matched with that of the master of ``term``."""
+        """Says whether this log is matched with that of the master of ``term``."""
         return self.feed is not None and self.feed.streaming and self.feed.term == term
 
     @property
@@ -105,12 +105,12 @@ class Following(Role):
         return self.member.seams.random.uniform(most / 2, most)
 
     def called(self) -> None:
-        """A new master asks for its replicas: a search that waits for members that are gone begins again, at once."""
+        """Begins the search again, at once: a new master asks for its replicas."""
         if not self._called.done():
             self._called.set_result(None)
 
     async def _follow(self) -> None:
-        """One feed, from the search for a master to its end; always raises."""
+        """Follows one feed, from the search for a master to its end; always raises."""
         member = self.member
         try:
             answer = await self._find()
@@ -144,9 +144,9 @@ class Following(Role):
             await channel.close()
 
     async def _find(self) -> Answer:
-        """What the member that leads says of itself.  One that leads a term below the stored one is taken only when
-        no other leads: its feed is no good, but it steps down when it is told.  Raises ``NotMaster``, ``NotListed``,
-        ``WrongVersion``."""
+        """Finds the member that leads, and returns what it says of itself. One that leads a term below the stored one
+        is taken only when no other leads: its feed is no good, but it steps down when it is told. Raises ``NotMaster``,
+        ``NotListed``, ``WrongVersion``."""
         member = self.member
         loop = asyncio.get_running_loop()
         called = self._called = loop.create_future()
@@ -195,19 +195,19 @@ class Following(Role):
         raise NotMaster(self._electing.reason or "; ".join(sorted(said)) or "no member leads")
 
     def _silent(self, name: NodeName, error: BaseException) -> None:
-        """A member that does not answer; if it led, and where nothing listens any more its process has ended."""
+        """Notes a member that does not answer: its process has ended where nothing listens any more."""
         if isinstance(error, Unreachable) and error.refused:
             self._electing.gone(name)
 
     def _check_near(self, master: Answer) -> None:
-        """A master that nobody else names is none many terms ahead: this node's vote has had a part in its election.
-        Raises ``NotMaster``."""
+        """Refuses a master many terms ahead that nobody else names. This node's vote would have had a part in its
+        election. Raises ``NotMaster``."""
         stored = self.log.node_file.record.term
         if master.term > stored + TERMS_AHEAD_MAX and self.member.members.vouches_for_itself(NodeName(master.name)):
             raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and nobody else names it")
 
     async def _connect(self, master: Answer) -> Channel:
-        """A feed's channel.  Raises what the master refuses it with."""
+        """Opens a feed's channel. Raises what the master refuses it with."""
         member = self.member
         incarnation = Incarnation(founding.parse_hex(master.incarnation))
         process = founding.parse_hex(master.process)
@@ -234,8 +234,8 @@ class Following(Role):
         )
 
     async def _weighed(self, fault: BaseException) -> BaseException:
-        """What is raised in the place of ``fault``: one that time does not mend may end in a restore, or halt the
-        node."""
+        """Returns what is raised in the place of ``fault``. One that time does not mend may end in a restore, or halt
+        the node."""
         if self.member.stopping:
             return fault
         try:
@@ -250,7 +250,7 @@ class Following(Role):
         return fault
 
     def _restores_for(self, fault: BaseException) -> str:
-        """Why this log is to be replaced for ``fault`` of a feed; "" where another try may do."""
+        """Returns why this log is to be replaced for ``fault`` of a feed; "" where another try may do."""
         feed = self.feed
         if isinstance(fault, FeedRejected) and fault.reason == Trimmed.slug and feed is not None and not feed.term:
             return f"trimmed: {fault}"
@@ -295,7 +295,7 @@ class Following(Role):
         self._electing.heard(self.master, self.feed.term)
 
     def _taken(self) -> None:
-        """A feed has got past its syncup."""
+        """Notes that a feed has got past its syncup."""
         member, feed = self.member, self.feed
         assert self.master is not None and feed is not None
         member.master_is(self.master, feed.term)
@@ -316,8 +316,9 @@ class Following(Role):
             self._meet_floor(self.feed.position)
 
     def _meet_floor(self, position: Position) -> None:
-        """Whatever a floor stands for was acknowledged before this feed began: it is in what the master, of the stored
-        term, had by then, or counts for nothing.  Else a floor of that term, set high, would stand until the next."""
+        """Lowers a floor that this feed has met. Whatever the floor stands for was acknowledged before this feed began:
+        it is in what the master, of the stored term, had by then, or counts for nothing. Else a floor of that term, set
+        high, would stand until the next."""
         log = self.log
         record, last = log.node_file.record, log.range.last_sync
         below = is_below_floor(record, (log.history.term_of(last), last))
@@ -326,13 +327,13 @@ class Following(Role):
 
 
 def _is_integrity(error: BaseException) -> bool:
-    """Two copies differ, as this side has found or the master has."""
+    """Says whether two copies differ, as this side has found or the master has."""
     rejected = isinstance(error, FeedRejected) and error.reason == IntegrityFault.slug
     return rejected or isinstance(error, IntegrityFault)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first fault that is none of the loop's own cancels."""
+    """Returns the first fault that is none of the loop's own cancels."""
     for error in errors.exceptions:
         found = _first(error) if isinstance(error, BaseExceptionGroup) else error
         if not isinstance(found, asyncio.CancelledError):

@@ -1,4 +1,5 @@
-"""The role of the first member by name while its log, as far as it knows every member's, is empty: it founds the group.
+"""The role of the first member by name, which founds the group while its log is empty. Every member's log must be
+empty, as far as it knows.
 
 It ends when it leads the founding term, or when a member turns out to hold a log of this group: then this node has
 nothing to found, and follows.

@@ -1,4 +1,4 @@
-"""The role of a node that starts with a disk that was used before: it asks what others have heard of it.
+"""The role of a node that starts with a used disk: it asks what others have heard of it.
 
 Before every other member has answered, or cannot be reached, and at least one has, it neither votes, nor stands, nor
 takes a feed.  Who has heard of the promise that a disk has forgotten may be the one at the end of the slowest link; who
@@ -59,7 +59,7 @@ class Returning(Role):
         member.recognise(True)
 
     async def _ask(self) -> list[Told]:
-        """What those who answer have heard of this incarnation."""
+        """Asks the members what they have heard of this incarnation."""
         member = self.member
         asked = {
             asyncio.create_task(ask(member, name, url, founding.DISCOVERY)): name
@@ -103,7 +103,7 @@ class Returning(Role):
 def _refused(
     done: set[asyncio.Task[Answer]], asked: Mapping[asyncio.Task[Answer], NodeName]
 ) -> dict[NodeName, BaseException]:
-    """Why those gave no answer.  Raises what is none of theirs."""
+    """Lists why those gave no answer. Raises what is none of theirs."""
     refused: dict[NodeName, BaseException] = {}
     for task in done:
         error = task.exception()

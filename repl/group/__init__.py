@@ -1,1 +1,1 @@
-"""Who the members are, what they tell each other, and what is believed of it."""
+"""The members: who they are, what they tell each other, and what is believed of it."""

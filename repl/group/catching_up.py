@@ -1,4 +1,4 @@
-"""How fast a replica catches up, from what was seen of it in the last ten seconds.
+"""The speed at which a replica catches up, from what was seen of it in the last ten seconds.
 
 10 s ago: 2 000 of 10 000 there;  now: 6 000 of 11 000      400 a second; 5 000 behind, 300 fewer each second: 16.7 s
 """
@@ -18,19 +18,20 @@ class CatchingUp:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=SAMPLES)
         self._since_s: float | None = None
-        """Since when what is missing now has been there; ``None`` while that is less than a sample ago."""
+        """The time since which what is missing now has been there; ``None`` for less than a sample."""
 
     def note(self, now_s: float, have: int, wanted: int) -> None:
-        """At any rate of calls; about one a second is kept."""
+        """Notes where it is, at any rate of calls; about one a second is kept."""
         known = next((then_s for then_s, _, there in self._samples if there > have), None)
         self._since_s = known if known is None or self._since_s is None else min(known, self._since_s)
         if not self._samples or now_s - self._samples[-1][0] >= SAMPLE_S:
             self._samples.append((now_s, have, wanted))
 
     def status(self, now_s: float, have: int, wanted: int) -> dict[str, float | int | None]:
-        """``lag_vlsns``; ``lag_s``, how long the first one missing has been there (to a second; past ten, since when it
-        has been behind by so much); ``vlsns_per_s``; and ``expected_s`` until nothing is missing, at the rate of the
-        last seconds: ``None`` while it does not come nearer, or is not known yet."""
+        """Returns ``lag_vlsns``, ``lag_s``, ``vlsns_per_s`` and ``expected_s`` until nothing is missing. ``lag_s`` is
+        how long the first one missing has been there (to a second; past ten, since when it has been behind by so much);
+        ``expected_s`` goes by the rate of the last seconds: ``None`` while it does not come nearer, or is not known
+        yet."""
         lag = max(0, wanted - have)
         rate, expected = 0.0, 0.0 if not lag else None
         if self._samples and now_s > self._samples[0][0]:

@@ -1,4 +1,4 @@
-"""What a node takes on another's word: the one rule for whatever may raise a stored term, or end a lead or a feed.
+"""The rule for another's word: what a node takes that raises a term, ends a lead or a feed.
 
     who (name, incarnation), which stored term  ─►  TAKEN | ASK, at the URL where it is listed | REFUSED
 
@@ -49,14 +49,15 @@ class Claim:
 
 
 def claim_of(request: VoteRequest) -> Claim:
-    """A candidate stores its term before it asks for votes in it, not before it asks whether there would be any."""
+    """Makes the claim of a request for votes. A candidate stores its term before it asks for votes in it, not before it
+    asks whether there would be any."""
     return Claim(
         NodeName(request.sender), parse_hex(request.incarnation), request.term - 1 if request.pre else request.term
     )
 
 
 def weigh(claim: Claim, electors: Sequence[Elector], *, stored: int, known: Collection[NodeName]) -> Weight:
-    """``electors``: of the newest group; ``stored``: this node's term; ``known``: whom it has a URL of."""
+    """Decides on a claim by the newest group's ``electors``, the ``stored`` term, and the ``known`` names."""
     named = (claim.sender, claim.incarnation)
     listed = any(each.electable and (each.name, each.incarnation) == named for each in electors)
     if listed and claim.term <= stored + TERMS_AHEAD_MAX:
@@ -65,10 +66,10 @@ def weigh(claim: Claim, electors: Sequence[Elector], *, stored: int, known: Coll
 
 
 def bears_out(claim: Claim, answer: Answer) -> bool:
-    """``answer``: what the member of that name has said of itself since."""
+    """Decides by ``answer``: what the member of that name has said of itself since."""
     return parse_hex(answer.incarnation) == claim.incarnation and answer.term >= claim.term
 
 
 def announces(answer: Answer, *, term: Term, to: str) -> bool:
-    """The master of ``term`` says that it hands over to ``to``."""
+    """Says whether the master of ``term`` hands over to ``to``, by its own word."""
     return (answer.hands_term, answer.hands_to) == (term, to)

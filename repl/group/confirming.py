@@ -21,7 +21,7 @@ from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.ids import NodeName, Term
 
 CONFIRM_S = 1.0
-"""How long whoever has spoken in a member's name waits for what that member says."""
+"""Seconds that whoever has spoken in a member's name waits for what that member says."""
 
 
 class Confirming:
@@ -33,7 +33,7 @@ class Confirming:
         self._looks: dict[NodeName, asyncio.Task[Answer | None]] = {}
 
     async def answer(self, name: NodeName) -> Answer | None:
-        """What the member ``name`` says of itself from now on; None when it says nothing within ``CONFIRM_S``."""
+        """Asks the member ``name`` itself; None when it says nothing within ``CONFIRM_S``."""
         if name not in self._asked:
             self._asked[name] = Shared(partial(self._ask, name))
         try:
@@ -43,8 +43,8 @@ class Confirming:
             return None
 
     async def believed(self, claim: Claim, electors: Sequence[Elector], *, stored: int) -> int | None:
-        """The term that is taken of ``claim``, asking whoever it names where the rule says so; None when nothing is.
-        It is a lower one of a sender that nobody else vouches for: terms rise towards its own by a few at a time."""
+        """Returns the term that is taken of ``claim``, asking whoever it names where the rule says so. It is a lower
+        one of a sender that nobody else vouches for: terms rise towards its own by a few at a time."""
         weight = weigh(claim, electors, stored=stored, known=self._member.members.urls)
         if weight is Weight.TAKEN:
             return claim.term
@@ -56,13 +56,13 @@ class Confirming:
         return claim.term
 
     async def hands_over(self, master: NodeName, term: Term, *, to: str) -> bool:
-        """Whether ``master`` says itself that it, of ``term``, hands over to ``to``."""
+        """Says whether ``master`` says itself that it, of ``term``, hands over to ``to``."""
         answer = await self.answer(master)
         return answer is not None and announces(answer, term=term, to=to)
 
     def told(self, name: NodeName, incarnation: int, told: Told) -> None:
-        """Somebody says in the name of ``name`` how far that is.  What is remembered of it is only what it answers: it
-        is asked when that would be another term or vote."""
+        """Hears how far ``name`` is, from somebody in its name. What is remembered of it is only what it answers: it is
+        asked when that would be another term or vote."""
         members = self._member.members
         heard = self._member.heard_of(incarnation)
         newer = told.sequence > heard.sequence or told.term > heard.term

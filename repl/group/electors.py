@@ -1,4 +1,4 @@
-"""Who elects: the members that the newest GROUP entry of a log lists, and how one of them counts and waits by them.
+"""The electors: the members that a log's newest GROUP entry lists, and how one counts and waits by them.
 
 Pure.
 """
@@ -14,15 +14,15 @@ from vlsn.format.records import PRIORITY_MAX, GroupEntry
 from vlsn.ids import Incarnation, NodeName
 
 PRIORITY_DELAY_S = 0.05
-"""How much longer a node waits out a master's silence for each step below the highest priority."""
+"""The delay with which a node waits out a master's silence, for each step below the highest priority."""
 
 # How long nobody stands once the master's process has ended, as fractions of an election timeout.
 SEVERAL = (0.0, 0.3)
-"""Of several with one priority: drawn, so that they do not ask for the same votes at once."""
+"""Delays of several with one priority: drawn, so that they do not ask for the same votes at once."""
 LONE = (0.05, 0.1)
-"""Of the only one with its priority: the others have noticed the end too by then, and do not refuse it."""
+"""Delays of the only one with its priority. The others have noticed the end too by then, and do not refuse it."""
 NEXT = 0.1
-"""From the last of one priority to the first of the next one: an election fits in between."""
+"""The delay from the last of one priority to the first of the next: an election fits in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Elector:
 
 
 def electors(group: GroupEntry | None) -> list[Elector]:
-    """The members that the group lists."""
+    """Returns the members that the group lists."""
     if group is None:
         return []
     return [
@@ -51,7 +51,7 @@ def electors(group: GroupEntry | None) -> list[Elector]:
 
 
 def voters(listed: Sequence[Elector]) -> set[NodeName]:
-    """Whose votes count."""
+    """Returns those whose votes count."""
     return {elector.name for elector in listed if elector.electable}
 
 
@@ -69,8 +69,8 @@ class Listed:
         self.delay_s = PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
 
     def turn(self, gone: NodeName) -> tuple[float, float]:
-        """Between which fractions of an election timeout this node stands, once the process of ``gone`` has ended: in
-        the order of priorities, the highest first."""
+        """Returns between which fractions of an election timeout this node stands, once the process of ``gone`` has
+        ended. It is in the order of priorities, the highest first."""
         left = Counter(each.priority for each in self.electors if each.electable and each.name != gone)
         own = next((each.priority for each in self.electors if each.name == self._name), 0)
         start = sum(_window(count)[1] + NEXT for priority, count in left.items() if priority > own)

@@ -51,16 +51,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sender's."""
     group_term: Number = 0
     group_vlsn: Number = 0
-    """Where the newest GROUP entry lies that its log has."""
+    """The VLSN of the newest GROUP entry that its log has."""
     told_term: Number = 0
     wants_group: bool = False
     """Its own log has lost the GROUP entry that counts (``lost_group``)."""
     levels: Levels = LEVEL_1
-    """What the sender speaks; left out, and so understood by whoever knows of no levels, while that is level 1."""
+    """The levels that the sender speaks; left out while that is level 1. Whoever knows of no levels understands
+    that."""
 
 
 class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a member is, and what it is: ``vlsn`` 0 where nobody knows."""
+    """A member's place, and which incarnation it is: ``vlsn`` 0 where nobody knows. ``vlsn`` 0 where nobody knows."""
 
     incarnation: Hex
     vlsn: Number
@@ -75,8 +76,8 @@ class KnownGroup(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself.  ``last_term``, ``last``: the end of its log, synced; a vote floor above it
-    is told in its place to whoever ranks logs."""
+    """A node's answer on itself. ``last_term``, ``last``: the end of its log, synced; a vote floor above it is told in
+    its place to whoever ranks logs."""
 
     group: Name
     name: Name
@@ -90,29 +91,29 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     floor_vlsn: Number = 0
     state: str = "UNKNOWN"
     no_space: bool = False
-    """It takes no appends: a master without space hands over to another one only."""
+    """True where it takes no appends: a master without space hands over to another one only."""
     clock_us: Number = 0
     """Its wall clock, µs since the epoch."""
     sequence: Number = 0
     told: Number = 0
     told_term: Number = 0
-    """With ``term``: what it tells of itself (``old_images``); ``told_term`` is that of the block at VLSN ``told``."""
+    """The term of the block at VLSN ``told``, which it tells of itself with ``term`` (``old_images``)."""
     master: MasterName = ""
     master_url: MasterUrl = ""
-    """Who leads, as far as it knows, and where: a node that was away may not know that member yet."""
+    """The master's URL, as far as it knows: a node that was away may not know that member yet."""
     heard_sequence: Number = 0
     heard_term: Number = 0
     heard_told: Number = 0
     heard_told_term: Number = 0
-    """What it has heard of who asks."""
+    """The term that it has heard of who asks."""
     known_group: KnownGroup | None = None
-    """To who wants it."""
+    """The group as it knows it, for who wants it."""
     holds: dict[Name, HoldPosition] | None = None
-    """Of a master: what each member still needs (``member_holds``)."""
+    """A master's word on what each member still needs (``member_holds``)."""
     levels: Levels = LEVEL_1
-    """What it speaks."""
+    """The levels that it speaks."""
     members: dict[Name, MasterUrl] = {}  # msgspec copies it
-    """Of a list that is newer than the asker's: who is in it, and where."""
+    """The members of a list that is newer than the asker's, and their URLs."""
     hands_to: MasterName = ""
     hands_term: Number = 0
     """Whom it has asked to take over, and from which term of its own."""
@@ -139,7 +140,8 @@ def read_question(body: object) -> Question:
 
 
 def read_answer(body: bytes) -> Answer:
-    """What another node said of itself, each number within what a record or a block can hold.  Raises ``BadBody``."""
+    """Decodes what another node said of itself, each number within what a record or a block can hold. Raises
+    ``BadBody``."""
     answer = read_json(body, Answer, "no answer to a hello")
     if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:
         raise BadBody(f"an answer that tells how far {len(answer.holds)} members are")
@@ -149,8 +151,8 @@ def read_answer(body: bytes) -> Answer:
 
 
 def is_newer(at: tuple[int, int], end: tuple[int, int]) -> bool:
-    """Whether the GROUP entry at ``at`` (term, VLSN) is one that a log with that ``end`` lacks and may yet get: behind
-    its end.  Before that, a durable one is in that log, and what is not was rolled back."""
+    """Says whether a log with that ``end`` lacks the GROUP entry at ``at`` (term, VLSN) and may yet get it. It may
+    behind its end. Before that, a durable one is in that log, and what is not was rolled back."""
     return at > end
 
 
@@ -164,7 +166,7 @@ def parse_hex(text: str) -> int:
 def decide(
     group: str, members: Mapping[NodeName, str], answers: Mapping[NodeName, Answer], *, stored_term: Term
 ) -> Found | Wait:
-    """``members``: name → URL of all, the founder too; ``answers``: of all that answered, the founder's own too."""
+    """Decides on ``members`` (name → URL of all, the founder too) by the ``answers`` of all that answered."""
     silent = [name for name in members if name not in answers]
     if silent:
         return Wait(f"founding: no answer from {', '.join(silent)}")
@@ -180,7 +182,7 @@ def decide(
 
 
 def listed_incarnation(group: GroupEntry | None, name: str) -> Incarnation | None:
-    """The incarnation that the group lists under ``name``."""
+    """Returns the incarnation that the group lists under ``name``."""
     if group is None:
         return None
     for member in group.members:
@@ -196,7 +198,7 @@ def electable_incarnations(group: GroupEntry | None) -> list[Incarnation]:
 
 
 def further(own: tuple[int, int], answers: Mapping[NodeName, Answer]) -> NodeName | None:
-    """A member whose log's end (last term, last VLSN) is past ``own``, if there is one."""
+    """Returns a member whose log's end (last term, last VLSN) is past ``own``, if there is one."""
     for name, answer in answers.items():
         if (answer.last_term, answer.last) > own:
             return name

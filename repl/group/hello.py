@@ -1,4 +1,4 @@
-"""What a member says of itself, as a hello asks and as it answers one."""
+"""A member's word about itself, as a hello asks and as it answers one."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def question_of(member: Member, to: str, purpose: Purpose) -> Question:
 
 
 def group_at(member: Member) -> tuple[int, int]:
-    """Term and VLSN of the newest GROUP entry in this log; 0, 0 for none."""
+    """Returns term and VLSN of the newest GROUP entry in this log; 0, 0 for none."""
     history = member.opened().log.history
     at = history.group_vlsn if history.group is not None else NULL_VLSN
     return (history.term_of(at), at) if at else (0, 0)
 
 
 def log_end(member: Member) -> tuple[int, int]:
-    """Term and VLSN of the end of this log, synced."""
+    """Returns term and VLSN of the end of this log, synced."""
     log = member.opened().log
     return log.history.term_of(log.range.last_sync), log.range.last_sync
 
 
 def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> Answer:
-    """What ``member`` says of itself, and of the incarnation ``asker``; only synced blocks are spoken of."""
+    """Answers for ``member``, of itself and of the incarnation ``asker``; only synced blocks are spoken of."""
     opened = member.opened()
     told, heard, log = opened.told(), member.heard_of(asker), opened.log
     record = log.node_file.record

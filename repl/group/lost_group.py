@@ -26,7 +26,7 @@ def is_lost(log: LocalLog) -> bool:
 
 
 def known_group(log: LocalLog) -> KnownGroup | None:
-    """What this node can tell of the group."""
+    """Tells what this node knows of the group."""
     durable = [(vlsn, entry) for vlsn, entry in log.history.groups if vlsn <= log.dtvlsn]
     if not durable or is_lost(log):
         return None
@@ -34,13 +34,13 @@ def known_group(log: LocalLog) -> KnownGroup | None:
 
 
 def counts(known: KnownGroup, first: int) -> bool:
-    """Whether it is the newest GROUP entry before ``first``, where the log begins that has lost it: whoever tells knows
-    the log up to there."""
+    """Says whether it is the newest GROUP entry before ``first``, where the log begins that has lost it. Whoever tells
+    knows the log up to there."""
     return known.vlsn < first <= known.upto + 1
 
 
 def take(member: Member, answer: Answer) -> None:
-    """A member has answered; its group is this node's, too, where that has lost it.  Raises ``BadBody``."""
+    """Takes over a member's group, where this log has lost its own. Raises ``BadBody``."""
     log, known = member.log, answer.known_group
     if known is None or log is None or not is_lost(log):
         return

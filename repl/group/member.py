@@ -38,10 +38,10 @@ logger = logging.getLogger("vlsnlog")
 
 @dataclass(slots=True)
 class Counts:
-    """What is counted from a node's start to its stop, for its metrics."""
+    """Counters from a node's start to its stop, for its metrics."""
 
     appends: Seconds = field(default_factory=Seconds)
-    """From submission to acknowledgement."""
+    """Seconds from submission to acknowledgement."""
     duplicate_appends: int = 0
     """Submissions of producers that were here before."""
     old_images: int = 0
@@ -73,7 +73,7 @@ class Member:
         """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
         self.stopping = False
         self.node_file: NodeFile | None = None
-        """Of the log that is open, is being restored, or was so last."""
+        """The node file of the log that is open, is being restored, or was so last."""
         self.open: OpenMember | None = None
         """``None`` while no log is open; whoever needs one asks ``opened``."""
         self.fatal = on_fatal
@@ -94,7 +94,7 @@ class Member:
             self.event("state", state=state, reason=reason)
 
     def master_is(self, name: NodeName, term: int) -> None:
-        """This node leads, or is fed by ``name`` now."""
+        """Notes that this node leads, or is fed by ``name`` now."""
         known = (name, term)
         if known != self._known_master:
             self.counts.master_changes += self._known_master is not None
@@ -102,7 +102,7 @@ class Member:
             self.event("master", master=name, term=term)
 
     def event(self, name: str, **fields: object) -> None:
-        """One line of the node's log, and one event to be asked for; the name is one of ``repl.events``."""
+        """Writes one line of the node's log, and keeps the event; its name is one of ``repl.events``."""
         count = self.events.note(name, self.seams.clock.wall_us(), fields)
         if count & (count - 1):
             return
@@ -126,11 +126,11 @@ class Member:
             worker.close()
 
     def worker(self, name: str) -> Worker:
-        """One of ``WORKERS``."""
+        """Returns one of ``WORKERS``."""
         return self._workers[name]
 
     def offload(self, name: str) -> Offload:
-        """To that worker; damage that its jobs meet is mended, bytes of a later version end the node."""
+        """Sends jobs to that worker; damage that they meet is mended, bytes of a later version end the node."""
         return Offload(self.worker(name), self._fault_met)
 
     def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -150,7 +150,8 @@ class Member:
 
     @property
     def record(self) -> NodeRecord | None:
-        """The node file's, as of when a log was open last, also while it is restored; None before the first time."""
+        """The node file's record, as of when a log was open last, also while it is restored. None before the first
+        time."""
         return self.node_file.record if self.node_file is not None else None
 
     @property
@@ -165,7 +166,7 @@ class Member:
         return self.open
 
     def unopened(self) -> VlsnLogError:
-        """What is raised for want of an open log."""
+        """Makes the error that is raised for want of an open log."""
         if self.state == "DAMAGED":
             return Damaged(self.reason)
         if self.state == "RESTORING":
@@ -173,7 +174,7 @@ class Member:
         return NotMaster("the node is still opening its log; try again soon")
 
     def closed(self) -> None:
-        """The log is closed."""
+        """Notes that the log is closed."""
         self.open, self.damaged = None, _unmended
 
     def _group(self) -> GroupEntry | None:
@@ -181,7 +182,7 @@ class Member:
         return log.history.group if log is not None else None
 
     def heard_of(self, incarnation: int) -> Told:
-        """What that one has told of itself."""
+        """Returns what that one has told of itself."""
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
 
@@ -200,7 +201,7 @@ class Member:
         return self.role.master_url if self.role is not None else None
 
     def master_name(self) -> NodeName | None:
-        """Whom this node hears as the master, itself included."""
+        """Returns whom this node hears as the master, itself included."""
         if self.is_master():
             return self.config.name
         role = self.role
@@ -216,7 +217,8 @@ class OpenMember:
         self.stage = Stage()
         self.holds = MemberHolds(log, member.name, self._hold_dropped)
         self.announced: tuple[Term, str] = (Term(0), "")
-        """Whom this node has asked to take over as the master of that term; it stays said when the term is over."""
+        """The node that this one has asked to take over as the master of that term. It stays said when the term is
+        over."""
         self._rolling_back: asyncio.Future[None] | None = None
         member.node_file = log.node_file
         member.open = self
@@ -239,7 +241,7 @@ class OpenMember:
     # What it tells of itself.
 
     def told(self) -> Told:
-        """What this node tells of itself: it never takes it back."""
+        """Tells of this node what it never takes back."""
         log, role = self.log, self.stage.role
         record = log.node_file.record
         if role is None or not role.streams_in(Term(record.term)):
@@ -261,7 +263,7 @@ class OpenMember:
         self.member.event("rolled_back", to=matchpoint, **{"from": last})
 
     async def drained(self) -> None:
-        """Everything handed to the log before is synced, and a rollback under way has ended."""
+        """Waits until everything handed to the log is synced, and a rollback under way has ended."""
         rolling_back = self._rolling_back
         if rolling_back is not None:
             await asyncio.wait([rolling_back])
@@ -279,4 +281,4 @@ class OpenMember:
 
 
 def _unmended(error: Damaged) -> None:
-    """No log is open: what does not open is mended as a whole."""
+    """Does nothing while no log is open: what does not open is mended as a whole."""

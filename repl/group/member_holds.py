@@ -1,4 +1,4 @@
-"""What the other members still need of this log: a hold for each, on every node of the group.
+"""Holds for the other members, on every node of the group: what they still need of this log.
 
     the master    knows each replica's acknowledgements: it holds from there on, fed or not; all there is for one that
                   nobody has heard of
@@ -30,7 +30,8 @@ Dropped = Callable[[str, Vlsn], None]
 
 
 class MemberHolds:
-    """For the life of an open log.  ``on_dropped`` gets a member's name and the first VLSN that will be left."""
+    """The holds for members, for the life of an open log. ``on_dropped`` gets a member's name and the first VLSN that
+    will be left."""
 
     def __init__(self, log: LocalLog, own: str, on_dropped: Dropped) -> None:
         self.known = False
@@ -40,18 +41,18 @@ class MemberHolds:
         self._on_dropped = on_dropped
         self._held: dict[str, Hold] = {}
         self._incarnations: dict[str, int] = {}
-        """Whose position it is; 0 where nobody knows, and all there is is held."""
+        """The incarnation whose position it is; 0 where nobody knows, and all there is is held."""
 
     # As the master.
 
     def lead(self, group: GroupEntry | None) -> None:
-        """This node leads now: a position of another incarnation than the one listed says nothing."""
+        """Begins a lead: a position of another incarnation than the one listed says nothing."""
         for name in sorted(self._held):
             if self._incarnations[name] not in (0, listed_incarnation(group, name)):
                 self._place(name, NULL_VLSN, 0)
 
     def follow(self, group: GroupEntry) -> None:
-        """The members have changed: of a new one nobody knows yet how far it is, one that is gone holds nothing."""
+        """Follows a change of members. Of a new one nobody knows yet how far it is, one that is gone holds nothing."""
         self.known = True
         names = {member.name for member in group.members} - {self._own}
         for name in sorted(names - set(self._held)):
@@ -59,7 +60,7 @@ class MemberHolds:
         self._release(set(self._held) - names)
 
     def matched(self, replica: str, incarnation: int, at: Vlsn) -> None:
-        """``replica`` has everything up to ``at``, the end of a block.  Raises ``Trimmed``."""
+        """Notes that ``replica`` has everything up to ``at``, the end of a block. Raises ``Trimmed``."""
         self._place(replica, at, incarnation)
 
     def acknowledged(self, replica: str, synced: Vlsn) -> None:
@@ -67,7 +68,7 @@ class MemberHolds:
             self._held[replica].advance(synced)
 
     def told(self) -> dict[str, HoldPosition]:
-        """What this master's answers to hellos say."""
+        """Makes what this master's answers to hellos say."""
         log = self._log
         positions = {
             name: HoldPosition(f"{incarnation:016x}", min(hold.vlsn, log.dtvlsn) if incarnation else 0)
@@ -81,7 +82,7 @@ class MemberHolds:
     # As a replica.
 
     def hear(self, positions: Mapping[str, HoldPosition] | None) -> None:
-        """A master has said who needs what; None is said by one of a release that shares nothing."""
+        """Hears from a master who needs what; None comes from a release that shares nothing."""
         self.known = True
         if positions is None:
             return
@@ -112,7 +113,7 @@ class MemberHolds:
 
 
 def overtaken(replica: str, first: Vlsn) -> Trimmed:
-    """What a feed ends with whose hold was dropped."""
+    """Makes the error that a feed ends with whose hold was dropped."""
     return Trimmed(
         f"the log was cleaned past what {replica} has; it begins at {first}, and needs a network restore", first=first
     )

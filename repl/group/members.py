@@ -1,4 +1,4 @@
-"""The other members, as one node knows them: where they are, what they have told it, and what it tells them.
+"""The other members, as one node knows them: where they are, and what they tell one another.
 
 A member is who the group's log lists; while this node knows no such list, who its settings name.
 """
@@ -16,11 +16,11 @@ from vlsn.ids import NodeName
 from vlsn.levels import Levels
 
 BY_OWN_WORD_MAX = 4
-"""Who has no other word than its own: the last ones."""
+"""Members kept that have no other word than their own: the last ones."""
 
 
 class Members:
-    """Kept from the node's start to its stop; ``group`` gives the newest list of its log, None without a log."""
+    """The members, from the node's start to its stop; ``group`` gives the newest list of its log."""
 
     def __init__(self, config: NodeConfig, group: Callable[[], GroupEntry | None]) -> None:
         self._config = config
@@ -30,35 +30,36 @@ class Members:
         self._vouched: dict[NodeName, str] = {}
         """Whom a member's newer list names."""
         self._by_own_word: dict[NodeName, str] = {}
-        """Who says of itself that a newer list names it; of use while too few of this node's own list are there."""
+        """Members that say of themselves that a newer list names them. They are of use while too few of this node's own
+        list are there."""
         self.heard = Heard()
-        """What other nodes have told of themselves in this process's life."""
+        """The words of other nodes on themselves, in this process's life."""
         self._left: dict[NodeName, str] = {}
-        """Where each was looked for last and not found."""
+        """The places where each was looked for last and not found."""
         self.silent: dict[NodeName, str] = {}
-        """Who could not be reached when last asked, and why; each member is asked every ``peers.TELL_S``."""
+        """Members that could not be reached when last asked, and why; each is asked every ``peers.TELL_S``."""
         self.levels: dict[NodeName, Levels] = {}
-        """What each has told that it speaks."""
+        """The levels that each has told."""
         self.strangers: dict[NodeName, str] = {}
-        """With whom this node had no level in common when it last asked."""
+        """Members with whom this node had no level in common when it last asked."""
 
     # Where they are.
 
     @property
     def listed(self) -> dict[NodeName, str]:
-        """Who may ask this node: those that its group lists; while it knows none, those that its settings name."""
+        """Members that may ask this node: those that its group lists, or else its settings."""
         configured, logged = self._config.members, self._logged
         return {name: self._place(name) for name in (configured if logged is None else logged)}
 
     @property
     def _logged(self) -> dict[NodeName, str] | None:
-        """As the newest GROUP entry says; None without one."""
+        """The members that the newest GROUP entry lists; None without one."""
         group = self._group()
         return None if group is None else {NodeName(each.name): each.url for each in group.members}
 
     def _place(self, name: NodeName) -> str:
-        """Where ``name`` is looked for: as configured here, else as the group, or a member with a newer list, says; the
-        next of these once it was not found there.  A name moves on, and settings are older than that."""
+        """Returns where ``name`` is looked for: as configured here, else as the group, or a newer list, says. It is the
+        next of these once it was not found there. A name moves on, and settings are older than that."""
         if name == self._config.name:
             return self._config.url
         said = (self._config.members, self._logged or {}, self._vouched, self._learned, self._by_own_word)
@@ -74,20 +75,20 @@ class Members:
         return {name: self._place(name) for name in names}
 
     def are_too_few(self) -> bool:
-        """Those of this node's own list that can be reached elect nobody."""
+        """Says whether those of this node's own list that can be reached elect nobody."""
         electable = self.electable
         return sum(name not in self.silent for name in electable) < majority(len(electable))
 
     def vouches_for_itself(self, name: NodeName) -> bool:
-        """Nobody but ``name`` has said that it is a member."""
+        """Says whether nobody but ``name`` has said that it is a member."""
         return name not in {**self._vouched, **self._learned, **self.listed, **self._config.members}
 
     def vouched_for(self, members: Mapping[str, str]) -> None:
-        """A member has a newer list than this node: these are in it."""
+        """Notes the list of a member that has a newer one than this node."""
         self._vouched = {NodeName(name): url for name, url in members.items() if url}
 
     def told_of_itself(self, name: NodeName, url: str) -> None:
-        """``name`` says that it is at ``url``, and in a newer list than this node's."""
+        """Notes that ``name`` says it is at ``url``, and in a newer list than this node's."""
         if url:
             self._by_own_word.pop(name, None)
             self._by_own_word[name] = url
@@ -95,30 +96,30 @@ class Members:
                 del self._by_own_word[next(iter(self._by_own_word))]
 
     def learn(self, master: NodeName, url: str) -> None:
-        """A member says who leads, and where; of use where this node knows nothing of that one."""
+        """Learns from a member who leads, and where, if this node knows nothing of that one."""
         if url and master not in {**self.listed, **self._config.members}:
             self._learned = {master: url}
 
     @property
     def electable(self) -> list[NodeName]:
-        """Who has a vote, by name: as the group lists them; while this node knows no list, all that its settings
-        name."""
+        """The names that have a vote, as the group lists them. While this node knows no list, they are those of its
+        settings."""
         group = self._group()
         if group is None:
             return sorted(self._config.members)
         return sorted(NodeName(each.name) for each in group.members if each.electable)
 
     def are_none(self) -> bool:
-        """No other member has a vote."""
+        """Says whether no other member has a vote."""
         return not set(self.electable) - {self._config.name}
 
     def not_at(self, name: NodeName, url: str, fault: VlsnLogError) -> None:
-        """``name`` was asked there in vain; with most faults it has answered."""
+        """Notes that ``name`` was asked there in vain; with most faults it has answered."""
         if isinstance(fault, Unreachable | WrongName | WrongGroup):
             self._left[name] = url
 
     def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
-        """``name`` was asked, or has asked; with a refusal it has answered, too."""
+        """Notes that ``name`` was asked, or has asked; with a refusal it has answered, too."""
         for kind, named in ((Unreachable, self.silent), (WrongVersion, self.strangers)):
             if isinstance(fault, kind):
                 named[name] = str(fault)

@@ -61,7 +61,7 @@ class Prefer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 Change = Add | Remove | Promote | Prefer
-"""What a person asks for: the body of ``POST /v1/admin/group``."""
+"""The change that a person asks for: the body of ``POST /v1/admin/group``."""
 
 
 def read_change(body: object) -> Change:
@@ -77,7 +77,7 @@ def read_change(body: object) -> Change:
 
 
 def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
-    """``add.name`` joins as a secondary.  Raises ``BadArgument``."""
+    """Lets ``add.name`` join as a secondary. Raises ``BadArgument``."""
     url = add.url.rstrip("/")
     for member in group.members:
         if member.name == add.name:
@@ -107,7 +107,7 @@ def without_member(group: GroupEntry, name: str) -> GroupEntry:
 
 
 def with_electable(group: GroupEntry, name: str, *, caught_up: bool) -> GroupEntry:
-    """A secondary becomes electable, or, before it has ``caught_up``, is to become so.  Raises ``BadArgument``."""
+    """Makes a secondary electable, or, before it has ``caught_up``, has it become so. Raises ``BadArgument``."""
     if member_of(group, name).electable:
         raise BadArgument(f"{name} is electable already")
     return _with(group, name, electable=caught_up, joining=not caught_up)
@@ -118,7 +118,7 @@ def with_priority(group: GroupEntry, name: str, priority: int) -> GroupEntry:
 
 
 def with_incarnation(group: GroupEntry, name: str, incarnation: Incarnation) -> GroupEntry:
-    """The name passes to another store."""
+    """Passes the name to another store."""
     return _with(group, name, incarnation=f"{incarnation:016x}")
 
 
@@ -146,8 +146,8 @@ def _checked(group: GroupEntry) -> GroupEntry:
 
 
 def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEntry | None:
-    """The newest of a log's groups as votes and acks are counted by it; ``groups`` as ``History`` keeps them: what may
-    still be rolled back behind the last that may not."""
+    """Merges a log's newest group with those that may still be rolled back, for votes and acks. ``groups`` as
+    ``History`` keeps them: what may still be rolled back behind the last that may not."""
     if not groups:
         return None
     at, newest = groups[-1]
@@ -166,7 +166,8 @@ def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEnt
 
 
 def leaving(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int, name: str, incarnation: int) -> bool:
-    """Whether the newest list leaves that one out, may still be rolled back, and the one before has it as electable."""
+    """Says whether the newest list leaves that one out, may still be rolled back, and the one before has it. It must
+    have it as electable."""
     if len(groups) < 2 or groups[-1][0] <= dtvlsn or any(member.name == name for member in groups[-1][1].members):
         return False
     own = name, f"{incarnation:016x}"
@@ -181,8 +182,8 @@ def check_change(
     term_start: Vlsn,
     live: frozenset[Incarnation],
 ) -> None:
-    """Whether the master may append ``proposed`` now.  ``durable``: what this term's own count has proven; ``live``:
-    the incarnations that are fed and heard, the master's own included.  Raises ``GroupBusy``,
+    """Checks whether the master may append ``proposed`` now. ``durable``: what this term's own count has proven;
+    ``live``: the incarnations that are fed and heard, the master's own included. Raises ``GroupBusy``,
     ``InsufficientReplicas``."""
     at, _ = groups[-1]
     if not term_start or durable < term_start:
@@ -201,7 +202,7 @@ def check_change(
 
 
 def listed_as(group: GroupEntry, name: str, incarnation: int) -> Member | None:
-    """The member of that name, if that incarnation is listed under it."""
+    """Returns the member of that name, if that incarnation is listed under it."""
     for member in group.members:
         if member.name == name:
             return member if int(member.incarnation, 16) == incarnation else None

@@ -37,8 +37,9 @@ HEARD_MAX = 4 * MEMBERS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """``sequence`` of the node file, the stored ``term``; ``vlsn``: synced, in common with the log of the master of
-    ``term``, and ``block_term`` the term of its block; 0 where that is not known."""
+    """The words of an incarnation: its node file's ``sequence``, stored ``term``, and place. ``vlsn`` is synced, in
+    common with the log of the master of ``term``, and ``block_term`` the term of its block; 0 where that is not
+    known."""
 
     sequence: int = 0
     term: int = 0
@@ -51,7 +52,7 @@ NOTHING = Told()
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a node that starts can show: its node file, and its log from ``first`` to ``last``, synced."""
+    """The evidence of a node that starts: its node file, and its log from ``first`` to ``last``, synced."""
 
     sequence: int
     term: int
@@ -62,7 +63,7 @@ class Shown:
     term_of: Callable[[Vlsn], int] = field(repr=False)
 
     def holds(self, vlsn: int, block_term: int) -> bool:
-        """Whether its log has, or below its floor may have had, that block's end."""
+        """Says whether its log has, or below its floor may have had, that block's end."""
         if (block_term, vlsn) <= self.floor:
             return True
         if vlsn > self.last:
@@ -71,20 +72,20 @@ class Shown:
 
 
 def both(one: Told, other: Told) -> Told:
-    """What two messages of one incarnation have told."""
+    """Merges what two messages of one incarnation have told."""
     most = max(one, other, key=lambda told: (told.term, told.block_term, told.vlsn))
     return replace(most, sequence=max(one.sequence, other.sequence))
 
 
 def show(record: NodeRecord, *, first: int, last: int, term_of: Callable[[Vlsn], int]) -> Shown:
-    """``first``, ``last``: of its log, synced; 0 where that is empty."""
+    """Returns ``first``, ``last``: of its log, synced; 0 where that is empty."""
     floor = (record.floor_term, record.floor_vlsn)
     below_floor = (term_of(Vlsn(last)), last) < floor
     return Shown(record.sequence, record.term, first, last, floor if below_floor else (0, 0), term_of)
 
 
 def forgotten(shown: Shown, heard: Told) -> str:
-    """What a start has forgotten of what was heard of its incarnation; "" for nothing."""
+    """Says what a start has forgotten of what was heard of its incarnation; "" for nothing."""
     if shown.sequence < heard.sequence:
         return f"its node file is change {shown.sequence}, but change {heard.sequence} was told of"
     if shown.term < heard.term:
@@ -98,7 +99,7 @@ def forgotten(shown: Shown, heard: Told) -> str:
 
 
 class Heard:
-    """What one node has heard of each incarnation, while it lives."""
+    """The words that one node has heard of each incarnation, while it lives."""
 
     def __init__(self) -> None:
         self._told: dict[int, Told] = {}

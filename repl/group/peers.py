@@ -19,7 +19,7 @@ from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import NodeName, Term
 
 TELL_S = 5.0
-"""How often the members tell one another how far they are (``old_images``)."""
+"""Seconds between two times that members tell one another how far they are (``old_images``)."""
 
 
 async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Answer:
@@ -59,7 +59,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
 
 
 def _hear_of_holds(member: Member, master: Answer) -> None:
-    """What a master says the members still need, unless its term is over."""
+    """Hears what a master says the members still need, unless its term is over."""
     opened = member.open
     if opened is None or (opened.role is not None and opened.role.leads):
         return
@@ -68,12 +68,12 @@ def _hear_of_holds(member: Member, master: Answer) -> None:
 
 
 def heard_in(answer: Answer) -> Told:
-    """What whoever answered has heard of who asked."""
+    """Reads what whoever answered has heard of who asked."""
     return Told(answer.heard_sequence, answer.heard_term, answer.heard_told, answer.heard_told_term)
 
 
 async def tell(member: Member) -> None:
-    """For ever: what was told long ago would find no old image out."""
+    """Tells for ever: what was told long ago would find no old image out."""
     while True:
         await asyncio.sleep(TELL_S)
         if member.recognised:
@@ -81,7 +81,7 @@ async def tell(member: Member) -> None:
 
 
 async def tell_all(member: Member) -> None:
-    """Every other member hears how far this node is, and tells how far it is itself."""
+    """Tells every other member how far this node is, and hears how far it is itself."""
 
     async def one(name: NodeName, url: str) -> None:
         try:
@@ -108,7 +108,8 @@ async def ask_to_stand(member: Member, name: NodeName, term: Term) -> None:
 
 
 async def post_to(member: Member, name: NodeName, path: str, message: msgspec.Struct) -> bytes:
-    """The body of that member's answer.  Raises as ``post``; the next try looks elsewhere, if it may be there."""
+    """Asks that member, and returns its answer's body. Raises as ``post``; the next try looks elsewhere, if it may be
+    there."""
     url = member.members.urls[name]
     try:
         return await post(member, url + path, message)
@@ -118,7 +119,7 @@ async def post_to(member: Member, name: NodeName, path: str, message: msgspec.St
 
 
 async def post(member: Member, url: str, message: msgspec.Struct) -> bytes:
-    """The body of the answer.  Raises ``Unreachable``, or what was answered instead."""
+    """Posts, and returns the answer's body. Raises ``Unreachable``, or what was answered instead."""
     response = await member.network.request(
         "POST",
         url,
@@ -132,7 +133,7 @@ async def post(member: Member, url: str, message: msgspec.Struct) -> bytes:
 
 
 async def get(member: Member, name: NodeName, path: str, **fields: object) -> bytes:
-    """What the member ``name`` answers to a GET that says who asks whom.  Raises ``Unreachable``, or what was answered
+    """Asks the member ``name`` by a GET that says who asks whom. Raises ``Unreachable``, or what was answered
     instead."""
     asked = {"group": member.config.group, "sender": member.config.name, "to": name, **fields}
     response = await member.network.request(
@@ -144,7 +145,7 @@ async def get(member: Member, name: NodeName, path: str, **fields: object) -> by
 
 
 async def ask_all(member: Member, purpose: Purpose, names: Iterable[NodeName]) -> dict[NodeName, Answer]:
-    """The answers that came; a silent or refusing member is missing."""
+    """Asks several members; a silent or refusing one is missing."""
     urls = member.members.urls
 
     async def one(name: NodeName) -> tuple[NodeName, Answer | None]:

@@ -1,4 +1,4 @@
-"""A role: what a member does while its log is open, and what the rest of the node asks whichever role it plays.
+"""A role: what a member does while its log is open, and what the node asks of it.
 
 Returning, founding, leading or following: one at a time, on the ``Stage``, and nothing of one is left when the next one
 begins.  What a role does not say otherwise is what a node without a master says.
@@ -22,11 +22,11 @@ class Role:
     """A node's part at the moment."""
 
     term = Term(0)
-    """Of which it is the master, or is about to be; 0 for any other role."""
+    """The term of which it is the master, or is about to be; 0 for any other role."""
     master: NodeName | None = None
-    """Who feeds this node, or did last."""
+    """The node that feeds this one, or did last."""
     unlisted_by: Collection[NodeName] = ()
-    """Who says that the group lists this node no more."""
+    """The nodes that say that the group lists this node no more."""
 
     async def run(self) -> None:
         """Runs until the role is over, or cancelled."""
@@ -60,7 +60,7 @@ class Role:
 
     @property
     def master_url(self) -> str | None:
-        """Where appends go, while this role hears of another node that leads."""
+        """The URL where appends go, while this role hears of another node that leads."""
         return None
 
     @property
@@ -70,24 +70,25 @@ class Role:
 
     @property
     def replicas(self) -> int:
-        """How many feeds it serves."""
+        """The number of feeds that it serves."""
         return 0
 
     def streams_in(self, term: Term) -> bool:
-        """This log is that of the master of ``term``, or matched with it."""
+        """Says whether this log is that of the master of ``term``, or matched with it."""
         return False
 
     def heard_of(self, incarnation: int) -> Told:
-        """What ``incarnation`` has acknowledged to this role."""
+        """Returns what ``incarnation`` has acknowledged to this role."""
         return NOTHING
 
     async def read_index(self) -> Vlsn:
-        """Every append that was acknowledged as durable before the call lies at or below it.  Raises ``NotMaster``."""
+        """Returns a VLSN at or past every append that was acknowledged as durable before the call. Raises
+        ``NotMaster``."""
         raise NotMaster("this node is not the master")
 
 
 class Stage:
-    """Where one role plays at a time."""
+    """The stage where one role plays at a time."""
 
     def __init__(self) -> None:
         self.role: Role | None = None
@@ -105,14 +106,14 @@ class Stage:
         return failure_of(task)
 
     async def end(self) -> None:
-        """Nothing of the role that played is left on return: its feeds and its sealing have ended."""
+        """Ends the role that plays: nothing of it is left on return, its feeds and its sealing have ended."""
         if self._task is not None:
             await cancelled(self._task)
 
 
 async def cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancels ``tasks``, more than once: a cancel that meets a timeout just as it runs out, in a library's code, may be
-    lost in it.  Returns when all of them have ended."""
+    """Cancels ``tasks``, more than once, and returns when all of them have ended. A cancel that meets a timeout just as
+    it runs out, in a library's code, may be lost in it."""
     under_way = {task for task in tasks if not task.done()}
     while under_way:
         for task in under_way:

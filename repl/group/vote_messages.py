@@ -1,4 +1,4 @@
-"""What elections say and ask for: votes between nodes, and what the core wants done.
+"""The messages of elections: votes between nodes, and what the core wants done.
 
 ``POST /v1/peer/vote`` carries the two messages; their numbers are within what a record or a block can hold.  The core
 (``raft``) gives actions, in an order that its owner (``electing``) keeps.
@@ -17,7 +17,7 @@ from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import Term
 
 StoodTerm = Annotated[int, Meta(ge=1, le=STORED_TERM_MAX)]
-"""Who stands has stored a term of its own before."""
+"""A term that who stands has stored before."""
 End = tuple[int, int]
 """Last term and last VLSN of a log; logs rank by it."""
 
@@ -37,7 +37,7 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     transfer: bool = False
     highest_of_all: bool = False
     sequence: Number = 0
-    """Of the candidate's node file."""
+    """The sequence of the candidate's node file."""
 
     @property
     def end(self) -> End:
@@ -45,8 +45,8 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
-    """``term`` is the voter's stored one, ``last_*`` the end of its log; ``reason`` why it is refused, ``master`` whom
-    the voter hears, "" for nobody."""
+    """The reply of a voter: ``term`` is its stored one, ``last_*`` the end of its log. ``reason`` says why it is
+    refused, ``master`` whom the voter hears, "" for nobody."""
 
     sender: Name
     incarnation: Hex
@@ -58,7 +58,7 @@ class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     master: str = ""
     sequence: Number = 0
-    """Of the voter's node file."""
+    """The sequence of the voter's node file."""
 
     @property
     def end(self) -> End:

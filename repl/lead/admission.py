@@ -1,4 +1,4 @@
-"""Which appends a lead takes, and when.
+"""The appends that a lead takes, and when.
 
 One is put into the log's queue, held back for a moment (``gate``: this node hands over, or its replicas have yet to
 come), or refused before anything of it is logged.  A named producer's goes through ``once``, which answers what is in
@@ -26,7 +26,7 @@ from vlsn.seams import Buffer
 from vlsn.write.queue import Pending
 
 SETTLE_S = 1.0
-"""How long a new lead holds appends back for replicas that have yet to come, before it refuses them."""
+"""Seconds that a new lead holds appends back for replicas that have yet to come, before it refuses them."""
 
 
 class Admission:
@@ -49,7 +49,7 @@ class Admission:
         self.open()
 
     def close(self) -> None:
-        """What is held back is refused."""
+        """Refuses what is held back."""
         self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
 
     def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
@@ -86,7 +86,7 @@ class Admission:
     # Held back.
 
     def _must_wait(self, acks: Acks) -> str:
-        """Why an append is held back for now, if it is.  Raises ``InsufficientReplicas``."""
+        """Returns why an append is held back for now, if it is. Raises ``InsufficientReplicas``."""
         if self._lead.holds_back:
             return f"this node is handing over to {self._lead.heir}; try again"
         lacking = self._lacking(acks)
@@ -95,7 +95,7 @@ class Admission:
         return lacking or ("appends before this one wait; try again" if self._gate else "")
 
     def _lacking(self, acks: Acks) -> str:
-        """What is missing for ``acks``, "" for nothing."""
+        """Returns what is missing for ``acks``, "" for nothing."""
         lead = self._lead
         if acks is Acks.NONE:
             return ""
@@ -104,7 +104,7 @@ class Admission:
         return f"{lead.present} replicas are connected, acks={acks} needs {needed}" if lead.present < needed else ""
 
     def open(self) -> None:
-        """What held appends back may be over."""
+        """Lets held appends go, if what held them back is over."""
         lead = self._lead
         if self._gate and lead.start and not lead.holds_back and not lead.has_ended:
             self._gate.release(lambda append: not self._lacking(append.acks))
@@ -114,7 +114,7 @@ class Admission:
     # A producer's.
 
     def _repeat(self, append: ProducerAppend) -> None:
-        """It is in the log already; answered never from within its submission."""
+        """Answers a submission that is in the log already; never from within its submission."""
         if append.submission is not None:
             append.doubt = self._spawn(self._compare(append))
             return
@@ -127,7 +127,7 @@ class Admission:
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
     async def _compare(self, append: ProducerAppend) -> None:
-        """With what lies at its place; where that cannot be read any more, its name is taken for it."""
+        """Compares it with what lies at its place. Where that cannot be read any more, its name is taken for it."""
         reads, submission = self._lead.reads, append.submission
         assert submission is not None
         try:
@@ -141,7 +141,7 @@ class Admission:
         self._repeat(append)
 
     def _lacks(self, append: Append, error: VlsnLogError) -> None:
-        """What it follows on is not in this log."""
+        """Refuses a submission that follows on what is not in this log."""
         append.doubt = self._spawn(self._refuse(append, error))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -151,7 +151,7 @@ class Admission:
         return task
 
     async def _refuse(self, append: Append, error: VlsnLogError) -> None:
-        """For good, so only once a majority has confirmed that this node leads: one that was unseated and does not know
+        """Refuses for good, once a majority has confirmed that this node leads. One that was unseated and does not know
         it yet lacks what its successor has."""
         try:
             await self._rounds.index()

@@ -35,7 +35,7 @@ class Append(Pending):
         self.settled = False
         self.doubt: asyncio.Future[None] | None = None
         self.held = ""
-        """Why it is not in the log's queue yet (``repl.lead.held_appends``)."""
+        """The reason why it is not in the log's queue yet (``repl.lead.held_appends``)."""
 
     def settle(self, result: Appended | VlsnLogError) -> None:
         if not self.settled:
@@ -45,7 +45,7 @@ class Append(Pending):
             done(result)
 
     def refused(self, error: VlsnLogError) -> None:
-        """It was never sealed."""
+        """Answers an append that was never sealed."""
         self.settle(refusal_of(error))
 
     def take_back(self) -> None:
@@ -53,14 +53,14 @@ class Append(Pending):
             self.settle(NotMaster(self.held))
 
     def expire(self) -> None:
-        """Held back, nothing is logged; still queued or already sealed, it may yet become durable."""
+        """Expires the append: held back, nothing is logged; still queued or sealed, it may yet become durable."""
         self.take_back()
         self.settle(OutcomeUnknown("not acknowledged in time: it may still become durable, or be rolled back"))
 
 
 def refusal_of(error: VlsnLogError) -> VlsnLogError:
-    """What a client is told whose append was refused for ``error`` before anything of it was logged.  A log that has
-    failed ends this process: another node will lead, and takes it."""
+    """Makes the error for a client whose append was refused for ``error`` before anything of it was logged. A log that
+    has failed ends this process: another node will lead, and takes it."""
     if isinstance(error, LogFailed):
         return NotMaster(f"the log of this node has failed, nothing of this append was logged: {error}")
     return error
@@ -99,7 +99,7 @@ class AppendBook:
         """Durable before this term, which its own count says nothing of."""
 
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
-        """Who counts from now on, also for what was noted before."""
+        """Sets who counts from now on, also for what was noted before."""
         self.electable = tuple(electable)
         self.term_start = term_start
         self._count()
@@ -109,7 +109,7 @@ class AppendBook:
             self.release_repeats()
 
     def sealed(self, appends: list[Pending]) -> None:
-        """VLSNs were given to these, above all given before."""
+        """Notes that VLSNs were given to these, above all given before."""
         for append in appends:
             assert isinstance(append, Append)
             if append.acks is Acks.MAJORITY:
@@ -120,8 +120,8 @@ class AppendBook:
                 self._all.append(append)
 
     def repeat(self, append: Append, *, durable: Vlsn) -> None:
-        """``append`` lies in the log already, sealed in this term or before; ``durable`` is the DTVLSN that the log
-        knows.  Answered by ``release_repeats``, or a later acknowledgement."""
+        """Takes an append that lies in the log already; ``durable`` is the DTVLSN that the log knows. Answered by
+        ``release_repeats``, or a later acknowledgement."""
         self._known_durable = max(self._known_durable, durable)
         self._repeats.append(append)
 
@@ -146,7 +146,7 @@ class AppendBook:
         self._repeats = left
 
     def note(self, incarnation: Incarnation, synced: Vlsn) -> None:
-        """``incarnation`` has synced everything up to ``synced``; lower than before changes nothing."""
+        """Notes that ``incarnation`` has synced everything up to ``synced``; lower than before changes nothing."""
         if synced <= self.synced.get(incarnation, NULL_VLSN):
             return
         self.synced[incarnation] = synced
@@ -160,7 +160,7 @@ class AppendBook:
             self.release_repeats()
 
     def withdraw(self, incarnation: Incarnation) -> None:
-        """Nothing is known any more of what ``incarnation`` has synced, until it is noted again."""
+        """Forgets what ``incarnation`` has synced, until it is noted again."""
         self.synced.pop(incarnation, None)
 
     def _count(self) -> None:
@@ -172,7 +172,7 @@ class AppendBook:
             self._on_durable(durable)
 
     def fail(self, error: Callable[[], VlsnLogError]) -> None:
-        """The term is over: every append still waiting is answered with ``error``."""
+        """Ends the term: answers every append still waiting with ``error``."""
         for queue in (self._none, self._majority, self._all):
             while queue:
                 queue.popleft().settle(error())

@@ -46,7 +46,8 @@ class ProducerAppend(Append):
         self.repeats: list[ProducerAppend] = []
 
     def lies_at(self, first: Vlsn, last: Vlsn, term: Term) -> None:
-        """It is in the log already.  Raises ``OutOfSequence`` for what cannot be the same submission."""
+        """Takes the place of a submission that is in the log already. Raises ``OutOfSequence`` for what cannot be the
+        same submission."""
         if last - first + 1 != self.count:
             raise OutOfSequence(
                 f"sequence {self.sequence} of producer {self.producer:016x} was a submission of {last - first + 1} "
@@ -56,7 +57,7 @@ class ProducerAppend(Append):
 
     @property
     def another(self) -> OutOfSequence:
-        """What it is refused with where its sequence stands for other entries."""
+        """The refusal of a submission whose sequence stands for other entries."""
         return OutOfSequence(f"sequence {self.sequence} of producer {self.producer:016x} was another submission")
 
     def refused(self, error: VlsnLogError) -> None:
@@ -66,9 +67,9 @@ class ProducerAppend(Append):
 
 
 class Once:
-    """``submit`` queues one; ``repeat`` gets those that are in the log already, to be answered (a submission that is
-    still to be compared with it is set), ``lacks`` those that
-    follow on what is not in the log, with what to refuse them with once it is certain that this log is the group's."""
+    """Exactly-once admission: ``submit`` queues a submission, ``repeat`` receives duplicates to be answered. Its
+    ``submission`` is set while it must still be compared with the original. ``lacks`` receives those that follow on
+    what is not in the log, with what to refuse them with once it is certain that this log is the group's."""
 
     def __init__(
         self,
@@ -80,12 +81,12 @@ class Once:
         self._repeat = repeat
         self._lacks = lacks
         self._queued: dict[int, dict[int, ProducerAppend]] = {}
-        """By producer and sequence, ascending."""
+        """Queued submissions by producer and sequence, ascending."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
-        """``born``: a VLSN that was durable before the producer's first submission, where it says one.  Raises
-        ``OutOfSequence`` for another submission under a sequence that is taken, ``DuplicateForgotten``,
-        ``ProducersMissing``, and what the log raises, nothing logged."""
+        """Submits; ``born`` is a VLSN that was durable before the producer's first submission. Raises ``OutOfSequence``
+        for another submission under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what
+        the log raises, nothing logged."""
         try:
             due = self._due(append, born)
         except UnknownProducer as error:
@@ -103,7 +104,7 @@ class Once:
             self._meet_again(append)
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
-        """These have their VLSNs, and the log's table knows them."""
+        """Notes that these have their VLSNs, and the log's table knows them."""
         if not self._queued:
             return
         for pending in pendings:
@@ -114,7 +115,7 @@ class Once:
                     self._repeat(append)
 
     def left(self, append: ProducerAppend) -> None:
-        """It is not queued any more."""
+        """Notes that it is not queued any more."""
         queued = self._queued.get(append.producer)
         if queued is not None and queued.get(append.sequence) is append:
             del queued[append.sequence]
@@ -122,7 +123,7 @@ class Once:
                 del self._queued[append.producer]
 
     def _due(self, append: ProducerAppend, born: int | None) -> int:
-        """The sequence that this producer's next submission has."""
+        """Returns the sequence that this producer's next submission has."""
         queued = self._queued.get(append.producer)
         if queued:
             return next(reversed(queued)) + 1

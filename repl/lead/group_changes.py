@@ -43,7 +43,7 @@ from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
 
 LOOK_S = 0.2
 CHANGE_TIMEOUT_S = 10.0
-"""How long a person waits for a change to be durable."""
+"""Seconds that a person waits for a change to be durable."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _Round:
     began_s: float
     target: Vlsn
     caught_up: bool = False
-    """As the round before has shown."""
+    """True as the round before has shown."""
 
 
 class Changes:
@@ -65,13 +65,13 @@ class Changes:
         self._member = lead.member
         self._log = lead.log
         self._at = NULL_VLSN
-        """Of the GROUP entry that is counted by."""
+        """The VLSN of the GROUP entry that is counted by."""
         self._settled = False
-        """It is durable, and counts as it stands."""
+        """True once it is durable, and counts as it stands."""
         self._under_way: asyncio.Future[Vlsn] | None = None
         self._rounds: dict[Feeder, _Round] = {}
         self._waits = ""
-        """Why what the master would do by itself is not done yet."""
+        """The reason why what the master would do by itself is not done yet."""
 
     # What counts.
 
@@ -83,7 +83,7 @@ class Changes:
             self._count()
 
     def durable_rose(self, durable: Vlsn) -> None:
-        """What this lead's count has proven."""
+        """Hears what this lead's count has proven."""
         if self._settled or durable < self._at:
             return
         self._settled = True
@@ -98,7 +98,7 @@ class Changes:
             self._under_way.set_result(self._at)
 
     def end(self) -> None:
-        """The lead is over."""
+        """Ends with the lead."""
         if self._under_way is not None and not self._under_way.done():
             self._under_way.set_exception(
                 OutcomeUnknown("this node stopped leading before the change of the group was durable")
@@ -119,8 +119,8 @@ class Changes:
     # What a person asks for.
 
     async def change(self, change: Change) -> dict[str, Any]:
-        """Durable on return.  Raises ``BadArgument``, ``GroupBusy``, ``InsufficientReplicas``, ``NoSpace`` or
-        ``NotMaster`` with nothing logged; ``OutcomeUnknown``."""
+        """Makes a change, durable on return. Raises ``BadArgument``, ``GroupBusy``, ``InsufficientReplicas``,
+        ``NoSpace`` or ``NotMaster`` with nothing logged; ``OutcomeUnknown``."""
         match change:
             case Add():
                 member_url = change.url.rstrip("/")
@@ -146,14 +146,14 @@ class Changes:
         return {"vlsn": vlsn, **document(self._lead.opened)}
 
     async def _who_answers(self, name: NodeName, url: str) -> str:
-        """The incarnation of the node there.  Raises ``BadArgument``."""
+        """Returns the incarnation of the node there. Raises ``BadArgument``."""
         try:
             return (await ask(self._member, name, url, founding.DISCOVERY)).incarnation
         except (VlsnLogError, OSError) as error:
             raise BadArgument(f"{name} cannot be asked who it is: {error}; start it first, told all members") from None
 
     def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
-        """Done, with its VLSN, when the entry is durable."""
+        """Appends the entry; the future is done, with its VLSN, when that is durable."""
         lead, log = self._lead, self._log
         if lead.heir is not None:
             raise NotMaster(f"this node is handing over to {lead.heir}; try again")
@@ -213,7 +213,7 @@ class Changes:
         return found is not None and found.caught_up
 
     async def _go_on(self) -> None:
-        """The next member that has caught up and is to count from now on."""
+        """Counts the next member that has caught up."""
         group = self._group()
         for member in group.members:
             if not self._has_caught_up(member.name):
@@ -233,7 +233,7 @@ class Changes:
                 return
 
     async def _leave(self) -> None:
-        """This master is a member no more: another one is to lead."""
+        """Hands over: this master is a member no more."""
         lead, member = self._lead, self._member
         try:
             await self._handing_over.run(None)
@@ -246,7 +246,7 @@ class Changes:
 
 
 def document(opened: OpenMember) -> dict[str, Any]:
-    """``GET /v1/group``; of the master with how far each member is."""
+    """Makes the document of ``GET /v1/group``; a master's says how far each member is."""
     opened.check()
     member, log = opened.member, opened.log
     group = log.history.group

@@ -20,7 +20,7 @@ from vlsn.ids import NodeName, Term
 
 HAND_OVER_S = 2.0
 MAKE_WAY_S = 0.5
-"""How often a master looks whether it is without space."""
+"""Seconds between two looks of a master whether it is without space."""
 
 
 class HandingOver:
@@ -33,9 +33,10 @@ class HandingOver:
         self._over = asyncio.Event()
 
     async def run(self, to: NodeName | None) -> NodeName:
-        """Moves mastership to ``to``, or to the replica that is furthest: holds appends back until it has all of the
-        log and has been elected, and goes on by itself if that takes longer than ``HAND_OVER_S``.  Its name.
-        Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take over."""
+        """Moves mastership to ``to``, or to the replica that is furthest, and returns its name. It holds appends back
+        until that one has all of the log and has been elected, and goes on by itself if that takes longer than
+        ``HAND_OVER_S``. Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take
+        over."""
         if self._lead.heir is not None:
             raise NotMaster(f"this node is handing over to {self._lead.heir} already")
         self._lead.heir = to or NodeName("whoever is furthest")
@@ -69,11 +70,12 @@ class HandingOver:
         return name
 
     def _takes_back(self) -> None:
-        """Nobody votes for that heir any more who hears this master."""
+        """Takes the announcement back: nobody votes for that heir any more who hears this master."""
         self._lead.opened.announced = Term(0), ""
 
     def _heir(self, to: NodeName | None) -> Feeder | None:
-        """Who would lead next; None while it is not fed.  Raises ``BadArgument`` for a name that may not lead."""
+        """Chooses who would lead next; None while it is not fed. Raises ``BadArgument`` for a name that may not
+        lead."""
         lead = self._lead
         group, book = lead.log.history.group, lead.book
         members = group.members if group is not None else []
@@ -85,16 +87,16 @@ class HandingOver:
         return max(fed, key=lambda feeder: feeder.acked, default=None)
 
     def acked(self) -> None:
-        """A replica has more than before, or is fed now."""
+        """Notes that a replica has more than before, or is fed now."""
         self._acked.set()
 
     def over(self) -> None:
-        """The lead has ended."""
+        """Notes that the lead has ended."""
         self._over.set()
 
     async def make_way(self) -> None:
-        """A master without space, or without a next segment, hands over to a replica that has some; where none has, it
-        goes on serving."""
+        """Hands over, without space or without a next segment, to a replica that has some. Where none has, it goes on
+        serving."""
         lead = self._lead
         while True:
             await asyncio.sleep(MAKE_WAY_S)

@@ -34,7 +34,7 @@ class Gate:
         self._doubt: asyncio.Future[None] | None = None
 
     def __bool__(self) -> bool:
-        """Whether what comes now has something to wait behind."""
+        """Says whether what comes now has something to wait behind."""
         return bool(self._held) or self.in_doubt
 
     @property
@@ -42,8 +42,8 @@ class Gate:
         return self._doubt is not None and not self._doubt.done()
 
     def hold(self, append: Append, born: int | None, why: str) -> None:
-        """Nothing of it is logged yet; ``why`` is what it fails with as ``NotMaster`` if its time is over first.
-        Raises ``QueueFull``."""
+        """Holds an append, unlogged; ``why`` is what it fails with as ``NotMaster`` if its time is over first. Raises
+        ``QueueFull``."""
         if len(self._held) >= HELD_MAX:
             raise QueueFull(f"{HELD_MAX} appends already wait for this node to settle")
         append.held = why
@@ -68,7 +68,7 @@ class Gate:
                 self._doubt.add_done_callback(lambda _: self._again())
 
     def refuse(self, error: Callable[[], VlsnLogError]) -> None:
-        """All that are held."""
+        """Refuses all that are held."""
         held, self._held = self._held, deque()
         for append, _ in held:
             append.settle(error())

@@ -56,7 +56,7 @@ from vlsn.seams import Channel
 from vlsn.write.queue import Pending
 
 DTVLSN_DELAY_S = 0.02
-"""How soon after the DTVLSN moved it is told on quiet feeds; on busy ones the next blocks tell it."""
+"""Seconds after which a moved DTVLSN is told on quiet feeds; on busy ones the next blocks tell it."""
 
 
 class Leading(Tenure):
@@ -78,7 +78,7 @@ class Leading(Tenure):
         self._restoration = restoration
         self._founds = found
         self.catching_up: defaultdict[str, CatchingUp] = defaultdict(CatchingUp)
-        """By replica."""
+        """The catching up by replica."""
         self.messages = Messages()
         self.rounds = LeadersRounds(self)
         self.admission = Admission(self, self.rounds)
@@ -94,7 +94,7 @@ class Leading(Tenure):
             self._end()
 
     async def over(self, why: str) -> None:
-        """``run`` has ended: this term is never sealed in again."""
+        """Resigns: ``run`` has ended, and this term is never sealed in again."""
         await self.electing.resign(self.term, why)
 
     # The lead.
@@ -130,9 +130,9 @@ class Leading(Tenure):
                 task.cancel()
 
     async def _ask_those_without_feed(self) -> None:
-        """An empty member takes its first feed only from the process that asked it last: a founder that died
-        between its first block and that feed has to ask once more, and whoever leads, until it is fed: another
-        newcomer may have asked it too."""
+        """Asks members without a feed, for an empty one takes its first only from the process that asked it last. A
+        founder that died between its first block and that feed has to ask again, and whoever leads, until it is fed:
+        another newcomer may have asked it too."""
         asked: set[NodeName] = set()
         while True:
             missing = [name for name in self.member.members.listed if name not in self.feeders and name not in asked]
@@ -235,8 +235,9 @@ class Leading(Tenure):
             await self._check_replaced(hello)
 
     async def _check_replaced(self, hello: FeedHello) -> None:
-        """A feed of that name lives.  The member itself is asked, where it is listed, whether it has left that one for
-        this; where it does not say, the same incarnation has, and another has once the live feed is silent."""
+        """Checks whether a feed of that name lives. The member itself is asked, where it is listed, whether it has left
+        that one for this; where it does not say, the same incarnation has, and another has once the live feed is
+        silent."""
         answer = await self._confirming.answer(hello.node)
         if self.has_ended:
             raise NotMaster("this node has stopped leading")
@@ -294,7 +295,7 @@ class Leading(Tenure):
             await self._weigh(fault)
 
     async def _weigh(self, fault: IntegrityFault) -> None:
-        """A replica holds another block than this log: the lead ends if this one is the odd one out."""
+        """Weighs a replica's other block: the lead ends if this log is the odd one out."""
         try:
             await resolve(self.member, self._restoration, fault.vlsn, str(fault))
         except Halted as error:
@@ -302,8 +303,8 @@ class Leading(Tenure):
                 self._ended.set_exception(error)
 
     def _withdraw(self, feeder: Feeder) -> None:
-        """It is fed, or heard, no more: it may be giving up what it has acknowledged, and counts again once it says so
-        again."""
+        """Counts a replica no more that is fed, or heard, no more. It may be giving up what it has acknowledged, and
+        counts again once it says so again."""
         incarnation = Incarnation(feeder.incarnation)
         self.member.members.heard.note(incarnation, self.heard_of(incarnation))
         self.book.withdraw(incarnation)
@@ -329,7 +330,7 @@ class Leading(Tenure):
         self.member.event("feed.mode", replica=feeder.replica, mode=mode, at=feeder.sent)
 
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
-        """It lies too far behind for the others to wait for it."""
+        """Ends the feed of a replica that lies too far behind for the others to wait for it."""
         if replica in self.feeders:
             self.end_feeds_of([replica], overtaken(replica, first))
 

@@ -1,4 +1,4 @@
-"""Raising the group's level: an entry that says what all its members read from then on, and write once it is durable.
+"""The raising of the group's level: an entry that says what all its members read and write.
 
     every listed member has told that it speaks the level ─► node file ─► COMMIT {level} sealed ─► durable
 
@@ -22,8 +22,8 @@ RAISE_TIMEOUT_S = 10.0
 
 
 async def raise_level(lead: Tenure, level: int) -> Vlsn:
-    """Durable on return; the VLSN of the entry.  Raises ``BadArgument``, ``NoSpace``, ``NotMaster`` with nothing
-    logged; ``OutcomeUnknown``."""
+    """Raises the level, durable on return; returns the VLSN of the entry. Raises ``BadArgument``, ``NoSpace``,
+    ``NotMaster`` with nothing logged; ``OutcomeUnknown``."""
     member, log = lead.member, lead.log
     _check(lead, level)
     await store_level(log, level)

@@ -30,7 +30,7 @@ class LeadersRounds:
         self._shared: Shared[Vlsn] = Shared(self._index)
 
     async def index(self) -> Vlsn:
-        """Every append that was acknowledged as durable before the call lies at or below it.  Raises ``NotMaster``
+        """Returns a VLSN at or past every append that was acknowledged as durable before the call. Raises ``NotMaster``
         when a majority has not confirmed this master within ``ROUND_TIMEOUT_S``, or the lead ends."""
         return await self._shared.get()
 
@@ -39,7 +39,7 @@ class LeadersRounds:
         self._changed.set()
 
     def fed(self, feeder: Feeder) -> None:
-        """A replica is past syncup: a round that is under way is for it too."""
+        """Asks a replica that is past syncup now: a round under way is for it too."""
         if self._rounds.number:
             feeder.begin_round(self._rounds.number)
 

@@ -16,7 +16,7 @@ from vlsn.errors import VlsnLogError
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
 
 TICK_S = 0.1
-"""How often the node calls ``tick``."""
+"""Seconds between two calls of ``tick`` by the node."""
 
 
 class Tenure(Role):
@@ -50,11 +50,11 @@ class Tenure(Role):
         """The first VLSN of this term; 0 until its block is on its way."""
         self.feeders: dict[str, Feeder] = {}
         self.tasks: dict[Feeder, asyncio.Task[None]] = {}
-        """Of the feeds."""
+        """The tasks of the feeds."""
         self.present = 0
         """Replicas that count for ``insufficient-replicas``."""
         self.heir: NodeName | None = None
-        """To whom this node hands over, while it does."""
+        """The node to which this one hands over, while it does."""
         self.holds_back = False
         """Nothing more may be logged before the heir has all of the log."""
         self.has_ended = False
@@ -67,12 +67,12 @@ class Tenure(Role):
         return self.member.is_master() and term == self.term
 
     def heard_of(self, incarnation: int) -> Told:
-        """What it has acknowledged in this term."""
+        """Tells what it has acknowledged in this term."""
         synced = self.book.synced.get(Incarnation(incarnation))
         return Told(0, self.term, synced, self.log.history.term_of(synced)) if synced is not None else NOTHING
 
     def hears(self, feeder: Feeder) -> bool:
-        """Its replica is past syncup, and has answered within an election timeout."""
+        """Says whether its replica is past syncup, and has answered within an election timeout."""
         return feeder.streaming and feeder.silent_ticks <= self.member.config.election_timeout_s / TICK_S
 
     def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:

@@ -1,4 +1,4 @@
-"""What ties a node's process to the command that started it, and its pid file.
+"""The tie of a node's process to the command that started it, and its pid file.
 
 Kept apart so that a node sets it up before it loads anything else.
 """
@@ -17,8 +17,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def tie_to_parent() -> bool:
-    """In a node that a cluster started: the kernel kills this process when the cluster's dies.  False in a
-    node that stands alone."""
+    """Lets the kernel kill this process when the cluster's dies that started it. False in a node that stands alone."""
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if not parent:
         return False
@@ -29,7 +28,7 @@ def tie_to_parent() -> bool:
 
 
 def write_pid(directory: Path, pid: int) -> None:
-    """The pid file, whole at any moment."""
+    """Writes the pid file, whole at any moment."""
     temporary = directory / f"{PID_FILE}.new"
     temporary.write_text(f"{pid}\n")
     temporary.rename(directory / PID_FILE)

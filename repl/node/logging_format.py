@@ -19,7 +19,7 @@ JSON: Final = "json"
 
 
 def log_to(stream: IO[str], *, level: str, format: str) -> None:
-    """All that this process logs."""
+    """Sends all that this process logs to ``stream``."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if format == JSON else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

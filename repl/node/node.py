@@ -58,7 +58,7 @@ class Node(NodeParts):
         self._tasks.append(asyncio.create_task(self._live(), name="live"))
 
     async def stop(self) -> None:
-        """A clean stop: a master hands over, the role ends, the log gets its clean checkpoint, everything is closed."""
+        """Stops cleanly: a master hands over, the role ends, the log gets its clean checkpoint, all is closed."""
         member, why = self.member, "the node is stopping"
         member.stopping = True
         leading = self.leading
@@ -79,7 +79,7 @@ class Node(NodeParts):
         await member.network.close()
 
     async def _live(self) -> None:
-        """From the log's opening to the node's end; a log that is to be restored is closed, restored and opened."""
+        """Lives from the log's opening to the node's end; closes, restores and opens a log in between."""
         try:
             self.member.start_workers()
             while True:
@@ -90,7 +90,7 @@ class Node(NodeParts):
             self.member.fatal(error)
 
     async def _live_with_log(self) -> None:
-        """One log's life; returns when another one is to be opened in its place."""
+        """Lives one log's life; returns when another one is to be opened in its place."""
         restoration = self.restoration
         if await restoration.begun():
             await restoration.run("a restore that was begun before goes on")
@@ -119,7 +119,7 @@ class Node(NodeParts):
         return opened
 
     async def _close_log(self, why: str) -> None:
-        """A clean stop of the log, if it is open."""
+        """Stops the log cleanly, if it is open."""
         if self.open is not None:
             await self.open.close(why)
             self.open = None

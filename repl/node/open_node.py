@@ -1,4 +1,5 @@
-"""What exists whole for as long as a node's log is open: built at once, worked until the node or the log ends, closed.
+"""The parts that exist whole for as long as a node's log is open. They are built at once, worked until the node or the
+log ends, closed.
 
     recovered ─► the log ─► mending, reads, files, providing, scrub, cleaning, elections, roles ─► work ─► close
 
@@ -72,8 +73,8 @@ class OpenNode:
         member.event("opened", incarnation=f"{member.incarnation:016x}", first=span.first, last=span.last)
 
     async def work(self) -> None:
-        """All that a node does while its log is open.  Raises a group with ``RestoreWanted`` in it, or with what ends
-        the node."""
+        """Does all that a node does while its log is open. Raises a group with ``RestoreWanted`` in it, or with what
+        ends the node."""
         await together(
             tick=self._tick(),
             elections=self.electing.run(),
@@ -87,7 +88,7 @@ class OpenNode:
         )
 
     async def close(self, why: str) -> None:
-        """A clean stop of the log; those who wait for something of it are told ``why``."""
+        """Stops the log cleanly; tells those who wait for something of it ``why``."""
         self.read_index.close(NotMaster(why))
         self.reads.fail(NotMaster(why))
         self.providing.close(why)

@@ -1,4 +1,4 @@
-"""The two parts of a node: the member, from its start to its stop, and what is whole while a log is open."""
+"""The two parts of a node: the member, and what is whole while a log is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class NodeParts:
-    """What a gateway asks and a status shows."""
+    """The parts that a gateway asks and a status shows."""
 
     def __init__(
         self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
@@ -49,18 +49,18 @@ class NodeParts:
         return self.member.log
 
     def dtvlsn(self) -> int:
-        """How far readers may see; 0 while no log is open."""
+        """Returns how far readers may see; 0 while no log is open."""
         return self.open.reads.durable if self.open is not None else 0
 
     @property
     def leading(self) -> Leading | None:
-        """That role, from the moment it is tried."""
+        """The leading role, from the moment it is tried."""
         role = self.member.role
         return role if isinstance(role, Leading) else None
 
     @property
     def lead(self) -> Leading | None:
-        """While this node is the master."""
+        """The lead, while this node is the master."""
         return self.leading if self.member.is_master() else None
 
     @property

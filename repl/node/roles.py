@@ -1,4 +1,4 @@
-"""What a node is in its group, one role after another.
+"""The roles of a node in its group, one after another.
 
     Returning ─► Founder | Following ─► Leading, once an election is won ─► Following …
 
@@ -45,8 +45,8 @@ class Roles:
         self._restoration = restoration
 
     async def play(self) -> None:
-        """One role after another, for as long as the node lives; returns when it is stopping.  A role that fails with
-        anything but a ``VlsnLogError`` raises it."""
+        """Plays one role after another, for as long as the node lives; returns when it is stopping. A role that fails
+        with anything but a ``VlsnLogError`` raises it."""
         member, stage = self._opened.member, self._opened.stage
         while not member.stopping:
             role = self._next()

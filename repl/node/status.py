@@ -1,4 +1,5 @@
-"""What a node says of itself: ``GET /v1/status``, and the reasons why it is not ready."""
+"""A node's word about itself: ``GET /v1/status``, and the reasons why it is not ready. ``GET /v1/status``, and the
+reasons why it is not ready."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from vlsn.write.local_log import LocalLog
 
 @cache
 def version() -> str:
-    """Of the distribution that this process runs."""
+    """Returns the version of the distribution that this process runs."""
     return metadata.version("vlsnlog")
 
 
 def status(parts: NodeParts) -> dict[str, Any]:
-    """The object of ``GET /v1/status``; an empty log's range is all 0."""
+    """Makes the object of ``GET /v1/status``; an empty log's range is all 0."""
     base: dict[str, Any] = {
         "group": parts.member.config.group,
         "node": parts.member.config.name,
@@ -136,8 +137,8 @@ def status(parts: NodeParts) -> dict[str, Any]:
 
 
 def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> None:
-    """How far each member is as this node knows it, and behind the furthest of them: as fed, as it told, or as its
-    feed says; None where it has told nothing yet."""
+    """Tells how far a member is as this node knows it, and behind the furthest of them. That is as fed, as it told, or
+    as its feed says; None where it has told nothing yet."""
     known: dict[str, int] = {
         each["name"]: parts.member.members.heard.of(int(each["incarnation"] or "0", 16)).vlsn for each in members
     }
@@ -154,7 +155,7 @@ def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> No
 
 
 def _elections(parts: NodeParts) -> dict[str, Any]:
-    """Of this life of the process; ``last`` is what happened last, with its why, ``history`` the ten last."""
+    """Sums up the elections of this life of the process; ``last`` is the newest, ``history`` the ten last."""
     events = parts.member.events
     history = events.recent("election")
     return {
@@ -167,7 +168,7 @@ def _elections(parts: NodeParts) -> dict[str, Any]:
 
 
 def restore_status(parts: NodeParts) -> dict[str, Any]:
-    """This node's own restore, if one is under way, those before it, and those that it provides."""
+    """Tells of this node's own restores, and of those that it provides."""
     restoration = parts.restoration
     found: dict[str, Any] = {
         "running": None,
@@ -197,7 +198,7 @@ def restore_status(parts: NodeParts) -> dict[str, Any]:
 
 
 def holds(log: LocalLog) -> list[dict[str, Any]]:
-    """Who keeps how much of the log; the furthest behind first."""
+    """Lists who keeps how much of the log; the furthest behind first."""
     found = [
         {
             "owner": str(hold.owner),
@@ -212,7 +213,7 @@ def holds(log: LocalLog) -> list[dict[str, Any]]:
 
 
 def _failing(log: LocalLog) -> list[dict[str, Any]]:
-    """Background work that fails now, as ``Background`` knows it."""
+    """Lists background work that fails now, as ``Background`` knows it."""
     now = log.seams.clock.monotonic_s()
     return [
         {
@@ -280,7 +281,7 @@ def _replica(role: Following) -> dict[str, Any]:
 
 
 def readiness(parts: NodeParts) -> list[str]:
-    """Why this node should not be asked for durable reads; empty when it is ready."""
+    """Lists why this node should not be asked for durable reads; empty when it is ready."""
     reasons = []
     opened = parts.open
     if opened is None:

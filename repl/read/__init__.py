@@ -1,1 +1,1 @@
-"""What readers see of a node's log."""
+"""The readers' view of a node's log."""

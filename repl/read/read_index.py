@@ -24,11 +24,11 @@ from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import NodeName, Vlsn
 
 ROUND_TIMEOUT_S = 5.0
-"""How long a round, or a replica's question, is waited for: a master without a majority does not answer."""
+"""Seconds that a round, or a replica's question, is waited for: a master without a majority does not answer."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /v1/peer/read_index``."""
+    """Answers ``POST /v1/peer/read_index``."""
 
     group: Name
     sender: Name
@@ -44,7 +44,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadIndex:
-    """What the linearizable reads of an open log wait for, whichever the node's role."""
+    """The wait of an open log's linearizable reads, whichever the node's role."""
 
     def __init__(self, opened: OpenMember, reads: Reads) -> None:
         self._opened = opened
@@ -53,9 +53,9 @@ class ReadIndex:
         self._asked: Shared[Vlsn] = Shared(self._ask_master)
 
     async def confirm(self, timeout_s: float) -> int:
-        """A VLSN at or past all that was acknowledged as durable before the call; readable here on return.  Raises
-        ``NotMaster`` while no master is known or a majority does not confirm it, ``Lagging`` when this node has not
-        reached it in time."""
+        """Returns a VLSN at or past all that was acknowledged as durable before the call; readable here on return.
+        Raises ``NotMaster`` while no master is known or a majority does not confirm it, ``Lagging`` when this node has
+        not reached it in time."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -69,12 +69,12 @@ class ReadIndex:
         return vlsn
 
     async def _reached(self, vlsn: Vlsn, deadline: float) -> bool:
-        """Whether readers here could see ``vlsn`` before ``deadline`` (loop time)."""
+        """Says whether readers here could see ``vlsn`` before ``deadline`` (loop time)."""
         self._opened.check()
         return await self._reads.reached(vlsn, deadline)
 
     async def index(self) -> Vlsn:
-        """The master's own.  Raises ``NotMaster``."""
+        """Returns the master's own index. Raises ``NotMaster``."""
         return await self._lead().read_index()
 
     def _lead(self) -> Role:
@@ -84,7 +84,7 @@ class ReadIndex:
         return lead
 
     async def answer(self, body: object) -> dict[str, Any]:
-        """``POST /v1/peer/read_index``."""
+        """Answers ``POST /v1/peer/read_index``."""
         member = self._member
         question = read_object(body, Question, "read_index")
         if question.group != member.config.group:

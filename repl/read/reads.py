@@ -1,4 +1,4 @@
-"""What readers see: durable entries, from the ring when it has them, else from the segments.
+"""The readers' view: durable entries, from the ring when it has them, else from the segments.
 
 Nothing past the durable end (the DTVLSN, as far as it is here) is ever shown; a response is empty
 only when nothing visible lies between what was asked for and that end.  What was trimmed away is said, with
@@ -35,11 +35,11 @@ class Reads:
 
     @property
     def durable(self) -> Vlsn:
-        """How far readers may see: what a majority has synced, whether or not this node is one of them."""
+        """The VLSN up to which readers may see: a majority has synced it, with this node or without."""
         return min(self._log.dtvlsn, self._log.ring.last_vlsn)
 
     def rose(self) -> None:
-        """The DTVLSN or the synced end moved."""
+        """Wakes readers: the DTVLSN or the synced end moved."""
         durable = self.durable
         if durable >= self._waiters.lowest:
             for wake in self._waiters.take(durable):
@@ -50,12 +50,13 @@ class Reads:
             wake(error)
 
     async def reached(self, vlsn: int, deadline: float) -> bool:
-        """Whether ``vlsn`` was durable here before ``deadline`` (loop time).  Raises ``QueueFull``, ``NotMaster`` when
-        the log is closed meanwhile."""
+        """Says whether ``vlsn`` was durable here before ``deadline`` (loop time). Raises ``QueueFull``, ``NotMaster``
+        when the log is closed meanwhile."""
         return self.durable >= vlsn or await self._wait(vlsn, deadline)
 
     def check_place(self, vlsn: int, term: int) -> None:
-        """That the entry of ``term`` at ``vlsn``, which a reader has seen, can be in the log.  Raises ``NotInLog``.
+        """Checks that the entry of ``term`` at ``vlsn``, which a reader has seen, can be in the log. Raises
+        ``NotInLog``.
 
         Terms never fall along the log: where it ends below ``vlsn``, a higher term there tells as much."""
         found = self._log.history.term_of(Vlsn(min(vlsn, self.durable)))
@@ -121,8 +122,8 @@ class Reads:
         return entries[0]
 
     async def block_with(self, vlsn: Vlsn) -> Buffer:
-        """The block that holds ``vlsn``, durable or not: what is not synced yet is in the ring.  Raises ``Trimmed``,
-        ``Damaged``."""
+        """Returns the block that holds ``vlsn``, durable or not: what is not synced yet is in the ring. Raises
+        ``Trimmed``, ``Damaged``."""
         ring = self._log.ring
         position = ring.position_of(vlsn)
         if position is not None:
@@ -142,7 +143,7 @@ class Reads:
         return from_vlsn
 
     async def _wait(self, vlsn: int, deadline: float) -> bool:
-        """Whether ``vlsn`` became durable before ``deadline`` (loop time)."""
+        """Says whether ``vlsn`` became durable before ``deadline`` (loop time)."""
         loop = asyncio.get_running_loop()
         if loop.time() >= deadline:
             return self.durable >= vlsn
@@ -169,7 +170,7 @@ class Reads:
     async def _entries(
         self, at: int, durable: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
     ) -> tuple[list[Entry], int]:
-        """Entries from ``at`` (at or below ``durable``) on and the VLSN after what was looked at."""
+        """Returns entries from ``at`` (at or below ``durable``) on and the VLSN after what was looked at."""
         ring = self._log.ring
         position = ring.position_of(Vlsn(at))
         if position is None:

@@ -27,7 +27,7 @@ class SegmentFiles:
         ]
 
     def end(self, number: int) -> int:
-        """Synced bytes of that segment.  Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
+        """Returns the synced bytes of that segment. Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
         end = self._log.synced_end(number)
         if not end:
             self._check(number)
@@ -35,7 +35,7 @@ class SegmentFiles:
         return end
 
     async def read(self, number: int, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive).  Raises ``Trimmed``, ``Damaged``."""
+        """Returns bytes ``start`` to ``end`` (exclusive). Raises ``Trimmed``, ``Damaged``."""
         log = self._log
         path = f"{log.directory}/{segment_name(number)}"
 

@@ -1,1 +1,1 @@
-"""What a node does about damage, and how its log is opened, cleaned and restored."""
+"""The repair of damage, and the opening, cleaning and restoring of a node's log."""

@@ -35,7 +35,7 @@ class Cleaning:
         self._log = opened.log
         self._said = ""
         self.paused = ""
-        """Why nothing goes, or nothing for its age; empty while cleaning is free to go."""
+        """The reason why nothing goes, or nothing for its age; empty while cleaning is free to go."""
 
     async def run(self) -> None:
         while True:
@@ -44,7 +44,7 @@ class Cleaning:
                 await self.clean()
 
     async def clean(self) -> CleaningReport:
-        """One pass; its files are gone on return."""
+        """Runs one pass; its files are gone on return."""
         await self._hear_of_holds()
         pause, pause_age, agree = self._pause(), "", False
         if not pause and self._log.options.retention_age_s:
@@ -58,7 +58,7 @@ class Cleaning:
         return report
 
     async def dry_run(self) -> CleaningReport:
-        """What a pass would do now, were it not paused; ``paused`` says whether it is."""
+        """Reports what a pass would do now, were it not paused; ``paused`` says whether it is."""
         await self._hear_of_holds()
         pause = self._pause()
         return await self._passed(dry_run=True, pause=pause or self.paused, clocks_agree=self._has_others)
@@ -87,14 +87,14 @@ class Cleaning:
         return ""
 
     async def _hear_of_holds(self) -> None:
-        """Of a replica: how far the members are now, not as of some seconds ago."""
+        """Hears, on a replica, how far the members are now, not as of some seconds ago."""
         member, role = self._member, self._opened.role
         master = role.master if role is not None else None
         if member.state == "REPLICA" and master is not None and master in member.members.urls:
             await ask_all(member, founding.DISCOVERY, [master])
 
     async def _clocks(self) -> str:
-        """Why nothing may go for its age, after a look at the members' clocks."""
+        """Returns why nothing may go for its age, after a look at the members' clocks."""
         member, clock = self._member, self._member.seams.clock
         before = clock.wall_us()
         others = [name for name in member.members.listed if name != member.name]
@@ -118,6 +118,6 @@ class Cleaning:
 
 
 def told(report: CleaningReport, node: str) -> dict[str, Any]:
-    """The report as JSON shows it."""
+    """Formats the report as JSON shows it."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     return {"node": node, "bytes": report.bytes, **document}

@@ -44,7 +44,7 @@ _ADVICE = (
 
 
 REST_S = 0.5
-"""How long the other members are waited for behind the first, before a log is given up."""
+"""Seconds that the other members are waited for behind the first, before a log is given up."""
 
 
 class Verdict(StrEnum):
@@ -62,7 +62,7 @@ class Copy(msgspec.Struct, frozen=True):
     last: Number
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     durable: Number = 0
-    """Up to where that node knows its log durable."""
+    """The VLSN up to which that node knows its log durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Weighed:
 
 
 def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: NodeName) -> Weighed:
-    """What ``copies``, digests by member with ``own`` among them, prove."""
+    """Weighs ``copies``, digests by member with ``own`` among them."""
     needed = majority(len(electable))
     counts = Counter(copies[name] for name in electable if name in copies)
     silent = tuple(sorted(name for name in electable if name not in copies))
@@ -88,8 +88,8 @@ def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: 
 
 
 async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str) -> str:
-    """What becomes of a fault at ``vlsn`` that ``said`` describes: a restore is wanted, or why it is to be tried
-    again is returned.  Raises ``Halted``."""
+    """Decides what becomes of a fault at ``vlsn`` that ``said`` describes. A restore is wanted, or why it is to be
+    tried again is returned. Raises ``Halted``."""
     said = f"integrity: {said}"
     if not vlsn:
         raise Halted(f"{said}. {_ADVICE}")
@@ -112,9 +112,9 @@ async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str
 
 
 async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
-    """Before this log is given up for what is ``said``: that no member holds another block at its durable end and
-    knows that durable, and no majority does.  Who has not told, and is not to be restored from.  Raises ``Halted``,
-    ``Unreachable`` when nobody has told."""
+    """Checks that no member holds another block at its durable end and knows that durable, and no majority does. Asked
+    before this log is given up for what is ``said``. Returns who has not told, and is not to be restored from. Raises
+    ``Halted``, ``Unreachable`` when nobody has told."""
     log, own = member.opened().log, NodeName(member.config.name)
     at = Vlsn(min(log.dtvlsn, log.range.last_sync))
     if at < log.range.first or not at:
@@ -181,8 +181,8 @@ async def look(member: Member, vlsn: Vlsn) -> Weighed:
 
 
 async def answer_copy(member: Member, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
-    """``GET /v1/peer/copy``: which block holds ``vlsn`` here, and its SHA-256.  Raises ``WrongGroup``, ``WrongName``,
-    ``NotFound``, ``Damaged``, ``Trimmed``."""
+    """Answers ``GET /v1/peer/copy``: which block holds ``vlsn`` here, and its SHA-256. Raises ``WrongGroup``,
+    ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
     check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
     return msgspec.structs.asdict(await own_copy(member, Vlsn(vlsn)))
 

@@ -30,7 +30,7 @@ _Faults = (VlsnLogError, OSError, TimeoutError)
 
 
 class LostProducers:
-    """Of one open log."""
+    """The lost producers of one open log."""
 
     def __init__(self, opened: OpenMember) -> None:
         self._opened = opened
@@ -42,7 +42,7 @@ class LostProducers:
         return Vlsn(self._log.history.producers.lacks_to)
 
     async def run(self) -> None:
-        """Until the table is whole, or known to be lost."""
+        """Asks until the table is whole, or known to be lost."""
         if self.lacks_to:
             self._member.event("producers.lost", upto=self.lacks_to)
         while self.lacks_to:
@@ -68,7 +68,7 @@ class LostProducers:
             await self._give_up()
 
     async def _ask(self, name: NodeName) -> Offer | None:
-        """What ``name`` says of itself; its table is taken, where that is of use."""
+        """Asks ``name``, and takes its table where that is of use."""
         member = self._member
         try:
             peer = Peer(member, name, member.members.listed[name])
@@ -101,7 +101,7 @@ class LostProducers:
         member.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
 
     async def _give_up(self) -> None:
-        """Only who leads for sure knows who the members are."""
+        """Gives the table up; only who leads for sure knows who the members are."""
         lead = self._opened.lead
         if lead is None:
             return

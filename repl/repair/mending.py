@@ -1,4 +1,4 @@
-"""A node's mending: damage that a reader, a feeder or the scrub has met is mended from any peer, no master needed.
+"""A node's mending: damage that anything has met is mended from any peer, no master needed.
 
     met(Damaged) ─► wound found in that segment ─► GET /v1/peer/block of each member in turn ─► the segment written
     anew with the block in its place (``vlsn.repair.mending``) ─► looked at again, until every frame of it is whole
@@ -34,7 +34,7 @@ from vlsn.segments.bad_sectors import is_unread
 T = TypeVar("T")
 RETRY_S = 5.0
 SEGMENTS_MAX = 1_000
-"""So many damaged segments are remembered; the scrub finds the others later."""
+"""Damaged segments that are remembered; the scrub finds the others later."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Damage:
     vlsn: int
     since_s: float
     why: str = ""
-    """What the last try came to."""
+    """The outcome of the last try."""
 
 
 class Mending:
@@ -64,11 +64,11 @@ class Mending:
 
     @property
     def may_stand(self) -> bool:
-        """Whether nothing that this node knows of is damaged."""
+        """True while nothing that this node knows of is damaged."""
         return not self.damages
 
     def status(self) -> list[dict[str, Any]]:
-        """Each damaged segment."""
+        """Lists each damaged segment."""
         now = self._member.seams.clock.monotonic_s()
         return [
             {
@@ -104,7 +104,7 @@ class Mending:
                 asyncio.get_running_loop().call_later(RETRY_S, self._met.set)
 
     async def _try(self, damage: Damage) -> None:
-        """One look at a damaged segment, from its first wound to its last."""
+        """Looks once at a damaged segment, from its first wound to its last."""
         log, number, mended = self._log, damage.number, 0
         filled: list[Filling] = []
         try:
@@ -158,7 +158,7 @@ class Mending:
             tell(member, filling, kept)
 
     async def _alone(self, job: Callable[[], T]) -> T:
-        """``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
+        """Runs ``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         checkpointer = self._log.checkpointer
 
@@ -177,7 +177,7 @@ class Mending:
                 checkpointer.release()
 
     def _is_current(self, number: int) -> bool:
-        """Whether that segment is, or may still be, written to."""
+        """Says whether that segment is, or may still be, written to."""
         return number >= max(self._log.active_files()[:1], default=0)
 
     async def _rotate(self) -> None:
@@ -188,13 +188,13 @@ class Mending:
 
 
 def tell(member: Member, filling: Filling, kept: str) -> None:
-    """What was put in the place of damage; ``kept``: where the damaged bytes lie now."""
+    """Tells what was put in the place of damage; ``kept``: where the damaged bytes lie now."""
     wound, last = filling.wound, filling.next_vlsn - 1
     member.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
 
 
 async def fill(member: Member, wound: Wound, term_of: Callable[[Vlsn], int], *, term_max: int) -> Filling:
-    """All that fills ``wound``, from whichever members have it.  Raises what the last of them answered, or
+    """Fills ``wound`` from whichever members have its blocks. Raises what the last of them answered, or
     ``IntegrityFault``."""
     filling = Filling(wound, term_max=term_max)
     while not filling.whole:
@@ -221,6 +221,6 @@ async def _fill_next(member: Member, filling: Filling, term: int) -> None:
 
 
 async def ask_block(member: Member, name: NodeName, term: int, first: Vlsn) -> bytes:
-    """The block (``term``, ``first``) as that member has it; with a term of 0 the durable one that begins at
-    ``first``.  Raises ``NotFound``, ``Damaged``, ``Unreachable`` …"""
+    """Asks that member for the block (``term``, ``first``) as it has it. With a term of 0 it is the durable one that
+    begins at ``first``. Raises ``NotFound``, ``Damaged``, ``Unreachable`` …"""
     return await get(member, name, "/v1/peer/block", term=term, first=first)

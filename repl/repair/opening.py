@@ -10,7 +10,7 @@ from vlsn.state.options import LogOptions
 
 
 def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:
-    """Blocking, on the keeper's thread.  Raises as ``recover``."""
+    """Opens the log, blocking, on the keeper's thread. Raises as ``recover``."""
     return recover(
         str(config.dir),
         seams,

@@ -45,11 +45,11 @@ from vlsn.write.local_log import LocalLog
 T = TypeVar("T")
 RANGE_TIMEOUT_S = 30.0
 AGAIN_S = 1.0
-"""Between two looks at all members, when none of them could be restored from."""
+"""Seconds between two looks at all members, when none of them could be restored from."""
 LOOK_REST_S = 0.5
-"""How long the other members are waited for behind the first that can be restored from."""
+"""Seconds that the other members are waited for behind the first that can be restored from."""
 TRIES_MAX = 10
-"""So many looks before a log that is whole, or could not be held against every member's, is opened again."""
+"""Looks before a log that is whole, or could not be held against every member's, is opened again."""
 TICK_S = 0.1
 AGAIN_VLSNS = 10_000
 """A restore that ends further behind its provider goes on with another session …"""
@@ -71,7 +71,7 @@ class Restoration:
     def __init__(self, member: Member) -> None:
         self.log: LocalLog | None = None
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
-        """Of this process's life, the newest last."""
+        """The restores of this process's life, the newest last."""
         self.count = 0
         self.members: dict[NodeName, str] = dict(member.config.members)
         """Whom to ask: as the group listed them when there was a log."""
@@ -79,7 +79,7 @@ class Restoration:
         self._progress = Progress(began_s=0.0)
         self._running = False
         self._rotten: set[str] = set()
-        """Who has given wrong bytes, of this restore."""
+        """The members that have given wrong bytes, of this restore."""
         self._wanted: asyncio.Future[str] | None = None
         self._avoid: frozenset[NodeName] = frozenset()
         self._silent: frozenset[NodeName] = frozenset()
@@ -90,7 +90,7 @@ class Restoration:
 
     @property
     def progress(self) -> Progress | None:
-        """Of the restore, or the look for one, that is under way."""
+        """The progress of the restore, or the look for one, that is under way."""
         return self._progress if self._running else None
 
     def _begins(self) -> None:
@@ -101,9 +101,10 @@ class Restoration:
     def want(
         self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
     ) -> bool:
-        """The log is to be restored; not from those in ``avoid``, nor from those in ``silent``, whose copies it could
-        not be held against: where nobody else can be restored from it is opened again.  ``keep``: its newest segments
-        stay aside.  Whoever waits in ``wanted`` hears of it; False when nobody does, or has already."""
+        """Wants the log restored, and says whether whoever waits in ``wanted`` hears of it. It is False when nobody
+        does, or has already. It is restored not from those in ``avoid``, nor from those in ``silent``, whose copies it
+        could not be held against: where nobody else can be restored from it is opened again. ``keep``: its newest
+        segments stay aside."""
         if self._wanted is None or self._wanted.done():
             return False
         self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
@@ -118,7 +119,7 @@ class Restoration:
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
-        """A request to give it up is looked into."""
+        """Counts a request to give the log up while it is looked into."""
         self._asked += 1
         try:
             yield
@@ -137,8 +138,8 @@ class Restoration:
         raise RestoreWanted(await self.asked())
 
     async def lossless(self) -> End | None:
-        """For a log that does not open: its end, if some member's durable end is at or past it in term and VLSN, so
-        that a restore takes away nothing that this node ever acknowledged; else None."""
+        """Returns the end of a log that does not open, if some member's durable end is at or past it. Compared in term
+        and VLSN, so that a restore takes away nothing that this node ever acknowledged; else None."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
@@ -149,7 +150,7 @@ class Restoration:
             self._running = False
 
     async def begun(self) -> bool:
-        """Whether a restore has begun here and is not over."""
+        """Says whether a restore has begun here and is not over."""
         disk, directory = self._member.seams.disk, str(self._member.config.dir)
 
         def look() -> bool:
@@ -164,8 +165,8 @@ class Restoration:
     # How.
 
     async def run(self, why: str, *, end: End | None = None, durable: End = NULL_END, whole: bool = False) -> None:
-        """The whole restore; on return the directory holds a log.  ``end`` and ``durable``: of the log that was here
-        (``Restart.begin``); ``whole``: it was open until now."""
+        """Runs the whole restore; on return the directory holds a log. ``end`` and ``durable``: of the log that was
+        here (``Restart.begin``); ``whole``: it was open until now."""
         member = self._member
         self._begins()
         member.set_state("RESTORING", why)
@@ -199,7 +200,7 @@ class Restoration:
     async def _begin(
         self, restart: Restart, why: str, end: End | None, durable: End, *, impatient: bool
     ) -> Marker | None:
-        """Nothing is given up before there is somebody to restore from; None where that takes too long."""
+        """Begins once there is somebody to restore from; None where that takes too long."""
         for tries in count(1):
             offers = await self._look(NULL_VLSN, durable)
             if offers:
@@ -215,7 +216,7 @@ class Restoration:
         return marker
 
     async def _fetch(self, durable: End) -> StateRecord:
-        """The log is open and whole on return, as of the record's VLSN."""
+        """Fetches the log; it is open and whole on return, as of the record's VLSN."""
         log = self.log = await self._open()
         tick = asyncio.create_task(self._tick(log), name="restore tick")
         try:
@@ -235,7 +236,8 @@ class Restoration:
             tick.cancel()
 
     async def _transfer(self, log: LocalLog, offer: Offer) -> StateRecord | None:
-        """None when this provider did not bring it to its end.  Raises ``Disagrees``, ``Trimmed``, ``LogFailed``."""
+        """Transfers from one provider; None when it did not bring it to its end. Raises ``Disagrees``, ``Trimmed``,
+        ``LogFailed``."""
         member, progress = self._member, self._progress
         if offer.first > log.allocated + 1:
             said = f"{offer.name} begins at VLSN {offer.first}, this log ends at {log.allocated}"
@@ -266,8 +268,8 @@ class Restoration:
             return 0
 
     async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
-        """Whom to restore from, best first.  Behind the first that is of use nobody is waited for long: whoever is gone
-        without a word would let the others clean away what is to come next."""
+        """Looks for whom to restore from, best first. Behind the first that is of use nobody is waited for long:
+        whoever is gone without a word would let the others clean away what is to come next."""
         others = [name for name in self.members if name != self._member.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
@@ -338,7 +340,7 @@ class Restoration:
         return log
 
     async def close_log(self) -> None:
-        """A clean stop; harmless when none is open."""
+        """Stops the log cleanly; harmless when none is open."""
         log = self.log
         if log is None:
             return
@@ -397,7 +399,8 @@ class Peer:
         await self.ask(CLOSE, session=session)
 
     async def record(self, from_vlsn: Vlsn, upto: Vlsn) -> tuple[Offer, StateRecord]:
-        """Its state record as of a durable VLSN in that span, which the offer names, with its term.  As ``ask``."""
+        """Asks for its state record as of a durable VLSN in that span, which the offer names, with its term. As
+        ``ask``."""
         offer = await self.ask(RECORD, from_vlsn=from_vlsn, upto=upto)
         if offer.record is None or not from_vlsn <= offer.record.vlsn <= upto:
             raise BadBody(f"{self.name} was asked for its state record of VLSN {from_vlsn} to {upto}, and gave another")

@@ -17,7 +17,7 @@ from vlsn.limits import KIB
 from vlsn.repair.mending import check_window, drop_from_cache
 
 START_S = 60.0
-"""After the log was opened, or the period, where that is shorter: first a node catches up."""
+"""Seconds after the log was opened, or the period, where that is shorter: first a node catches up."""
 WINDOW_BYTES = 256 * KIB
 """Looked at in one go, or one frame that is larger: the interpreter is held for less than a millisecond."""
 

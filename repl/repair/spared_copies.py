@@ -1,4 +1,4 @@
-"""Whether this node's copy of the log can be spared when a person asks for a restore.
+"""The question whether this node's copy can be spared when a person asks for a restore.
 
     asked ─► this copy counts for nobody else any more ─► every other voter is asked whether its own is whole
         a majority of them says so          the log is given up
@@ -33,7 +33,7 @@ _Faults = (VlsnLogError, OSError, TimeoutError)
 
 
 async def restore_as_asked(member: Member, restoration: Restoration) -> None:
-    """The node's log is given up and restored.  Raises ``NotAllowed`` while it leads or restores, ``CopyNeeded``."""
+    """Gives the node's log up and restores it. Raises ``NotAllowed`` while it leads or restores, ``CopyNeeded``."""
     _check_restorable(member)
     with restoration.giving_up():
         try:
@@ -47,7 +47,7 @@ async def restore_as_asked(member: Member, restoration: Restoration) -> None:
 
 
 def check_whole(opened: OpenMember, restoration: Restoration, mending: Mending) -> None:
-    """That others may count on this node's copy.  Raises ``CopyNeeded``."""
+    """Checks that others may count on this node's copy. Raises ``CopyNeeded``."""
     member, log = opened.member, opened.log
     group = log.history.group
     said = ""
@@ -99,7 +99,8 @@ async def _check_spared(member: Member, restoration: Restoration) -> None:
 
 
 def _others(member: Member, restoration: Restoration) -> dict[NodeName, str]:
-    """Who has a vote beside this node, and where; of a log that does not open whom it last knew, or was told."""
+    """Returns who has a vote beside this node, and where. For a log that does not open it is whom the node last knew,
+    or was told."""
     urls = restoration.members if member.log is None else member.members.urls
     names = urls if member.log is None else member.members.electable
     return {name: urls[name] for name in names if name != member.name}

@@ -38,7 +38,7 @@ class Unopened:
         self._last: tuple[int, int] | None = None
 
     async def run(self, error: Damaged) -> None:
-        """Until the log is mended, or replaced by a peer's: it is to be opened again."""
+        """Tries until the log is mended, or replaced by a peer's: it is to be opened again."""
         member, restoration = self._member, self._restoration
         member.set_state("DAMAGED", str(error))
         asked = asyncio.create_task(restoration.asked(), name="restore")
@@ -59,7 +59,7 @@ class Unopened:
         await restoration.run(why, durable=durable)
 
     async def _try(self, error: Damaged) -> bool:
-        """Whether what ``error`` speaks of was mended, so that the log may be opened again."""
+        """Mends what ``error`` speaks of, and says whether the log may be opened again."""
         member, number = self._member, parse_segment_name(error.file)
         try:
             if number is None:

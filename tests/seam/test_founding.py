@@ -73,7 +73,7 @@ def test_founding_cut_at_every_disk_call(victim: str, power: bool) -> None:
 
 
 def test_an_empty_node_takes_its_first_feed_from_whom_it_told_that_it_is_empty() -> None:
-    """Whoever else leads may not have counted it: what it took there could be founded over."""
+    """Another leader may not have counted it: what it took there could be founded over."""
 
     async def main() -> None:
         group = Group(17)

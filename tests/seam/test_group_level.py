@@ -161,7 +161,8 @@ def test_a_member_that_was_away_takes_the_level_with_the_log() -> None:
 
 
 def test_a_member_promises_the_level_of_the_blocks_that_it_is_restored_with() -> None:
-    """Before they are in its log: it was away when the level was raised, and its process may end at any moment."""
+    """The promise comes before the blocks are in its log. It was away when the level was raised, and its process may
+    end at any moment."""
 
     async def main() -> None:
         group = await made(95)

@@ -176,7 +176,7 @@ def test_a_bad_sector_that_stays_bad_when_it_was_written_again_stays_damaged_and
 
 
 def test_what_a_disk_does_not_give_for_a_moment_is_there_as_it_was_once_damage_beside_it_is_mended() -> None:
-    """The good copy of a block lies on n3 alone, beside a flipped bit, as reads of it fail: the mending of the one
+    """The good copy of a block lies on n3 alone, beside a flipped bit, as reads of it fail. The mending of the one
     waits, says why, and does not give the other up."""
 
     async def main() -> None:

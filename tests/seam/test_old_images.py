@@ -369,7 +369,7 @@ def test_who_has_heard_most_may_answer_last(late_s: float) -> None:
 
 @pytest.mark.parametrize(("silent", "most_s"), [(False, 0.2), (True, 5.2)])
 def test_a_start_waits_for_a_silent_member_as_long_as_for_any_answer(silent: bool, most_s: float) -> None:
-    """And not at all for one whose process has ended: its machine refuses."""
+    """Nobody waits for one whose process has ended: its machine refuses."""
 
     async def main() -> None:
         group, entries = await started(74)

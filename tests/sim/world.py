@@ -30,8 +30,8 @@ from vlsn.verify.verify import verify
 FAULTS_S = 60.0
 HEALS_S = 60.0
 CATCH_UP = 3.0
-"""Behind a narrow link, so many times as long as a disk has hung to carry what was logged meanwhile: the link carries
-half as much again as clients log, and they go on."""
+"""The factor on the time that a disk has hung behind a narrow link, to carry what was logged meanwhile. The link
+carries half as much again as clients log, and they go on."""
 ASKED_S = 20
 """Seconds after which a person has a node restored that does not mend itself."""
 SEGMENT_BYTES = 64 << 10

@@ -1,5 +1,5 @@
-"""What a node answers its gateway (``repl.http.services``): one small class for each kind of call, as long as the node
-lives.  Each hands the call to the part that does the work; what needs the log raises while it is not open."""
+"""A node's answers to its gateway (``repl.http.services``): one small class for each kind of call. They last as long as
+the node lives. Each hands the call to the part that does the work; what needs the log raises while it is not open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person asks of a node: checkpoints, rolls, cleaning, restores, another master, other members."""
+"""A person's orders to a node: checkpoints, rolls, cleaning, restores, another master, other members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this node is the master, and where the master is."""
+"""The mastership: whether this node has it, and where the master is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vlsn.errors import NotMaster
 
 
 class NodeMastership:
-    """What calls begin with that only a master answers."""
+    """The beginning of calls that only a master answers."""
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts

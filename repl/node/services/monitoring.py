@@ -1,4 +1,4 @@
-"""What a node says of itself."""
+"""A node's word about itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the other members ask: who is there, who leads, how far readers must see."""
+"""The other members' questions: who is there, who leads, how far readers must see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member that restores or mends its log gets of this one."""
+"""The help for a member that restores or mends its log."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ def test_a_round_that_is_lost_for_a_reason_is_followed_by_a_timeout(reason: str)
 
 
 def test_a_round_that_may_still_be_won_is_not_over() -> None:
-    """Of five n1 is the silent master, n2 has voted for another: n4 and n5 have not answered."""
+    """The silent master is n1, and n2 has voted for another: of five, n4 and n5 have not answered."""
     names = [NodeName(f"n{number}") for number in range(1, 6)]
     one, at = election("n3"), standing(members=electors(names))
     one.heard(NAMES[0], Term(4), 0.0, at.electors)

@@ -412,14 +412,14 @@ def test_pages_that_the_disk_does_not_give_are_read_around_and_mended() -> None:
 
 
 def segment_reads(story: Story, number: int, at: int) -> Callable[[Call], bool]:
-    """Of that segment's page with byte ``at``."""
+    """Matches reads of that segment's page with byte ``at``."""
     path = story.path(number)
     return lambda call: call.name == "read" and call.path == path and call.offset <= at < call.offset + call.size
 
 
 @pytest.mark.parametrize("vlsn", [0, 40], ids=["the header page", "a block"])
 def test_what_the_disk_does_not_give_for_a_moment_is_given_up_for_nothing(vlsn: int) -> None:
-    """Only what a copy puts in its place may stand for it: till then the segment stays as it is."""
+    """The segment stays until a copy puts the bytes in its place: only that may stand for it."""
     story = Story()
     number = story.flip(20, FRAME_BYTES + 100)
     before = story.disk.content(story.path(number))
@@ -453,7 +453,7 @@ def test_what_the_disk_gives_again_is_not_replaced() -> None:
 
 
 def test_a_page_behind_the_end_of_the_log_that_the_disk_does_not_give_hinders_no_mending() -> None:
-    """As where a write failed, and all of it was written again in the next segment."""
+    """A write has failed there, and all of it was written again in the next segment."""
     story = Story()
     number = story.flip(max(story.places) - 3, FRAME_BYTES + 100)
     end = story.ends[number]

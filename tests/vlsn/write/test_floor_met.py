@@ -1,4 +1,4 @@
-"""A vote floor that is met by what a master has, and by what that was while its term is the stored one."""
+"""A vote floor that is met by what a master has while its term is the stored one."""
 
 from __future__ import annotations
 
