@@ -21,13 +21,7 @@ _COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z]+)|^\$ vlsnlog ([a-z]+)", re.MULT
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 EVENTS = {name for names in KINDS.values() for name in names}
 _EVENT = re.compile(r"\bevent\(\s*((?:\"[a-z_.]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
-ROOMS = (
-    "vlsn",
-    "feeder",
-    "replica",
-    "jepsen-like",
-    *(f"repl/{each}" for each in ["audit", "bench", "cli", "client", "http", "net"]),
-)
+ROOMS = ("vlsn", "feeder", "replica", "repl", "jepsen-like", "tests")
 _TIME_OF_DAY = re.compile(r"(?<![\d:.])(?:[01]?\d|2[0-3]):[0-5]\d(?![\d:])")
 _PATH = re.compile(r"`((?:vlsn|feeder|replica|repl|jepsen-like|tests|docs)/[\w./-]*)`")
 
