@@ -243,7 +243,7 @@ def test_a_command_waits_for_a_node_that_is_being_started_and_not_for_one_that_i
 
 
 def test_a_tail_is_told_when_what_it_stood_on_is_in_the_log_no_more() -> None:
-    """Only a person can do that. Here two wiped nodes are let found the group anew beside a reader of the old."""
+    """A person alone can do that. Here two wiped nodes are let found the group anew beside a reader of the old."""
 
     async def main() -> None:
         group = await started(4)

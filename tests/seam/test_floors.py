@@ -14,7 +14,7 @@ from vlsn.verify.dump import DumpFilter, dump_rows
 
 
 async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
-    """Puts four appends on the media of n1 and n2, on n2 the last three together. n3 has two, and is down. Returns the
+    """Puts four appends on the media of n1 and n2, the last three together on n2; n3 has two. It is down. Returns the
     VLSN of the first, and where the blocks of those three lie on n2, which is down and has noted that they are
     synced."""
     await group.start()

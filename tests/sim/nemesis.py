@@ -65,7 +65,7 @@ RESTORE_LINK_S = (0.3, 0.8)
 MISSES_MAX = 3
 """Kinds that are tried for one strike."""
 ASKS_AGAIN_S, ASKS_MAX = 2.0, 60
-"""How soon, and how often, a person asks again for a restore that was refused."""
+"""Seconds until a person asks again for a refused restore, and how often."""
 AWAY_S, LONG_AWAY_S = (0.05, 3.0), (3.0, 15.0)
 """Seconds that a process which has ended is not started again, mostly and sometimes."""
 PAUSES_S = (0.3, 1.5, 1.5, 4.0, 4.0, 40.0)
