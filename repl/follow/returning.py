@@ -79,12 +79,13 @@ class Returning(Role):
         finally:
             for task in asked:
                 task.cancel()
-        answers = [task.result() for task in done if task.exception() is None]
+        answers = {asked[task]: task.result() for task in done if task.exception() is None}
         refused = _refused(done, asked)
-        if all(answer.empty for answer in answers) and len(answers) < len(asked):
-            self._say(refused)  # an empty node has heard of nobody: who is silent may have
+        silent = set(member.members.listed) - {member.name} - set(answers)
+        if all(answer.empty for answer in answers.values()) and (silent or not answers):
+            self._say(refused)  # an empty node has heard of nobody: a listed one that is silent may have
             return []
-        return [heard_in(answer) for answer in answers]
+        return [heard_in(answer) for answer in answers.values()]
 
     def _say(self, refused: Mapping[NodeName, BaseException]) -> None:
         said = "; ".join(f"{name}: {error}" for name, error in sorted(refused.items()))

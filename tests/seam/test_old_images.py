@@ -217,6 +217,26 @@ def test_the_answer_of_an_empty_node_is_not_enough() -> None:
     run(main())
 
 
+def test_who_is_named_by_the_settings_alone_is_not_waited_for() -> None:
+    """The listed members have answered, and are empty; where the settings have one more nobody listens."""
+
+    async def main() -> None:
+        group, _ = await started(75)
+        kept, *wiped = group.names
+        group.kill(*group.names)
+        for name in wiped:
+            group.machine(name)
+        await group.start(*wiped)
+        group.names.append("m1")
+        await group.start(kept)
+        await group.until(lambda: group.nodes[kept].member.recognised, "it has asked")
+        group.names.remove("m1")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_node_that_nobody_answers_neither_stands_nor_votes() -> None:
     async def main() -> None:
         group, _ = await started(64)
