@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -172,16 +173,15 @@ class Electing:
 
     async def take_feed(self, master: NodeName, term: Term) -> None:
         """``term`` is stored, synced, and ``master`` heard, on return.  Raises ``StaleTerm``."""
+        await self._through(partial(self._take_feed, master, term))
 
-        async def take() -> None:
-            core = self.core
-            if term < core.term or self.leads is not None:
-                raise StaleTerm(f"a feed of term {term}; this node has stored term {core.term}")
-            for action in core.heard(master, term, self._now, self._electors()):
-                assert isinstance(action, Store), action
-                await self._store(action)
-
-        await self._through(take)
+    async def _take_feed(self, master: NodeName, term: Term) -> None:
+        core = self.core
+        if term < core.term or self.leads is not None:
+            raise StaleTerm(f"a feed of term {term}; this node has stored term {core.term}")
+        for action in core.heard(master, term, self._now, self._electors()):
+            assert isinstance(action, Store), action
+            await self._store(action)
 
     async def asked(self, request: VoteRequest) -> VoteReply:
         """``POST /v1/peer/vote``; what the reply says is synced."""
@@ -194,73 +194,63 @@ class Electing:
             return self.core.reply(request, UNCONFIRMED, self._standing())
         if request.transfer and not await self._is_handed_over(request):
             request = msgspec.structs.replace(request, transfer=False)
+        return await self._through(partial(self._vote, request))
 
-        async def ask() -> VoteReply:
-            core, member = self.core, self._member
-            if core.considers(request, self._now, self._standing()):
-                if request.term > core.term:
-                    await self._opened.stage.end()
-                await self._opened.drained()
-            actions, reply = core.asked(request, self._now, self._standing())
-            await self._carry_out(actions)
-            if not request.pre:
-                member.event("vote", term=request.term, sender=request.sender, granted=reply.granted, why=reply.reason)
-            return msgspec.structs.replace(reply, sequence=self._log.node_file.record.sequence)
-
-        return await self._through(ask)
+    async def _vote(self, request: VoteRequest) -> VoteReply:
+        core, member = self.core, self._member
+        if core.considers(request, self._now, self._standing()):
+            if request.term > core.term:
+                await self._opened.stage.end()
+            await self._opened.drained()
+        actions, reply = core.asked(request, self._now, self._standing())
+        await self._carry_out(actions)
+        if not request.pre:
+            member.event("vote", term=request.term, sender=request.sender, granted=reply.granted, why=reply.reason)
+        return msgspec.structs.replace(reply, sequence=self._log.node_file.record.sequence)
 
     async def stand(self, master: NodeName, term: Term) -> None:
         """The master of ``term`` asks this node to take over.  Raises ``StaleTerm`` when it is not the one heard, or
         does not say so itself."""
-
-        def check() -> None:
-            if term != self.core.term or self.core.master != master:
-                raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
-
-        check()
+        self._check_heard(master, term)
         if not await self._confirming.hands_over(master, term, to=self._member.name):
             raise StaleTerm(f"{master} does not say itself that it hands term {term} over to this node")
+        await self._through(partial(self._stand_for, master, term))
 
-        async def stand() -> None:
-            core = self.core
-            check()
-            await self._opened.stage.end()
-            await self._opened.drained()
-            await self._carry_out(core.transfer(self._now, self._standing()))
+    async def _stand_for(self, master: NodeName, term: Term) -> None:
+        self._check_heard(master, term)
+        await self._opened.stage.end()
+        await self._opened.drained()
+        await self._carry_out(self.core.transfer(self._now, self._standing()))
 
-        await self._through(stand)
+    def _check_heard(self, master: NodeName, term: Term) -> None:
+        """Raises ``StaleTerm`` unless this node hears ``master`` in ``term``."""
+        if term != self.core.term or self.core.master != master:
+            raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
 
     async def found(self, found: Found) -> bool:
         """Leads the founding term; False when a higher one is stored meanwhile."""
+        return await self._through(partial(self._found, found))
 
-        async def lead() -> bool:
-            if found.term <= self.core.term or self._log.allocated:
-                return False
-            self.founds = found
-            for action in self.core.founded(found.term, self._now, self._founding(found)):
-                if isinstance(action, Store):
-                    await self._store(action)
-                else:
-                    self.leads = found.term  # the role that asks for this ends by itself
-            return True
-
-        return await self._through(lead)
+    async def _found(self, found: Found) -> bool:
+        if found.term <= self.core.term or self._log.allocated:
+            return False
+        self.founds = found
+        for action in self.core.founded(found.term, self._now, self._founding(found)):
+            if isinstance(action, Store):
+                await self._store(action)
+            else:
+                self.leads = found.term  # the role that asks for this ends by itself
+        return True
 
     async def become_another(self) -> None:
         """The store draws another incarnation; synced on return."""
+        await self._through(self._become_another)
 
-        async def draw() -> None:
-            log = self._log
-            record = replace(
-                log.node_file.record,
-                incarnation=self._member.seams.random.u64() or 1,
-                voted_for="",
-                vote_term=0,
-            )
-            await self._written(lambda: log.node_file.replace(record))
-            self.core = self._new_core()
-
-        await self._through(draw)
+    async def _become_another(self) -> None:
+        file = self._log.node_file
+        record = replace(file.record, incarnation=self._member.seams.random.u64() or 1, voted_for="", vote_term=0)
+        await self._written(partial(file.replace, record))
+        self.core = self._new_core()
 
     def saw(self, claim: Claim) -> None:
         """Hears from a replica that it has stored a higher term. If it counts, a master of a lower one steps down."""
@@ -272,7 +262,10 @@ class Electing:
 
     async def _rise_to(self, term: int) -> None:
         if term > self.core.term:
-            await self._through(lambda: self._carry_out(self.core.saw(Term(term))))
+            await self._through(partial(self._see_term, Term(term)))
+
+    async def _see_term(self, term: Term) -> None:
+        await self._carry_out(self.core.saw(term))
 
     async def _believed(self, claim: Claim) -> int | None:
         return await self._confirming.believed(claim, self._electors(), stored=self.core.term)
@@ -290,12 +283,11 @@ class Electing:
 
     async def resign(self, term: Term, why: str) -> None:
         """The lead of ``term`` has ended by itself, or must end."""
+        await self._through(partial(self._resign, term, why))
 
-        async def end() -> None:
-            if self.leads == term:
-                await self._carry_out(self.core.resign(why, self._now, self._standing()))
-
-        await self._through(end)
+    async def _resign(self, term: Term, why: str) -> None:
+        if self.leads == term:
+            await self._carry_out(self.core.resign(why, self._now, self._standing()))
 
     @property
     def reason(self) -> str:
@@ -331,18 +323,15 @@ class Electing:
 
     async def _store(self, action: Store) -> None:
         """Synced on return.  A node file that cannot be written ends the process: what it says now nobody knows."""
-        log = self._log
+        await self._written(partial(self._write, action))
 
-        def store() -> None:
-            record = log.node_file.record
-            voted = record.voted_for if record.vote_term == record.term else ""  # of an earlier term it is none
-            if action.term > record.term or (action.term == record.term and action.voted_for not in ("", voted)):
-                vote_term = action.term if action.voted_for else 0
-                log.node_file.replace(
-                    replace(record, term=action.term, voted_for=action.voted_for, vote_term=vote_term)
-                )
-
-        await self._written(store)
+    def _write(self, action: Store) -> None:
+        file = self._log.node_file
+        record = file.record
+        voted = record.voted_for if record.vote_term == record.term else ""  # of an earlier term it is none
+        if action.term > record.term or (action.term == record.term and action.voted_for not in ("", voted)):
+            vote_term = action.term if action.voted_for else 0
+            file.replace(replace(record, term=action.term, voted_for=action.voted_for, vote_term=vote_term))
 
     async def _written(self, write: Callable[[], object]) -> None:
         try:
@@ -358,15 +347,14 @@ class Electing:
             reply = await peers.ask_vote(self._member, request)
         except (VlsnLogError, OSError):
             return
+        await self._through(partial(self._answered, reply, asked))
 
-        async def answer() -> None:
-            core = self.core
-            late = core.rounds != asked and reply.term <= core.term
-            if not late and (core.role in (Role.ASKING, Role.STANDING) or reply.term > core.term):
-                await self._opened.drained()
-                await self._carry_out(core.answered(reply, self._now, self._standing()))
-
-        await self._through(answer)
+    async def _answered(self, reply: VoteReply, asked: int) -> None:
+        core = self.core
+        late = core.rounds != asked and reply.term <= core.term
+        if not late and (core.role in (Role.ASKING, Role.STANDING) or reply.term > core.term):
+            await self._opened.drained()
+            await self._carry_out(core.answered(reply, self._now, self._standing()))
 
     # The node as the core sees it.
 
@@ -409,12 +397,11 @@ class Electing:
 
     async def _through(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Carries out ``event`` alone and to its end, also if whoever waits for it is gone."""
+        return await asyncio.shield(self._spawn(self._alone(event)))
 
-        async def alone() -> _T:
-            async with self._door:
-                return await event()
-
-        return await asyncio.shield(self._spawn(alone()))
+    async def _alone(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        async with self._door:
+            return await event()
 
     def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.create_task(work, name="election")
