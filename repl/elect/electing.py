@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -49,11 +49,23 @@ UNSYNCED_MAX_S = 10.0
 _T = TypeVar("_T")
 
 
+class Soundness(Protocol):
+    @property
+    def may_stand(self) -> bool:
+        """Whether nothing of the log is known to be damaged."""
+        ...
+
+    @property
+    def unfit(self) -> str:
+        """Why a master with this log makes nothing more durable; "" where it can."""
+        ...
+
+
 class Electing:
     """One for the life of an open log.  ``leads`` is the term that this node leads, None while it follows;
-    ``may_stand`` tells whether what this node knows of its log is sound."""
+    ``soundness`` tells what this node knows of its log."""
 
-    def __init__(self, opened: OpenMember, confirming: Confirming, may_stand: Callable[[], bool]) -> None:
+    def __init__(self, opened: OpenMember, confirming: Confirming, soundness: Soundness) -> None:
         self.leads: Term | None = None
         self.founds: Found | None = None
         """The decision behind a founding term."""
@@ -61,7 +73,7 @@ class Electing:
         self._member = member = opened.member
         self._log = opened.log
         self._confirming = confirming
-        self._may_stand = may_stand
+        self._soundness = soundness
         self._now = 0.0
         self._ticked_s = member.seams.clock.monotonic_s()
         self._door = asyncio.Lock()
@@ -151,7 +163,7 @@ class Electing:
             return ""
         if self._log.writing_s > UNSYNCED_MAX_S:
             return f"the disk has not synced for {self._log.writing_s:.0f} s"
-        return ""
+        return self._soundness.unfit
 
     # What others say and ask.
 
@@ -368,7 +380,7 @@ class Electing:
         return Standing(
             end=(log.history.term_of(last), last),
             electors=self._electors(),
-            may_stand=sound and member.recognised and self._may_stand(),
+            may_stand=sound and member.recognised and self._soundness.may_stand,
             may_vote=member.state != "HALTED" and member.recognised,
             reluctant=log.refusal is not None,
             leaving=leaving(log.history.groups, log.dtvlsn, member.name, member.incarnation),

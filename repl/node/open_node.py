@@ -65,7 +65,7 @@ class OpenNode:
         self.scrub = Scrub(opened)
         self.cleaning = Cleaning(opened)
         member.recognise(recovered.empty_store or member.members.are_none())
-        self.electing = Electing(opened, confirming, lambda: self.mending.may_stand)
+        self.electing = Electing(opened, confirming, self.mending)
         self.roles = Roles(opened, self.electing, self.reads, self.providing, confirming, restoration)
         self._restoration = restoration
         member.reason = "starting"

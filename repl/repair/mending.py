@@ -4,7 +4,7 @@
     anew with the block in its place (``vlsn.repair.mending``) ─► looked at again, until every frame of it is whole
 
 1. Meanwhile the node votes and acknowledges, fails reads of that range with ``damaged``, and does not stand in an
-   election (``may_stand``).
+   election (``may_stand``).  A master steps down where it has to feed what nobody else has (``unfit``).
 2. Only a sealed segment is mended: damage in the current one rolls it first.
 3. What no peer can give stays, is said in the status, and is tried again every ``RETRY_S``.  A rollback's record, or
    a header page, is nobody else's: such a log is restored when a person asks for it.
@@ -66,6 +66,16 @@ class Mending:
     def may_stand(self) -> bool:
         """True while nothing that this node knows of is damaged."""
         return not self.damages
+
+    @property
+    def unfit(self) -> str:
+        """Why this node, if it leads, can make nothing more durable: what it has to feed is damaged, and was given by
+        nobody.  A majority may have a log that ends before that; none can be had that goes on behind it."""
+        durable = self._log.dtvlsn
+        for damage in self.damages.values():
+            if damage.why and damage.vlsn > durable:
+                return f"VLSN {damage.vlsn} is damaged, and is not durable: nobody else has it"
+        return ""
 
     def status(self) -> list[dict[str, Any]]:
         """Lists each damaged segment."""

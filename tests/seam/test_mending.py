@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import SEGMENT, Group
+from tests.seam.nodes import BIG, SEGMENT, Group
 from tests.seam.test_restore import append
 from vlsn.errors import Damaged
 from vlsn.format.frame import FRAME_BYTES
@@ -401,6 +401,34 @@ def test_what_no_peer_can_give_stays_is_said_and_is_mended_when_one_is_back() ->
         assert any(each.startswith("damaged:") for each in group.nodes["n3"].services.monitoring.readiness())
         group.net.heal()
         await mended(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_master_steps_down_over_damage_in_what_nobody_else_has() -> None:
+    """Its log is the longest, so it is elected, and nothing behind the damage can ever be fed."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(55, told)
+        longest, other, third = group.master, *(name for name in group.names if name != group.master)
+        group.kill(other, third)
+        for _ in range(40):
+            status, _answer = await group.append(BIG, to=longest, acks="none")
+            assert status == 200
+        node = group.nodes[longest]
+        await group.until(lambda: node.opened().log.range.last_sync >= max(told) + 40, "it has more than the others")
+        await group.until(lambda: group.state(longest) != "MASTER", "it hears no majority")
+        flip_in_body(group, longest, max(told) + 10)
+        await group.start(other)
+        await group.until(lambda: group.state(longest) == "MASTER", "it is elected")
+        await group.start(third)
+        await group.until(lambda: group.master not in ("", longest), "another one leads")
+        await append(group, 5, told)
+        await group.until(lambda: group.nodes[longest].dtvlsn() >= max(told), "it follows")
+        assert told.items() <= (await group.read(longest)).items()
         await group.stop()
         assert not group.fatal
 
