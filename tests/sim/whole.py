@@ -89,7 +89,7 @@ class Whole:
             lambda: f"{provider} is whole and {name} is not restored from it; {self._nodes()}",
         )
         self._group.net.unblock(ways)
-        await self._follows(name, provider)
+        await self._is_back(name, provider)
 
     async def _wiped(self, name: str) -> None:
         """Wipes a node, which comes back with nothing, and is a member again."""
@@ -99,15 +99,15 @@ class Whole:
         self._nemesis.die(name, power=False, back=False)
         self._nemesis.disks.empty(name)
         self._nemesis.start(name)
-        await self._follows(name, "the others")
+        await self._is_back(name, "the others")
 
-    async def _follows(self, name: str, provider: str) -> None:
+    async def _is_back(self, name: str, provider: str) -> None:
+        """Where it was one of two that elect, no majority was left meanwhile: it may lead, too."""
+        nodes = self._group.nodes
         await self._within(
             RESTORES_S,
-            lambda: (
-                name in self._group.nodes and self._group.nodes[name].state == "REPLICA" and self._group.listed(name)
-            ),
-            lambda: f"{name} follows nobody with what it has from {provider}; {self._nodes()}",
+            lambda: name in nodes and nodes[name].state in ("REPLICA", "MASTER") and self._group.listed(name),
+            lambda: f"{name} serves nothing with what it has from {provider}; {self._nodes()}",
         )
 
     def _others_that_lead(self, name: str) -> list[str]:
