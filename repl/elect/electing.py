@@ -1,4 +1,4 @@
-"""A node's part in elections: the pure core (``raft``) with its node's log, node file, network and time.
+"""A node's part in elections: the pure core (``election``) with its node's log, node file, network and time.
 
     tick, votes asked and answered, feeds taken  ─►  the door  ─►  core  ─►  Store, Ask, Lead, StepDown carried out
 
@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from feeder.acks import majority
-from repl.elect.raft import Election, Role, Standing
+from repl.elect.election import Election, Role, Standing
 from repl.group import peers
 from repl.group.claims import Claim, claim_of
 from repl.group.confirming import Confirming

@@ -1,7 +1,7 @@
 """The messages of elections: votes between nodes, and what the core wants done.
 
 ``POST /v1/peer/vote`` carries the two messages; their numbers are within what a record or a block can hold.  The core
-(``raft``) gives actions, in an order that its owner (``electing``) keeps.
+(``election``) gives actions, in an order that its owner (``electing``) keeps.
 """
 
 from __future__ import annotations

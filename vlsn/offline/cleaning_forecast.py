@@ -19,7 +19,7 @@ from vlsn.state.aging import Allowance, Belief, believed
 from vlsn.state.holds import Owner
 from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
 from vlsn.state.state_store import StateStore
-from vlsn.write.checkpoint import RECOVERY
+from vlsn.write.checkpoint_schedule import RECOVERY
 from vlsn.write.cleaning import CleaningReport
 from vlsn.write.segment_survey import Catalogue, bytes_from, sealed_us
 

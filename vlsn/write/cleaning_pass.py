@@ -15,10 +15,10 @@ from vlsn.segments.background import Background
 from vlsn.state.holds import Holds, Owner
 from vlsn.state.retention import Limit, Plan, Retention, plan
 from vlsn.state.state_store import StateStore
-from vlsn.write.checkpoint import RECOVERY, Checkpointer
+from vlsn.write.checkpoint_schedule import RECOVERY, Checkpointer
 from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
-from vlsn.write.placement import Placement
+from vlsn.write.segment_roll import Placement
 from vlsn.write.segment_survey import Survey, Surveyed, bytes_from
 
 

@@ -7,7 +7,7 @@ from vlsn.seams import Worker
 from vlsn.state.state_store import IdleEnd, StateStore
 from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
-from vlsn.write.placement import Placement
+from vlsn.write.segment_roll import Placement
 
 
 class IdleEndStatement:

@@ -34,8 +34,8 @@ from vlsn.state.history import History
 from vlsn.state.holds import Holds
 from vlsn.state.options import Durability, LogOptions, LogStats
 from vlsn.state.state_store import StateRecord
-from vlsn.write.checkpoint import Checkpointer
-from vlsn.write.checkpoint_run import CheckpointParts
+from vlsn.write.checkpoint import CheckpointParts
+from vlsn.write.checkpoint_schedule import Checkpointer
 from vlsn.write.cleaning import Cleaner
 from vlsn.write.cleaning_pass import CleaningParts
 from vlsn.write.free_space import Space
@@ -43,11 +43,11 @@ from vlsn.write.idle_end import IdleEndStatement
 from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
 from vlsn.write.node_promises import NodePromises
-from vlsn.write.placement import Placement
 from vlsn.write.queue import LocalEntries, Pending, ReplicaRun
 from vlsn.write.queue_consumer import Consumer
 from vlsn.write.ring import Ring
 from vlsn.write.rollback import Rollback, RollbackParts
+from vlsn.write.segment_roll import Placement
 from vlsn.write.segment_survey import Survey
 from vlsn.write.shutdown import Shutdown
 from vlsn.write.slow_syncs import SlowSyncs

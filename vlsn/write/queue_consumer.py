@@ -21,7 +21,6 @@ from vlsn.seams import Clock
 from vlsn.segments.current_segment import Group, Record
 from vlsn.state.options import Durability, LogOptions
 from vlsn.write.log_contents import LogContents
-from vlsn.write.placement import Placement
 from vlsn.write.queue import (
     ENTRY_OVERHEAD_BYTES,
     FRAME_OVERHEAD_BYTES,
@@ -34,6 +33,7 @@ from vlsn.write.queue import (
     Roll,
 )
 from vlsn.write.ring import Ring
+from vlsn.write.segment_roll import Placement
 
 
 class Consumer:

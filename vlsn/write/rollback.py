@@ -25,11 +25,11 @@ from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
 from vlsn.seams import Clock, Worker
 from vlsn.segments.overmarks import finish_rollback
 from vlsn.segments.window import WINDOW_BYTES_MAX
-from vlsn.write.checkpoint import Checkpointer
+from vlsn.write.checkpoint_schedule import Checkpointer
 from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
-from vlsn.write.placement import Placement
 from vlsn.write.queue_consumer import Consumer
+from vlsn.write.segment_roll import Placement
 from vlsn.write.write_cycle import Cycle
 from vlsn.write.write_failure import Replacer
 

@@ -18,7 +18,7 @@ from vlsn.state.aging import Aged, Allowance, Belief, Seen, believed
 from vlsn.state.retention import Plan, Retention, Segment, wanted
 from vlsn.write.free_space import Space
 from vlsn.write.log_contents import LogContents
-from vlsn.write.placement import Placement
+from vlsn.write.segment_roll import Placement
 
 _EMPTY_SINCE_US = 1
 """A segment without an entry is older than any."""

@@ -15,12 +15,12 @@ from vlsn.errors import LogClosed, NoSpace
 from vlsn.seams import DirectoryLock, Worker
 from vlsn.segments.background import Background
 from vlsn.state.state_store import StateStore
-from vlsn.write.checkpoint import Checkpointer
+from vlsn.write.checkpoint_schedule import Checkpointer
 from vlsn.write.free_space import Space
 from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
-from vlsn.write.placement import Placement
 from vlsn.write.queue import Queue
+from vlsn.write.segment_roll import Placement
 from vlsn.write.write_cycle import Cycle
 
 

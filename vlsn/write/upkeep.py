@@ -14,12 +14,12 @@ from __future__ import annotations
 from vlsn.ids import Vlsn
 from vlsn.seams import Clock
 from vlsn.state.options import LogOptions
-from vlsn.write.checkpoint import Checkpointer
+from vlsn.write.checkpoint_schedule import Checkpointer
 from vlsn.write.free_space import Space
 from vlsn.write.idle_end import IdleEndStatement
 from vlsn.write.lifecycle import Lifecycle
-from vlsn.write.placement import Placement
 from vlsn.write.queue_consumer import Consumer
+from vlsn.write.segment_roll import Placement
 from vlsn.write.write_cycle import Cycle
 
 QUIET_LOOK_S = 1.0

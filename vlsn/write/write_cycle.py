@@ -23,10 +23,10 @@ from vlsn.seams import Clock, Worker
 from vlsn.segments.current_segment import Group
 from vlsn.state.options import LogStats
 from vlsn.write.lifecycle import Lifecycle
-from vlsn.write.placement import Placement
 from vlsn.write.queue import Barrier, LocalRecord, Pending, Roll
 from vlsn.write.queue_consumer import Consumer
 from vlsn.write.ring import Ring
+from vlsn.write.segment_roll import Placement
 from vlsn.write.slow_syncs import SlowSyncs
 from vlsn.write.write_failure import Replacer
 

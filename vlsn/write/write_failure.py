@@ -19,8 +19,8 @@ from vlsn.segments.current_segment import Group
 from vlsn.state.options import LogStats
 from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
-from vlsn.write.placement import Placement
 from vlsn.write.segment_rewrite import Broken, Rewrite
+from vlsn.write.segment_roll import Placement
 
 OnReplaced = Callable[[Group, float], None]
 """A call with the group and the seconds that writing again took."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from repl.elect.answering import answer_stand, answer_vote
 from repl.elect.electing import Electing
-from repl.group.answering import answer_hello
+from repl.elect.vote_answers import answer_stand, answer_vote
+from repl.group.hello_answers import answer_hello
 from repl.node.parts import NodeParts
 
 
