@@ -174,9 +174,8 @@ class Feeder:
             self._channel.send_now(encode(refusal(error)))
 
     def handed_over(self) -> None:
-        """Sends another group right here when nothing is being sent, as it goes to this log's writer. When nothing is
-        being sent it goes out right here, while the disk works: a task between the two would cost a turn of the
-        loop."""
+        """Sends another group right here when nothing is being sent, as it goes to this log's writer: a task between
+        the two would cost a turn of the loop."""
         source = self.source
         if source is None or not self._idle:
             return

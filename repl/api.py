@@ -66,8 +66,7 @@ class Pending(Protocol):
         ...
 
     def expire(self) -> None:
-        """Expires the append: calls ``done`` with ``OutcomeUnknown``, unless it was called before. ``done`` is called
-        now with ``OutcomeUnknown``, unless it was called before.
+        """Expires the append: calls ``done`` with ``OutcomeUnknown``, unless it was called before.
 
         What is still queued and not sealed may be dropped and answered with a safer error.
         """

@@ -80,8 +80,7 @@ def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collect
 
 
 def agree(mine: Sequence[TermRun], theirs: Sequence[tuple[int, int, int]]) -> bool:
-    """Says whether two logs have the same terms wherever both have something: ``theirs`` reaches at least as far.
-    ``theirs`` reaches at least as far."""
+    """Says whether two logs have the same terms wherever both have something: ``theirs`` reaches at least as far."""
     if not mine or not theirs:
         return True
     low = max(mine[0].first, theirs[0][1])

@@ -1,5 +1,4 @@
-"""Settings of the suite: Hypothesis' profiles, chosen by ``HYPOTHESIS_PROFILE``. Hypothesis' profiles, chosen by
-``HYPOTHESIS_PROFILE``.
+"""Settings of the suite: Hypothesis' profiles, chosen by ``HYPOTHESIS_PROFILE``.
 
 ``ci`` draws the same examples each time, so that a red run is red again; ``dev`` (the default) draws new
 ones; ``long`` is for a night.

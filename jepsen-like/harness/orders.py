@@ -8,6 +8,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 async def order(network: Network, url: str, what: str, *, body: bytes = b"", timeout_s: float) -> Response:
-    """Posts to ``/v1/admin/WHAT`` at ``url``: JSON, for a change is taken in no other type. JSON, for what changes
-    something is taken in no other type. Raises as ``Network.request``."""
+    """Posts to ``/v1/admin/WHAT`` at ``url``: JSON, for a change is taken in no other type.
+
+    Raises as ``Network.request``."""
     return await network.request("POST", f"{url}/v1/admin/{what}", headers=_JSON, body=body, timeout_s=timeout_s)

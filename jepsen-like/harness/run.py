@@ -262,8 +262,8 @@ async def _work(run: _Run, work: Work) -> None:
 
 
 def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event) -> list[asyncio.Task[None]]:
-    """Starts readers: one of each node alone, and some of all nodes, each asking another one first. One of each node
-    alone reads what is new, linearizable."""
+    """Starts readers: one of each node alone, and some of all nodes, each asking another one first. One of each
+    node alone reads what is new, linearizable."""
     tasks = []
     names = run.group.names
     choices = [[name] for name in names]

@@ -118,7 +118,7 @@ def _restoring(running: dict[str, Any]) -> str:
 
 
 def _behind(feed: dict[str, Any] | None) -> str:
-    """Formats how long a replica is behind, and for how long yet: "12.3 s, 4 s left". "12.3 s, 4 s left"."""
+    """Formats how long a replica is behind, and for how long yet: "12.3 s, 4 s left"."""
     if feed is None:
         return ""
     if not feed.get("lag_vlsns"):

@@ -61,7 +61,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
-    """A member's place, and which incarnation it is: ``vlsn`` 0 where nobody knows. ``vlsn`` 0 where nobody knows."""
+    """A member's place, and which incarnation it is: ``vlsn`` 0 where nobody knows."""
 
     incarnation: Hex
     vlsn: Number

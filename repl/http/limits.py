@@ -48,9 +48,9 @@ PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB
 SEGMENT_STREAMS_MAX = 32
 SEGMENT_PIECE_BYTES = MIB
 RESTORE_RANGES_MAX = 4
-STATE_RECORDS_MAX = 1
-"""State records, 32 MiB at most, that are given to members that have lost theirs at once."""
 """Ranges of segments on their way to restoring peers."""
+STATE_RECORDS_MAX = 1
+"""State records, 32 MiB at most, that are given at once to members that have lost theirs."""
 PEER_BODY_BYTES_MAX = 64 * 1024
 EVENTS_MAX = 1_000
 RETRY_AFTER_S = 1

@@ -87,8 +87,7 @@ class Files(Protocol):
     def group(self) -> str: ...
 
     def segments(self) -> list[dict[str, Any]]:
-        """Lists the files: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``. ``number``,
-        ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
+        """Lists the files: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
         ...
 
     def segment_end(self, number: int) -> int:

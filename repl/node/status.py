@@ -1,5 +1,4 @@
-"""A node's word about itself: ``GET /v1/status``, and the reasons why it is not ready. ``GET /v1/status``, and the
-reasons why it is not ready."""
+"""A node's word about itself: ``GET /v1/status``, and the reasons why it is not ready."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_
 VALUES = [b"first", b"second value", b"x"]
 COUNT, KEY_BYTES, VALUE_BYTES, BODY_BYTES, BODY_CRC, HEADER_CRC = 8, 12, 16, 20, 24, 28
 OFFSETS = BATCH_BYTES
-"""The offsets column of three values without keys: 0 5 17 18. 0 5 17 18."""
+"""The offsets column of three values without keys: 0 5 17 18."""
 
 
 def bent(at: int, value: int, *, data: bytes = b"", more: bytes = b"") -> bytes:

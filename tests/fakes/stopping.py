@@ -32,8 +32,7 @@ class StoppingDisk:
         self._open: list[Callable[[], None]] = []
 
     def stop_at(self, when: int | Callable[[Call], bool], *, moment: Moment = "before") -> None:
-        """Stops as ``FakeDisk``: ``during`` leaves the first half of a write. ``during`` leaves the first half of a
-        write."""
+        """Stops as ``FakeDisk``: ``during`` leaves the first half of a write."""
         self._stops.append(((lambda call: call.number == when) if isinstance(when, int) else when, moment))
 
     def fail_at(self, when: Callable[[Call], bool]) -> None:

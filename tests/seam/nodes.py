@@ -108,8 +108,7 @@ class Group:
 
     @property
     def master(self) -> str:
-        """The leader of the highest term, as far as the nodes know; the first by name while nobody leads. The first by
-        name while nobody does."""
+        """The leader of the highest term, as far as the nodes know; the first by name while nobody leads."""
         leading = {
             name: node.opened().log.node_file.record.term
             for name, node in self.nodes.items()

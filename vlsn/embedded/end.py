@@ -55,8 +55,7 @@ class LogEnd:
             return
 
     def lost(self) -> None:
-        """Ends a log that nobody has any more; from any thread, at any point of what it does. From any thread, at any
-        point of what it does."""
+        """Ends a log that nobody has any more; from any thread, at any point of what it does."""
         if self._log.closing or self._calls.gone is not None:
             return
         begin_apart(self._at_exit)

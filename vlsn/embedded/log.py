@@ -337,9 +337,9 @@ class Log:
                 self._take_term()
 
     def close(self) -> None:
-        """Stops the log cleanly; finishes appends and a rollback under way first. Harmless when done before. Appends
-        and a rollback under way are finished first; harmless when done before. Raises ``LogFailed`` when the log fails
-        meanwhile; everything is closed all the same."""
+        """Stops the log cleanly; finishes appends and a rollback under way first. Harmless when done before.
+
+        Raises ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
         self._end.close()
 
     # Inside.

@@ -253,7 +253,7 @@ def columns_of(values: Sequence[Buffer], keys: Sequence[Buffer] | None = None) -
 
 
 def offsets_of(pieces: Sequence[Buffer]) -> bytes:
-    """Packs an offsets column: 0, then where each piece ends. 0, then where each piece ends."""
+    """Packs an offsets column: 0, then where each piece ends."""
     count = len(pieces)
     if count <= SMALL_COLUMN:
         return i32(count + 1).pack(0, *accumulate(map(len, pieces)))

@@ -66,7 +66,7 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """An unsynced tail: bytes from ``offset`` that are not the log, zeros at their end left away. With them come the
-    block headers that can be read in them (``floor``), in order."""
+    block headers that can be read in them (``vote_floor``), in order."""
 
     number: int
     offset: int

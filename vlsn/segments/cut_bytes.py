@@ -1,5 +1,4 @@
-"""Bytes cut off a log, kept aside: ``00000003.cut-61440`` is segment 3 from 61440 on. ``00000003.cut-61440`` holds what
-lay in segment 3 from 61440 on.
+"""Bytes cut off a log, kept aside: ``00000003.cut-61440`` is segment 3 from 61440 on.
 
 Never read again by the log itself (but for its terms, when the node file is lost); a person may look at it, and
 remove it when the copies were compared.  Zeros at the end are not kept.

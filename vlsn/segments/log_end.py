@@ -13,7 +13,7 @@ this segment had been synced (all ends are exclusive); S is the highest of these
                                          keeps any subset of the pages that were not
 
 DAMAGE is never cut away.  A TAIL is cut at X.  It is *ambiguous*: its last group was torn, or synced, acknowledged
-and rotted since; nothing on this node can tell.  That is what the vote floor is for (``floor``).
+and rotted since; nothing on this node can tell.  That is what the vote floor is for (``vote_floor``).
 
     frames 1 and 2 synced together, then 3 and 4 (synced = 4200), the power cut keeps 4 but not 3:
 

@@ -36,8 +36,7 @@ class Owner(StrEnum):
     CONSUMER = "consumer"
     """A reader that keeps its place: ``Log.hold``, and consumers once there are any."""
     BACKUP = "backup"
-    """A copier of an embedded log's segments: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies.
-    ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
+    """A copier of an embedded log's segments: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
     RESTORE = "restore"
     """A peer that is restored from here."""
     CHECKPOINT = "checkpoint"

@@ -309,6 +309,5 @@ def _said(kind: FrameKind, payload: bytes) -> str:
 
 
 def place(at: int) -> str:
-    """Formats an LSN as a person names it: ``2:4096`` is offset 4096 of segment 2. ``2:4096`` is offset 4096 of segment
-    2."""
+    """Formats an LSN as a person names it: ``2:4096`` is offset 4096 of segment 2."""
     return f"{lsn_file(Lsn(at))}:{lsn_offset(Lsn(at))}"

@@ -22,7 +22,7 @@ from vlsn.segments.background import Background
 
 
 class Space:
-    """The free space of a directory's file system, as of the last look. At home. At home."""
+    """The free space of a directory's file system, as of the last look. At home."""
 
     def __init__(
         self,

@@ -276,7 +276,7 @@ class LocalLog:
     @property
     def refusal(self) -> NoSpace | None:
         """The refusal of appends, or of those soon to come: ``NoSpace``, or ``NoSegment`` where there is room.
-        ``NoSpace``, or ``NoSegment`` where there is room; None while they are taken."""
+        None while they are taken."""
         return NoSpace(self.no_space) if self.no_space else self.placement.refusal
 
     @property

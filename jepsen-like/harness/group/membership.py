@@ -24,8 +24,7 @@ HOPS_MAX = 3
 
 
 class Membership:
-    """The membership of one group; it tells the group's settings what it learns. What it learns it tells the group's
-    settings."""
+    """The membership of one group; it tells the group's settings what it learns."""
 
     def __init__(self, group: Group, network: Network) -> None:
         self._group = group

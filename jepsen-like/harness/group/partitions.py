@@ -1,5 +1,4 @@
-"""Partitions of nodes: ``Links`` by proxies, without root; ``Namespaces`` by dropping packets. ``Links`` by proxies,
-without root; ``Namespaces`` by dropping packets."""
+"""Partitions of nodes: ``Links`` by proxies, without root; ``Namespaces`` by dropping packets."""
 
 from __future__ import annotations
 

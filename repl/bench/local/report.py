@@ -40,7 +40,7 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """The share of the ceiling that is reached: 1 is all of it. 1 is all of it."""
+        """The share of the ceiling that is reached: 1 is all of it."""
         return self.ceiling / self.value if self.lower else self.value / self.ceiling
 
     @property

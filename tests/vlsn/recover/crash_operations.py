@@ -65,8 +65,7 @@ class Model:
 
 
 class RealMachine:
-    """A machine on a directory of a real file system, with LMDB. It can be killed; its power stays on. It can be
-    killed; its power stays on."""
+    """A machine on a directory of a real file system, with LMDB. It can be killed; its power stays on."""
 
     def __init__(self, directory: str, seed: int = 0) -> None:
         self.directory = directory

@@ -252,8 +252,7 @@ def flips(path: Path, rng: Random) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("store", ["index", "state"])
 def test_a_flipped_bit_in_any_page_of_lmdb_costs_a_rebuild_at_most(store: str, seed: int, tmp_path: Path) -> None:
-    """Real LMDB pages are flipped, the meta pages' fields most of all. A start that LMDB ends would end this test. A
-    start that LMDB ends would end this test."""
+    """Real LMDB pages are flipped, the meta pages' fields most of all. A start that LMDB ends would end this test."""
     rng = Random(seed)
     machine = cast("Machine", RealMachine(str(tmp_path / "log"), seed))
     held = grown(machine)
