@@ -284,6 +284,8 @@ def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word() -> N
         def restored() -> bool:
             return bool(group.nodes["n3"].restoration.history)
 
+        # A start asks everybody what they have heard of it, and waits so long for one that is silent.
+        await group.until(lambda: group.nodes["n3"].member.recognised, "n3 has asked", limit_s=5.5)
         await group.until(restored, "n3 is restored", limit_s=4.0)
         await group.stop()
         assert not group.fatal
