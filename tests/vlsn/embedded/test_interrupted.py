@@ -22,6 +22,7 @@ from vlsn.verify.verify import verify
 INTERRUPTS = 400
 TRIES_MAX = 20_000
 WAIT_S = 30.0
+AGAIN_S = 0.000_05
 
 
 class _Interrupted(Exception):
@@ -29,7 +30,10 @@ class _Interrupted(Exception):
 
 
 def test_appends_that_a_signal_interrupts_hold_up_nobody_and_leave_no_hole(tmp_path: Path) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code.co_filename.endswith("_weakrefset.py"):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)  # what a weak reference's callback raises reaches nobody
+            return
         raise _Interrupted
 
     told: dict[int, bytes] = {}
