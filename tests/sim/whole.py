@@ -70,7 +70,8 @@ class Whole:
             if self._group.master == name:
                 await self._leads(self._rng.choice(self._others_that_lead(name)))
             await self._restores_from(provider, name, [each for each in others if each != provider])
-        if self._rng.random() < WIPE_RATE:
+        electors = self._others_that_lead(name)  # one of two that is wiped takes the majority with it
+        if self._rng.random() < WIPE_RATE and len(electors) != 1:
             await self._wiped(name)
 
     async def _restores_from(self, provider: str, name: str, others: list[str]) -> None:
