@@ -32,7 +32,7 @@ class NodeAdministration(NodeMastership):
         log.checkpointer.run(done=settle(done), failed=settle_error(done))
         checkpoint = await done
         return {
-            "node": self._parts.member.config.name,
+            "node": self.name,
             "id": checkpoint.id,
             "last": checkpoint.last_vlsn,
             "dtvlsn": checkpoint.dtvlsn,
@@ -43,18 +43,18 @@ class NodeAdministration(NodeMastership):
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         log.rotate("request", settle(done))
         number = await done
-        return {"node": self._parts.member.config.name, "number": number, "file": segment_name(number)}
+        return {"node": self.name, "number": number, "file": segment_name(number)}
 
     async def clean(self, *, dry_run: bool) -> dict[str, Any]:
         cleaning = self._parts.opened().cleaning
-        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self._parts.member.config.name)
+        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self.name)
 
     async def restore(self) -> dict[str, Any]:
         await restore_as_asked(self._parts.member, self._parts.restoration)
-        return {"node": self._parts.member.config.name, "state": "RESTORING"}
+        return {"node": self.name, "state": "RESTORING"}
 
     async def transfer(self, to: str | None) -> dict[str, Any]:
-        lead, name = self._lead(), self._parts.member.config.name
+        lead, name = self._lead(), self.name
         if to is not None and to == name:
             return {"from": name, "to": to}
         heir = await lead.handing_over.run(NodeName(to) if to is not None else None)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from repl.api import FeedHello
-from repl.node.parts import NodeParts
+from repl.node.services.service import NodeService
 from vlsn.errors import NotMaster, WrongGroup, WrongName
 from vlsn.levels import Levels
 from vlsn.seams import Channel
 
 
-class NodeFeeds:
+class NodeFeeds(NodeService):
     """``repl.http.services.Feeds``."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
-
-    @property
-    def name(self) -> str:
-        return self._parts.member.config.name
 
     @property
     def levels(self) -> Levels:
@@ -25,8 +18,8 @@ class NodeFeeds:
 
     async def check_feed(self, hello: FeedHello) -> None:
         role = self._parts.leading
-        if hello.group != self._parts.member.config.group:
-            raise WrongGroup(f"this node is of group {self._parts.member.config.group}, not {hello.group}")
+        if hello.group != self.group:
+            raise WrongGroup(f"this node is of group {self.group}, not {hello.group}")
         if hello.to != self.name:
             raise WrongName(f"this node is {self.name}, not {hello.to}")
         if role is None:

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from repl.node.parts import NodeParts
+from repl.node.services.service import NodeService
 from repl.read.segment_files import SegmentFiles
 
 
-class NodeFiles:
+class NodeFiles(NodeService):
     """``repl.http.services.Files``."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
-
-    @property
-    def name(self) -> str:
-        return self._parts.member.config.name
-
-    @property
-    def group(self) -> str:
-        return self._parts.member.config.group
 
     def segments(self) -> list[dict[str, Any]]:
         return self._files().listing()

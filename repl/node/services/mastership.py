@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from repl.lead.leading import Leading
-from repl.node.parts import NodeParts
+from repl.node.services.service import NodeService
 from vlsn.errors import NotMaster
 
 
-class NodeMastership:
+class NodeMastership(NodeService):
     """The beginning of calls that only a master answers."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
 
     def is_master(self) -> bool:
         return self._parts.member.is_master()

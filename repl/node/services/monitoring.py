@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from repl.node.metrics import metrics_text
-from repl.node.parts import NodeParts
+from repl.node.services.service import NodeService
 from repl.node.status import readiness, status
 
 
-class NodeMonitoring:
+class NodeMonitoring(NodeService):
     """``repl.http.services.Monitoring``."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
 
     def addresses(self) -> list[str]:
         parts = self._parts
@@ -23,7 +20,7 @@ class NodeMonitoring:
         return status(self._parts)
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
-        return {"node": self._parts.member.config.name, **self._parts.member.events.since(number, limit)}
+        return {"node": self.name, **self._parts.member.events.since(number, limit)}
 
     def readiness(self) -> list[str]:
         return readiness(self._parts)

@@ -7,14 +7,11 @@ from typing import Any
 from repl.elect.electing import Electing
 from repl.elect.vote_answers import answer_stand, answer_vote
 from repl.group.hello_answers import answer_hello
-from repl.node.parts import NodeParts
+from repl.node.services.service import NodeService
 
 
-class NodePeers:
+class NodePeers(NodeService):
     """``repl.http.services.Peers``."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
 
     async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
         return await answer_hello(self._parts.member, self._parts.confirming, body)

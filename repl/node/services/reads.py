@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from repl.api import BlockPage, EntryPage, ProducerAt
 from repl.lead.exactly_once import missing
-from repl.node.parts import NodeParts
+from repl.node.services.service import NodeService
 from repl.read.reads import Reads
 from vlsn.format.block import Entry
 from vlsn.state.producers import ProducerPlace
 
 
-class NodeReads:
+class NodeReads(NodeService):
     """``repl.http.services.Reads``."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
 
     async def read(
         self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool

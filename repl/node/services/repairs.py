@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from repl.node.parts import NodeParts
+from repl.node.services.service import NodeService
 from repl.repair import integrity, providing
 
 
-class NodeRepairs:
+class NodeRepairs(NodeService):
     """``repl.http.services.Repairs``."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
 
     async def offer(self, body: dict[str, Any]) -> bytes:
         ask = providing.asked_of(self._parts.member, body)
