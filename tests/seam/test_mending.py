@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from repl.repair.mending import Damage
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, SEGMENT, Group
 from tests.seam.test_restore import append
 from vlsn.errors import Damaged
 from vlsn.format.frame import FRAME_BYTES
-from vlsn.format.segment import parse_segment_name, segment_name
+from vlsn.format.segment import FIRST_FRAME, parse_segment_name, segment_name
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.limits import KIB
 from vlsn.verify.verify import verify
@@ -435,10 +436,33 @@ def test_a_master_steps_down_over_damage_in_what_nobody_else_has() -> None:
     run(main())
 
 
+def test_a_master_leads_on_over_damage_that_is_durable_or_that_it_has_not_tried_to_mend() -> None:
+    """Behind durable damage all can be fed that any replica needs; and what was not asked for yet a peer may have."""
+
+    async def main() -> None:
+        group = await filled(55, {})
+        opened = group.nodes[group.master].opened()
+        mending, durable = opened.mending, opened.log.dtvlsn
+        for vlsn, why, unfit in (
+            (20, "nobody has it", False),
+            (durable, "nobody has it", False),
+            (durable + 1, "", False),
+            (durable + 1, "nobody has it", True),
+        ):
+            mending.damages[1] = Damage(1, segment_name(1), FIRST_FRAME, vlsn, 0.0, why)
+            assert bool(mending.unfit) is unfit, (vlsn, why)
+        mending.damages.clear()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_block_that_is_damaged_on_every_node_stays_damaged() -> None:
     async def main() -> None:
         told: dict[int, bytes] = {}
         group = await filled(55, told)
+        term = group.nodes[group.master].opened().log.node_file.record.term
         for name in group.names:
             flip(group, name, 20, FRAME_BYTES + 100)
         for name in group.names:
@@ -447,6 +471,7 @@ def test_a_block_that_is_damaged_on_every_node_stays_damaged() -> None:
         await asyncio.sleep(12.0)
         for name in group.names:
             assert not group.nodes[name].opened().mending.may_stand
+        assert group.nodes[group.master].opened().log.node_file.record.term == term  # it leads on
         await group.stop()
         assert not group.fatal
 

@@ -12,6 +12,9 @@ from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import SEGMENT, Group
 from tests.seam.test_floors import acknowledged, opened, rot
+from tests.seam.test_membership import has_all, incarnation, joined, listed, told
+from tests.seam.test_mending import filled, flip_in_body
+from tests.seam.test_old_images import started
 
 
 async def asked(group: Group, name: str) -> tuple[int, dict[str, Any]]:
@@ -78,6 +81,144 @@ def test_a_restore_is_refused_while_too_few_others_answer() -> None:
         await group.until(lambda: group.state(other) == "REPLICA", f"{other} is back")
         assert (await asked(group, name))[0] == 200
         await group.until(lambda: group.nodes[name].restoration.count == 1, f"{name} is restored")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_node_that_was_elected_while_its_restore_was_looked_into_is_not_restored() -> None:
+    """The heir has the master's word that its copy is whole, and waits for the third's, while it becomes the master."""
+
+    async def main() -> None:
+        group = await served(8)
+        old = group.master
+        heir, third = (each for each in group.names if each != old)
+        node = group.nodes[heir]
+        vlsn = await group.appended(b"precious")
+        group.net.block(third, heir)
+        request = asyncio.create_task(asked(group, heir))
+        await group.until(lambda: node.restoration.gives_up, "it asks the others")
+        await group.nodes[old].services.administration.transfer(heir)
+        await group.until(node.member.is_master, f"{heir} leads")
+        assert not request.done()
+        group.net.heal()
+        status, said = await request
+        assert (status, said["type"]) == (405, "not-allowed") and "MASTER" in said["detail"], said
+        await group.serving(heir)
+        assert node.restoration.count == 0 and not node.restoration.gives_up
+        assert (await group.read(heir))[vlsn] == b"precious"
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_member_that_mends_damage_is_not_whole() -> None:
+    """Its log is open, and it follows; what it has met, and nobody could give it so far, it cannot give either."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await filled(9, told)
+        name, other = (each for each in group.names if each != group.master)
+        flip_in_body(group, other, 20)
+        group.net.split([other, "client"], [group.master, name])
+        response = await group.client.request("GET", f"{group.url(other)}/v1/entries/20", timeout_s=5.0)
+        assert response.status == 500
+        mending = group.nodes[other].opened().mending
+        await group.until(lambda: any(damage.why for damage in mending.damages.values()), f"nobody gives it to {other}")
+        group.net.heal()
+        status, said = await asked(group, name)
+        assert (status, said["type"]) == (503, "not-ready") and f"{other} has damage" in said["detail"], said
+        await group.until(lambda: not mending.damages, f"{other} is mended")
+        await group.serving()
+        assert (await asked(group, name))[0] == 200
+        await group.until(lambda: group.nodes[name].restoration.count == 1, f"{name} is restored")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_node_that_is_opening_its_log_is_not_restored() -> None:
+    """Nobody waits for the wish there: an answer that all is well would be about a restore that never begins."""
+
+    async def main() -> None:
+        group = await served(10)
+        name = next(each for each in group.names if each != group.master)
+        group.kill(name)
+        group.machines[name].disk.latency = lambda call: 0.05
+        await group.start(name)
+        await group.until(lambda: group.state(name) == "UNKNOWN", f"{name} opens its log")
+        status, said = await asked(group, name)
+        assert group.nodes[name].open is None
+        assert (status, said["type"]) == (503, "no-master") and "opening its log" in said["detail"], said
+        group.machines[name].disk.latency = None
+        await group.until(lambda: group.state(name) == "REPLICA", f"{name} follows")
+        assert group.nodes[name].restoration.count == 0
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_member_that_has_not_asked_who_it_is_or_is_not_listed_yet_is_not_whole() -> None:
+    """An old image of a disk: first it waits for the master's word, which it does not get; then it is another
+    incarnation, which the master cannot admit."""
+
+    async def main() -> None:
+        group, entries = await started(61)
+        name, other = group.master, next(each for each in group.names if each != group.master)
+        image = group.machines[other].image()
+        entries |= await told(group, 20, "later ")
+        await has_all(group, entries)
+        third = next(each for each in group.names if each not in (name, other))
+        await group.nodes[name].services.administration.transfer(third)
+        await group.serving(third)
+        await group.until(lambda: group.state(name) == "REPLICA", f"{name} follows")
+        group.kill(other)
+        group.machines[other].put_back(image)
+        group.net.split([other], [third])
+        await group.start(other)
+        node = group.nodes[other]
+
+        async def refused() -> None:
+            status, said = await asked(group, name)
+            assert (status, said["type"]) == (503, "not-ready"), said
+            assert f"{other} is not known to be whom its group lists" in said["detail"], said
+
+        await group.until(lambda: node.open is not None, f"{other} is open")
+        assert not node.member.recognised
+        await refused()
+        await group.until(lambda: node.member.recognised, f"{other} is another")
+        assert node.member.counts.old_images == 1
+        await refused()
+        group.net.heal()
+        await group.until(
+            lambda: listed(group, other)[other].incarnation == incarnation(group, other), f"{other} knows it is listed"
+        )
+        assert (await asked(group, name))[0] == 200
+        await group.until(lambda: group.nodes[name].restoration.count == 1, f"{name} is restored")
+        await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_secondary_does_not_make_up_for_a_voter_that_is_gone() -> None:
+    """Its acknowledgement is no part of a majority: what it has says nothing of what the voters have."""
+
+    async def main() -> None:
+        group = await served(42)
+        name, gone = (each for each in group.names if each != group.master)
+        await joined(group, "n4", secondary=True)
+        await group.until(lambda: group.state("n4") == "REPLICA", "n4 follows")
+        vlsn = await group.appended(b"everywhere")
+        await group.until(lambda: all(node.dtvlsn() >= vlsn for node in group.nodes.values()), "all have all")
+        group.kill(gone)
+        status, said = await asked(group, name)
+        assert (status, said["type"]) == (503, "not-ready") and "of 2 other members" in said["detail"], said
         await group.stop()
         assert not group.fatal
 

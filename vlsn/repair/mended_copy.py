@@ -140,8 +140,8 @@ def damaged_name(number: int, offset: int) -> str:
 
 
 def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
-    """Keeps the damaged bytes in a file of their own, durably, and returns its name. ``MENDED_KEPT_MAX`` such files stay:
-    those of the oldest segments go first."""
+    """Keeps the damaged bytes in a file of their own, durably, and returns its name. ``MENDED_KEPT_MAX`` of these files
+    stay: those of the oldest segments go first."""
     kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
     for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
         disk.remove(f"{directory}/{name}")

@@ -309,6 +309,42 @@ def test_a_round_that_is_lost_by_chance_is_soon_followed_by_another_but_not_for_
     assert lost(one, 30.0, at, reason, pre=pre) <= SOON[1]  # another silence
 
 
+def test_who_has_led_begins_another_silence() -> None:
+    one, at = silenced()
+    now = 2.0
+    for _ in range(SOON_MAX):
+        now += lost(one, now, at, "voted")
+    now += lost(one, now, at, "voted")
+    one.tick(now, at)
+    one.answered(reply("n2", one.term, pre=True, granted=True), now, at)
+    assert kinds(one.answered(reply("n2", one.term, pre=False, granted=True), now, at)) == [Lead]
+    assert kinds(one.tick(now + 2.0, at)) == [StepDown]  # nobody is heard any more
+    assert lost(one, now + 5.0, at, "voted") <= SOON[1]
+
+
+def test_a_round_that_many_refuse_is_one_lost_round() -> None:
+    names = [NodeName(f"n{number}") for number in range(1, 6)]
+    one, at = election("n3"), standing(members=electors(names))
+    one.heard(NAMES[0], Term(4), 0.0, at.electors)
+    now = 2.0
+    for _ in range(SOON_MAX):
+        assert kinds(one.tick(now, at)) == [Ask]
+        for name in ("n2", "n4", "n5"):
+            one.answered(reply(name, one.term, pre=True, granted=False, reason="hears-master"), now, at)
+        assert one.due_in(now) <= SOON[1]
+        now += one.due_in(now)
+
+
+def test_one_refusal_for_a_reason_is_enough_among_others_by_chance() -> None:
+    names = [NodeName(f"n{number}") for number in range(1, 6)]
+    one, at = election("n3"), standing(members=electors(names))
+    one.heard(NAMES[0], Term(4), 0.0, at.electors)
+    one.tick(2.0, at)
+    for name, reason in (("n2", "shorter-log"), ("n4", "hears-master"), ("n5", "hears-master")):
+        one.answered(reply(name, one.term, pre=True, granted=False, reason=reason), 2.0, at)
+    assert one.due_in(2.0) >= 1.0
+
+
 def test_two_that_stand_at_once_when_the_masters_process_has_ended_stand_again_soon() -> None:
     one, at = silenced()
     one.gone(NAMES[0], 0.1, at.electors)

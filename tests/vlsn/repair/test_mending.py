@@ -175,6 +175,39 @@ def test_a_segment_that_is_what_it_was_keeps_its_sidecar(byte: int) -> None:
     assert story.disk.exists(f"{story.machine.directory}/{sidecar_name(number)}")
 
 
+def test_a_sidecar_that_cannot_be_read_goes() -> None:
+    story = Story()
+    number = story.flip(20, FRAME_BYTES + 200)
+    sidecar = f"{story.machine.directory}/{sidecar_name(number)}"
+    story.disk.flip_bit(sidecar, 4)
+    story.mend_all(number)
+    assert not story.disk.exists(sidecar)
+    assert not verify(story.disk, story.machine.stores, story.machine.directory).findings
+
+
+def test_a_copy_that_the_disk_kept_otherwise_is_not_put_in_the_segments_place() -> None:
+    """The disk rots where the copy was just written."""
+    story = Story()
+    number = story.flip(30, FRAME_BYTES + 100)
+    before, wound = story.disk.content(story.path(number)), story.wound(number)
+    assert wound is not None
+    copy = story.path(number) + COPY_SUFFIX
+    struck: list[Call] = []
+
+    def rot(call: Call) -> None:
+        if (call.name, call.path) == ("drop_cache", copy) and not struck:
+            struck.append(call)
+            story.disk.flip_bit(copy, wound.start + FRAME_BYTES + 100)
+
+    story.disk.hook = rot
+    with pytest.raises(Damaged, match="does not read back"):
+        story.mend(story.filled(wound))
+    assert struck and story.disk.content(story.path(number)) == before
+    story.mend_all(number)
+    assert story.wound(number) is None
+    assert not [name for name in story.disk.list(story.machine.directory) if name.endswith(COPY_SUFFIX)]
+
+
 def test_damage_is_found_where_it_is_and_nowhere_else() -> None:
     story = Story()
     number, offset = story.places[30]
