@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import suppress
 from operator import index
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from repl.api import Acks, Appended, ProducerAt
+from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.endpoints import Endpoints
 from repl.client.identity import Identity
 from repl.client.produce import Producer
@@ -24,7 +25,6 @@ from repl.client.tail import DURABLE, Page, Reader
 from repl.config import split_urls
 from repl.http.types import Network
 from vlsn.embedded.forks import tell_of_forks
-from vlsn.embedded.owned_values import owned_keys, owned_list
 from vlsn.errors import BadArgument, LogClosed
 from vlsn.format.block import Entry
 from vlsn.format.producer_columns import SEQUENCE_MAX
@@ -32,29 +32,47 @@ from vlsn.ids import NUMBER_MAX, U64_MAX
 from vlsn.real.clock import SystemRandom
 from vlsn.seams import Buffer
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    V = TypeVar("V", default=Buffer)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
+
 FORKED = "the client was opened before this process was forked; connect again behind the fork"
 _NOT_OPEN = "the client is not open; use it inside `async with connect(…)`"
 LAST_ANSWERS_S = 5.0
 """Seconds that a close waits for answers behind a refusal; a node that lives has them ready."""
 
 
-class Client:
-    """A connection to a group.  Use it as an async context manager; leaving it flushes.
+class Client(Generic[V]):
+    """A connection to a group, whose values are of type ``V``.  Use it as an async context manager; leaving it flushes.
 
     Errors are imported from ``repl``; each says by ``retry_safe`` that sending the same append again cannot double it,
     and by ``transient`` that it may help: that has been tried until the append's deadline before it is raised.
     """
 
     def __init__(
-        self, urls: Sequence[str], *, acks: Acks, timeout_s: float, exactly_once: bool, network: Network | None
+        self,
+        urls: Sequence[str],
+        *,
+        acks: Acks,
+        timeout_s: float,
+        exactly_once: bool,
+        network: Network | None,
+        codec: Codec = BYTES,
     ) -> None:
         self._urls = urls
+        self.codec = codec
+        """The codec of appends that name no other."""
         self._acks = acks
         self._timeout_s = timeout_s
         self._random = SystemRandom() if exactly_once else None
         self._given_network = network
         self._producer: Producer | None = None
-        self._put: Callable[[bytes, bytes | None], Awaitable[int]] = _not_open
+        self._put: Callable[[Any, Any], Awaitable[int]] = _not_open
         self._gone = _NOT_OPEN
         """The reason why there is no producer."""
 
@@ -68,7 +86,7 @@ class Client:
         self._producer = Producer(
             self._endpoints, self._network, acks=self._acks, timeout_s=self._timeout_s, random=self._random
         )
-        self._put = self._producer.queue.put
+        self._put = self._producer.queue.put if self.codec is BYTES else self._put_encoded
         self._task = asyncio.create_task(self._producer.run(), name="vlsnlog-producer")
         tell_of_forks(self)
         return self
@@ -110,34 +128,68 @@ class Client:
         self._open_producer()
         return self._endpoints
 
-    async def append(self, value: bytes, *, key: bytes | None = None) -> int:
+    @overload
+    async def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> int: ...
+    @overload
+    async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> int: ...
+    async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> int:
         """Appends one entry and returns its VLSN once the ack policy is met (by default: durable on a
-        majority).
+        majority). ``codec`` says what the value is, where it is another than the client's.
 
-        Appends of many coroutines share batches.  Raises ``TypeError`` for what is no bytes, ``TooLarge`` (over 1 MiB,
-        key over 64 KiB); past the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting
+        Appends of many coroutines share batches.  Raises ``TypeError`` for what the codec does not take, ``TooLarge``
+        (over 1 MiB, key over 64 KiB); past the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting
         (``NotMaster``, ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …).  A cancel leaves it possibly
         logged.
         """
-        return await self._put(value, key)
+        if codec is None:
+            return await self._put(value, key)
+        given = codec_of(codec)
+        return await self._open_producer().queue.put(given.value(value), given.key(key))
 
+    @overload
     async def append_many(
-        self, values: Iterable[Buffer], *, keys: Iterable[Buffer | None] | None = None
+        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
+    ) -> tuple[int, int]: ...
+    @overload
+    async def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
+    ) -> tuple[int, int]: ...
+    async def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
     ) -> tuple[int, int]:
         """Appends all of ``values`` or none, on consecutive VLSNs, and returns the first and the last.
 
         At most 65 536 entries and 16 MiB; ``keys`` as many as values.  Several calls may be under way at
         once and are logged in the order of the calls.  Raises as ``append``, and ``BadBody``.
         """
-        appended = await self.append_batch(values, keys=keys)
+        appended = await self._append_batch(values, keys, None, codec)
         return appended.first, appended.last
 
+    @overload
     async def append_batch(
         self,
-        values: Iterable[Buffer],
+        values: Iterable[V],
         *,
-        keys: Iterable[Buffer | None] | None = None,
+        keys: Iterable[V | Buffer | None] | None = None,
         acks: Acks | str | None = None,
+        codec: None = None,
+    ) -> Appended: ...
+    @overload
+    async def append_batch(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[str | Buffer | None] | None = None,
+        acks: Acks | str | None = None,
+        codec: CodecName,
+    ) -> Appended: ...
+    async def append_batch(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        acks: Acks | str | None = None,
+        codec: CodecName | None = None,
     ) -> Appended:
         """Appends as ``append_many``, and returns all that the node's answer says. That is first and last VLSN,
         ``term``, ``durable`` (a majority had synced it), ``synced`` (how many nodes had), and whether it was a
@@ -146,18 +198,17 @@ class Client:
         ``acks``: this append's policy where it is another than the client's.  With ``none`` the answer comes once the
         master alone has synced it, and it may still be rolled back while ``durable`` is false.  Raises as
         ``append_many``."""
-        policy = None if acks is None else acks_of(acks)
-        put_many = self._open_producer().queue.put_many
-        return await put_many(owned_list(values), owned_keys(keys), acks=policy)
+        return await self._append_batch(values, keys, None if acks is None else acks_of(acks), codec)
 
     async def submit(
         self,
-        values: Iterable[Buffer],
+        values: Iterable[Any],
         *,
         producer: int,
         sequence: int,
         born: int,
-        keys: Iterable[Buffer | None] | None = None,
+        keys: Iterable[Any] | None = None,
+        codec: CodecName | None = None,
     ) -> Appended:
         """Appends submission ``sequence`` of ``producer``, for a program that keeps its own names. Sent again, by
         whichever process, it is one submission. One for each sequence, in their order, from 0 on; ``producer_at`` says
@@ -172,7 +223,9 @@ class Client:
         if not 0 <= index(born) <= NUMBER_MAX:
             raise BadArgument(f"born: {born} is no VLSN")
         name = Identity(index(producer), index(born), fixed=True), index(sequence)
-        return await self._open_producer().queue.put_many(owned_list(values), owned_keys(keys), name=name)
+        put_many = self._open_producer().queue.put_many
+        given = self.codec if codec is None else codec_of(codec)
+        return await put_many(given.values(values), given.keys(keys), name=name)
 
     async def producer_at(self, producer: int) -> ProducerAt:
         """Tells how far ``producer`` has come in what is durable. That is all that was acknowledged to it before the
@@ -258,6 +311,16 @@ class Client:
         self._put = _forked
         self._gone = FORKED
 
+    async def _append_batch(
+        self, values: Iterable[Any], keys: Iterable[Any] | None, acks: Acks | None, codec: CodecName | None
+    ) -> Appended:
+        put_many = self._open_producer().queue.put_many
+        given = self.codec if codec is None else codec_of(codec)
+        return await put_many(given.values(values), given.keys(keys), acks=acks)
+
+    def _put_encoded(self, value: Any, key: Any) -> Awaitable[int]:
+        return self._open_producer().queue.put(self.codec.value(value), self.codec.key(key))
+
     def _open_producer(self) -> Producer:
         if self._producer is None:
             raise LogClosed(self._gone)
@@ -276,25 +339,64 @@ _of_parents: list[object] = []
 """Parts of a child process's parents' clients: garbage would be closed."""
 
 
+@overload
+def connect(
+    url: str,
+    *,
+    acks: Acks | str = ...,
+    timeout_s: float = ...,
+    exactly_once: bool = ...,
+    codec: Literal["bytes"] = ...,
+    network: Network | None = ...,
+) -> Client[Buffer]: ...
+@overload
+def connect(
+    url: str,
+    *,
+    acks: Acks | str = ...,
+    timeout_s: float = ...,
+    exactly_once: bool = ...,
+    codec: Literal["utf8"],
+    network: Network | None = ...,
+) -> Client[str]: ...
+@overload
+def connect(
+    url: str,
+    *,
+    acks: Acks | str = ...,
+    timeout_s: float = ...,
+    exactly_once: bool = ...,
+    codec: Literal["json"],
+    network: Network | None = ...,
+) -> Client[Any]: ...
 def connect(
     url: str,
     *,
     acks: Acks | str = Acks.MAJORITY,
     timeout_s: float = 10.0,
     exactly_once: bool = False,
+    codec: CodecName = "bytes",
     network: Network | None = None,
-) -> Client:
+) -> Client[Any]:
     """Makes a client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
 
     ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline.  ``exactly_once``: what got no
     answer is sent again, and the log takes it once, whatever becomes of connections and masters; ``OutcomeUnknown``
     then means that no answer came until the deadline, or until the client was closed.  Appends stay in their order.
-    Nothing is opened before ``async with``.  Raises ``BadArgument``.
+    ``codec``: what appends are given, ``bytes``, ``utf8`` (str) or ``json``; readers ask each entry for its ``text()``
+    or ``json()``.  Nothing is opened before ``async with``.  Raises ``BadArgument``.
     """
     policy = acks_of(acks)
     if not 0 < timeout_s <= 3600:
         raise BadArgument(f"timeout_s: {timeout_s} is out of range; it must be above 0 and at most 3600")
-    return Client(split_urls(url), acks=policy, timeout_s=timeout_s, exactly_once=exactly_once, network=network)
+    return Client(
+        split_urls(url),
+        acks=policy,
+        timeout_s=timeout_s,
+        exactly_once=exactly_once,
+        network=network,
+        codec=codec_of(codec),
+    )
 
 
 def acks_of(policy: Acks | str) -> Acks:

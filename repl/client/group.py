@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from repl.api import Acks
+from repl.client.codec import BYTES
 from repl.produce_messages import Answer
-from vlsn.embedded.owned_values import owned
 from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.batch import BATCH_BYTES, encode_parts, of_producer
 from vlsn.format.producer_columns import PRODUCER_BYTES
@@ -135,7 +135,7 @@ class Group:
 
 def checked_value(value: object, key: object) -> tuple[bytes, Key]:
     """Checks one append against the limits. Raises ``TooLarge``, ``TypeError``."""
-    data, name = owned(value), None if key is None else owned(key)
+    data, name = BYTES.value(value), BYTES.key(key)
     if len(data) > ENTRY_BYTES_MAX:
         raise TooLarge(f"an entry of {len(data)} bytes; the limit is {ENTRY_BYTES_MAX}")
     if name and len(name) > KEY_BYTES_MAX:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from repl.api import Acks, Appended
-from repl.client.connect import FORKED, Client, connect
+from repl.api import Acks, Appended, ProducerAt
+from repl.client.codec import BYTES, Codec, CodecName, codec_of
+from repl.client.connect import FORKED, Client, V, connect
 from repl.client.tail import DURABLE, Page
 from vlsn.embedded.forks import tell_of_forks
-from vlsn.embedded.owned_values import owned_keys, owned_list
 from vlsn.errors import LogClosed
 from vlsn.format.block import Entry
 from vlsn.seams import Buffer
@@ -26,10 +26,10 @@ from vlsn.seams import Buffer
 T = TypeVar("T")
 
 
-class SyncClient:
+class SyncClient(Generic[V]):
     """``Client``, blocking.  Use it as a context manager; leaving it flushes."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client[V]) -> None:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
@@ -61,25 +61,89 @@ class SyncClient:
             self._thread.join()
             loop.close()
 
-    def append(self, value: bytes, *, key: bytes | None = None) -> int:
+    @overload
+    def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> int: ...
+    @overload
+    def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> int: ...
+    def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> int:
         """Appends as ``Client.append``."""
-        return self._run(self._client.append(value, key=key))
+        given = self._codec_of(codec)
+        if given is not BYTES:
+            value, key = given.value(value), given.key(key)
+        return self._run(self._client.append(value, key=key, codec="bytes"))
 
-    def append_many(self, values: Iterable[Buffer], *, keys: Iterable[Buffer | None] | None = None) -> tuple[int, int]:
+    @overload
+    def append_many(
+        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
+    ) -> tuple[int, int]: ...
+    @overload
+    def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
+    ) -> tuple[int, int]: ...
+    def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
+    ) -> tuple[int, int]:
         """Appends as ``Client.append_many``."""
-        given = owned_list(values), owned_keys(keys)  # by this thread: an iterator may take long, or append by itself
-        return self._run(self._client.append_many(given[0], keys=given[1]))
+        data, names = self._encoded(values, keys, codec)
+        return self._run(self._client.append_many(data, keys=names, codec="bytes"))
 
+    @overload
     def append_batch(
         self,
-        values: Iterable[Buffer],
+        values: Iterable[V],
         *,
-        keys: Iterable[Buffer | None] | None = None,
+        keys: Iterable[V | Buffer | None] | None = None,
         acks: Acks | str | None = None,
+        codec: None = None,
+    ) -> Appended: ...
+    @overload
+    def append_batch(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[str | Buffer | None] | None = None,
+        acks: Acks | str | None = None,
+        codec: CodecName,
+    ) -> Appended: ...
+    def append_batch(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        acks: Acks | str | None = None,
+        codec: CodecName | None = None,
     ) -> Appended:
         """Appends as ``Client.append_batch``."""
-        given = owned_list(values), owned_keys(keys)
-        return self._run(self._client.append_batch(given[0], keys=given[1], acks=acks))
+        data, names = self._encoded(values, keys, codec)
+        return self._run(self._client.append_batch(data, keys=names, acks=acks, codec="bytes"))
+
+    def submit(
+        self,
+        values: Iterable[Any],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[Any] | None = None,
+        codec: CodecName | None = None,
+    ) -> Appended:
+        """Appends as ``Client.submit``."""
+        data, names = self._encoded(values, keys, codec)
+        return self._run(
+            self._client.submit(data, producer=producer, sequence=sequence, born=born, keys=names, codec="bytes")
+        )
+
+    def producer_at(self, producer: int) -> ProducerAt:
+        """Tells as ``Client.producer_at``."""
+        return self._run(self._client.producer_at(producer))
+
+    def durable_vlsn(self) -> int:
+        """Returns as ``Client.durable_vlsn``."""
+        return self._run(self._client.durable_vlsn())
+
+    def vlsn_at(self, time_us: int) -> int:
+        """Finds as ``Client.vlsn_at``."""
+        return self._run(self._client.vlsn_at(time_us))
 
     def read(
         self,
@@ -90,14 +154,31 @@ class SyncClient:
         consistency: str = DURABLE,
     ) -> Iterator[Entry]:
         """Reads as ``Client.read``."""
+        return _entries(self.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency))
+
+    def read_pages(
+        self,
+        from_vlsn: int | None = None,
+        to_vlsn: int | None = None,
+        *,
+        all_kinds: bool = False,
+        consistency: str = DURABLE,
+    ) -> Iterator[Page]:
+        """Reads as ``Client.read_pages``."""
         pages = self._client.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency)
-        return self._entries(pages)
+        return self._pages(pages)
 
     def tail(
         self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
     ) -> Iterator[Entry]:
         """Reads as ``Client.tail``."""
-        return self._entries(self._client.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
+        return _entries(self.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
+
+    def tail_pages(
+        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+    ) -> Iterator[Page]:
+        """Reads as ``Client.tail_pages``."""
+        return self._pages(self._client.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
 
     def forked(self) -> None:
         """Closes the client in a child process, which has no threads of its parent; leaves the loop alone."""
@@ -105,9 +186,19 @@ class SyncClient:
         self._loop = None
         self._gone = FORKED
 
-    def _entries(self, pages: AsyncIterator[Page]) -> Iterator[Entry]:
+    def _codec_of(self, codec: CodecName | None) -> Codec:
+        return self._client.codec if codec is None else codec_of(codec)
+
+    def _encoded(
+        self, values: Iterable[Any], keys: Iterable[Any] | None, codec: CodecName | None
+    ) -> tuple[list[Any], Sequence[bytes | None] | None]:
+        """Encodes in the caller's thread: an iterator may take long, or append by itself."""
+        given = self._codec_of(codec)
+        return given.values(values), given.keys(keys)
+
+    def _pages(self, pages: AsyncIterator[Page]) -> Iterator[Page]:
         while (page := self._run(_next(pages))) is not None:
-            yield from page.entries
+            yield page
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
@@ -125,12 +216,40 @@ _of_parents: list[object] = []
 """Parts of a child process's parents' loops: garbage would be closed."""
 
 
+def _entries(pages: Iterator[Page]) -> Iterator[Entry]:
+    for page in pages:
+        yield from page.entries
+
+
 async def _next(pages: AsyncIterator[Page]) -> Page | None:
     return await anext(pages, None)
 
 
+@overload
 def connect_sync(
-    url: str, *, acks: Acks | str = Acks.MAJORITY, timeout_s: float = 10.0, exactly_once: bool = False
-) -> SyncClient:
+    url: str,
+    *,
+    acks: Acks | str = ...,
+    timeout_s: float = ...,
+    exactly_once: bool = ...,
+    codec: Literal["bytes"] = ...,
+) -> SyncClient[Buffer]: ...
+@overload
+def connect_sync(
+    url: str, *, acks: Acks | str = ..., timeout_s: float = ..., exactly_once: bool = ..., codec: Literal["utf8"]
+) -> SyncClient[str]: ...
+@overload
+def connect_sync(
+    url: str, *, acks: Acks | str = ..., timeout_s: float = ..., exactly_once: bool = ..., codec: Literal["json"]
+) -> SyncClient[Any]: ...
+def connect_sync(
+    url: str,
+    *,
+    acks: Acks | str = Acks.MAJORITY,
+    timeout_s: float = 10.0,
+    exactly_once: bool = False,
+    codec: CodecName = "bytes",
+) -> SyncClient[Any]:
     """Connects as ``connect``, without asyncio. Raises ``BadArgument``."""
-    return SyncClient(connect(url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once))
+    client: Client[Any] = connect(url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once, codec=codec)
+    return SyncClient(client)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
+from typing import Any
 
 import numpy as np
 from msgspec import Struct as Record
@@ -25,6 +26,7 @@ from msgspec import Struct as Record
 from vlsn.errors import BadBody
 from vlsn.format import producer_columns
 from vlsn.format.checksum import crc
+from vlsn.format.codec import decode_json, decode_text
 from vlsn.format.columns import (
     BODY_AT,
     KEYS,
@@ -137,6 +139,20 @@ class Entry(Record, frozen=True, gc=False):
     txn: int
     key: bytes | None
     value: bytes
+
+    def text(self) -> str:
+        """Returns the value as the UTF-8 that it is. Raises ``ValueError`` where it is none."""
+        try:
+            return decode_text(self.value)
+        except ValueError as error:
+            raise ValueError(f"VLSN {self.vlsn} is no text: {error}") from None
+
+    def json(self) -> Any:
+        """Returns what the value says in JSON. Raises ``ValueError`` where it is none."""
+        try:
+            return decode_json(self.value)
+        except ValueError as error:
+            raise ValueError(f"VLSN {self.vlsn} is no JSON: {error}") from None
 
 
 # Decoding.

@@ -90,9 +90,9 @@ async def test_append_many_is_one_submission_and_calls_keep_their_order() -> Non
 async def test_bytes_like_values_are_taken_and_text_is_not() -> None:
     node = GroupNode()
     async with serving(node) as url, connect(url) as log:
-        assert await log.append(bytearray(b"array")) == 2  # type: ignore[arg-type]
+        assert await log.append(bytearray(b"array")) == 2
         with pytest.raises(TypeError, match="encode"):
-            await log.append("text")  # type: ignore[arg-type]
+            await log.append("text")  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="int"):
             await log.append_many([b"a", 7])  # type: ignore[list-item]
         assert await log.append(b"after") == 3
@@ -462,7 +462,7 @@ async def test_what_is_wrong_is_refused_at_the_call_and_the_client_goes_on() -> 
             await log.append_many(repeat(b"x"))
         for key in ("", 0, "k"):
             with pytest.raises(TypeError):
-                await log.append(b"x", key=key)  # type: ignore[arg-type]
+                await log.append(b"x", key=key)  # type: ignore[call-overload]
         bad: list[dict[str, Any]] = [{"producer": 1.5}, {"sequence": 0.0}, {"born": 0.5}, {"born": None}]
         for numbers in bad:
             with pytest.raises(TypeError):

@@ -125,3 +125,36 @@ def test_a_forked_child_finds_the_client_closed_and_its_parent_goes_on(served: S
     values = [entry.value for entry in served.node.entries]
     assert values[-1] == b"behind it" and b"y" not in values
     assert values.count(b"child's own") == values.count(b"parent") == 5
+
+
+def test_what_the_other_client_can_this_one_can(served: ServedNode) -> None:
+    with connect_sync(served.url, codec="json", exactly_once=True) as log:
+        log.append({"a": 1}, key="k")
+        log.append("text", codec="utf8")
+        log.append_many(["a", "b"])
+        assert log.append_batch([b"c"], codec="bytes").last == 6
+        assert log.submit([7], producer=9, sequence=0, born=0).first == 7
+        assert log.producer_at(9).place.next == 1
+        assert log.durable_vlsn() == 7
+        assert log.vlsn_at(0) == 1
+        pages = list(log.read_pages(from_vlsn=2))
+        assert [entry.value for page in pages for entry in page.entries] == [
+            b'{"a":1}',
+            b"text",
+            b'"a"',
+            b'"b"',
+            b"c",
+            b"7",
+        ]
+        assert pages[-1].next_vlsn == 8
+        tail = log.tail_pages(from_vlsn=7)
+        assert [entry.json() for entry in next(tail).entries] == [7]
+        log.append(8)
+        assert [entry.json() for entry in next(tail).entries] == [8]
+
+
+def test_values_are_encoded_in_the_callers_thread(served: ServedNode) -> None:
+    with connect_sync(served.url, codec="json") as log:
+        assert log.append_many({"behind": log.append("x")} for _ in range(3)) == (5, 7)
+        with pytest.raises(TypeError):
+            log.append(b"bytes")

@@ -1,0 +1,60 @@
+"""Both clients have the same calls, with the same arguments, so that neither falls behind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, get_overloads
+
+from repl.client.connect import Client, connect
+from repl.client.sync import SyncClient, connect_sync
+
+OF_ONE_LOOP = {
+    "codec": "an attribute: given when it is made",
+    "endpoints": "its calls are coroutines of the client's loop",
+}
+"""Public names of ``Client`` that a client of threads has no use for, and why."""
+NOT_IN_THREADS = {"network"}
+"""Arguments of ``connect``: a simulated network belongs to a loop."""
+
+
+def public(kind: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
+
+
+def asked(call: Callable[..., Any]) -> tuple[list[tuple[str, Any, Any, str]], str]:
+    """Returns a call's arguments, and what it gives once it is waited for."""
+    signature = inspect.signature(call)
+    arguments = [(each.name, each.kind, each.default, str(each.annotation)) for each in signature.parameters.values()]
+    gives = str(signature.return_annotation).replace("Async", "").replace("SyncClient", "Client")
+    return arguments, gives
+
+
+def signatures(call: Callable[..., Any]) -> list[Any]:
+    return [asked(each) for each in (call, *get_overloads(call))]
+
+
+def test_both_clients_have_the_same_calls() -> None:
+    assert public(Client) - set(OF_ONE_LOOP) == public(SyncClient)
+    assert set(OF_ONE_LOOP) <= public(Client) | {"codec"}
+
+
+def test_calls_of_both_clients_ask_for_the_same_and_give_the_same() -> None:
+    differ = {
+        name: (signatures(getattr(Client, name)), signatures(getattr(SyncClient, name)))
+        for name in public(SyncClient)
+        if signatures(getattr(Client, name)) != signatures(getattr(SyncClient, name))
+    }
+    assert differ == {}
+    assert {"append", "append_many", "read", "read_pages", "tail", "tail_pages"} <= public(SyncClient)
+
+
+def test_both_ways_to_connect_take_the_same() -> None:
+    def without(call: Callable[..., Any]) -> list[Any]:
+        return [
+            ([each for each in arguments if each[0] not in NOT_IN_THREADS], gives)
+            for arguments, gives in signatures(call)
+        ]
+
+    assert without(connect) == without(connect_sync)
+    assert len(without(connect)) == 4
