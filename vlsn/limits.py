@@ -16,6 +16,8 @@ ENTRY_BYTES_MAX = MIB
 KEY_BYTES_MAX = 64 * KIB
 BODY_BYTES_MAX = 16 * MIB
 BATCH_ENTRIES_MAX = 65_536
+TRANSACTION_BYTES_MAX = BODY_BYTES_MAX - 4 * KIB
+"""Bytes of a transaction, with what its block keeps beside each entry: it is one block, which is whole or not there."""
 BODIES_IN_FLIGHT_BYTES_MAX = 64 * MIB
 QUEUE_ENTRIES_MAX = 262_144
 QUEUE_BYTES_MAX = 64 * MIB
@@ -62,6 +64,8 @@ HOLD_BYTES_MAX = 16 << 30
 PRODUCERS_MAX = 4_096
 """Producers that a log knows; of more, whoever was heard of longest ago is forgotten.  These three are the same on
 every node, or nodes would not agree: another number is another format."""
+HANDLES_MAX = 16_384
+"""Transactions whose handles a log knows: as many commits later it is forgotten what became of one."""
 PRODUCER_REMEMBERED_MAX = 256
 """Submissions of each producer that are remembered: what it may send again."""
 PRODUCER_SILENT_VLSNS = 100_000_000

@@ -25,7 +25,7 @@ from repl.http.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.format import batch
 from vlsn.format.producer_columns import SEQUENCE_MAX
-from vlsn.format.seal import Submission, Values, values_of
+from vlsn.format.submission import Submission, Values, values_of
 from vlsn.seams import Buffer
 
 T = TypeVar("T")

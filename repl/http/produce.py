@@ -35,7 +35,7 @@ from repl.produce_messages import (
     refused_answer,
 )
 from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 from vlsn.seams import Channel
 from vlsn.together import together
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello, Pending, ProducerAt
 from vlsn.format.block import Entry
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 from vlsn.levels import Levels
 from vlsn.seams import Channel
 

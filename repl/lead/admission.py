@@ -20,7 +20,7 @@ from repl.lead.read_rounds import LeadersRounds
 from repl.lead.tenure import Tenure
 from vlsn.errors import InsufficientReplicas, LogFailed, NotMaster, OutcomeUnknown, QueueFull, TooLarge, VlsnLogError
 from vlsn.format.same_submission import lies_in
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 from vlsn.ids import Vlsn
 from vlsn.seams import Buffer
 from vlsn.write.queue import Pending

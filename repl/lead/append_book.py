@@ -17,7 +17,7 @@ from feeder.acks import durable_vlsn, synced_by_all, synced_count
 from repl.api import Acks, Appended, Done
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 from vlsn.ids import NULL_VLSN, Incarnation, Term, Vlsn
 from vlsn.write.queue import Pending
 

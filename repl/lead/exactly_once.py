@@ -26,7 +26,7 @@ from repl.api import Acks, Done
 from repl.lead.append_book import Append, refusal_of
 from vlsn.errors import DuplicateForgotten, OutOfSequence, ProducersMissing, UnknownProducer, VlsnLogError
 from vlsn.format.same_submission import same
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 from vlsn.ids import Term, Vlsn
 from vlsn.write.queue import Pending
 

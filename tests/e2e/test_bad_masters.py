@@ -43,7 +43,8 @@ from vlsn.format.feed_messages import (
     heartbeat_message,
 )
 from vlsn.format.frame import FRAME, FRAME_BYTES
-from vlsn.format.seal import Values, seal, seal_local
+from vlsn.format.seal import seal, seal_local
+from vlsn.format.submission import Values
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.seams import Channel

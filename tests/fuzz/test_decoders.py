@@ -28,9 +28,10 @@ from vlsn.errors import BadBody, TooLarge, WrongVersion
 from vlsn.format import batch, block, feed_messages, frame
 from vlsn.format.checksum import crc
 from vlsn.format.records import CheckpointEnd, CheckpointStart, GroupEntry, RollbackEnd, RollbackStart, TermEntry
-from vlsn.format.seal import Values, seal
+from vlsn.format.seal import seal
 from vlsn.format.segment import HEADER_PAGE, SegmentHeader
 from vlsn.format.sidecar import Sidecar
+from vlsn.format.submission import Values
 from vlsn.state.node_file import NodeRecord
 
 SALT, OFFSET = 0xDEADBEEF, 4096

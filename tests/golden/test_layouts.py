@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.golden.hex import GOLDEN, golden
-from vlsn.format import batch, block, frame, records, seal, segment, sidecar
+from vlsn.format import batch, block, frame, records, seal, segment, sidecar, submission
 from vlsn.format.block import EntryKind
 from vlsn.format.columns import Columns, offsets_of
 from vlsn.ids import Term, Vlsn
@@ -89,7 +89,7 @@ def test_a_group_entry_of_before_priorities_is_read() -> None:
 
 
 def test_plain_block_is_its_golden_bytes() -> None:
-    submissions = [seal.Values([b"a", b"bc"]), seal.Values([b""])]
+    submissions = [submission.Values([b"a", b"bc"]), submission.Values([b""])]
     [sealed] = seal.seal(submissions, term=2, first_vlsn=7, dtvlsn=6, clock_us=CLOCK_US)
     assert sealed == seal.Sealed(golden("block_plain.hex"), Vlsn(7), Vlsn(9), 2)
     header = block.decode(sealed.data)
@@ -122,9 +122,9 @@ def test_block_of_every_column_is_its_golden_bytes() -> None:
 
 
 def test_block_with_producers_is_its_golden_bytes() -> None:
-    submissions: list[seal.Submission] = [
-        seal.Values([b"a"], None, (PRODUCER, 4)),
-        seal.Values([b"b"]),
+    submissions: list[submission.Submission] = [
+        submission.Values([b"a"], None, (PRODUCER, 4)),
+        submission.Values([b"b"]),
         batch.decode(golden("batch_producer.hex")),
     ]
     [sealed] = seal.seal(submissions, term=2, first_vlsn=10, dtvlsn=9, clock_us=CLOCK_US)

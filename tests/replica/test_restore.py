@@ -18,7 +18,7 @@ from tests.replica.restores import HeldWorker, Provider, open_restoring, restart
 from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, Waiting, put
 from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
 from vlsn.format.feed_messages import TermRun
-from vlsn.format.seal import Values
+from vlsn.format.submission import Values
 from vlsn.ids import Vlsn
 from vlsn.repair.restore_messages import Offer, RestoreAsk
 from vlsn.seams import Worker

@@ -13,7 +13,7 @@ from tests.fakes.threads import InlineThreads
 from vlsn.errors import LogFailed, NoSpace, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import TermEntry
-from vlsn.format.seal import Values
+from vlsn.format.submission import Values
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.limits import RETRY_S_MAX
 from vlsn.recover.recovery import recover

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from vlsn.format import block, seal
+from vlsn.format import block, submission
 from vlsn.format.batch import BATCH, Batch, decode, encode
 from vlsn.format.block import BLOCK, EntryKind
 from vlsn.format.checksum import crc
@@ -38,25 +38,36 @@ def entry_lists(draw: st.DrawFn) -> tuple[list[bytes], list[bytes | None] | None
 
 
 @st.composite
-def submissions(draw: st.DrawFn) -> seal.Submission:
+def submissions(draw: st.DrawFn) -> submission.Submission:
     some_values, some_keys = draw(entry_lists())
     producer = draw(producers)
     if draw(st.booleans()):
-        return seal.Values(some_values, some_keys, producer or (0, 0))
+        return submission.Values(some_values, some_keys, producer or (0, 0))
     return decode(encode(some_values, some_keys, producer=producer))
 
 
-def content(submission: seal.Submission) -> list[tuple[bytes | None, bytes]]:
+@st.composite
+def transactions(draw: st.DrawFn) -> submission.Transaction:
+    parts: list[submission.Values | Batch] = []
+    for some_values, some_keys in draw(st.lists(entry_lists(), max_size=3)):
+        as_values = draw(st.booleans())
+        parts.append(submission.Values(some_values, some_keys) if as_values else decode(encode(some_values, some_keys)))
+    return submission.Transaction(parts, draw(values), draw(producers) or (0, 0))
+
+
+def content(given: submission.Submission) -> list[tuple[bytes | None, bytes]]:
     """Returns what a submission says, in the plainest form."""
-    if isinstance(submission, Batch):
-        body, lay = submission.body, submission.layout
-        cut_values = cut(body, lay.value_offsets - 64, lay.values - 64, submission.count)
+    if isinstance(given, Batch):
+        body, lay = given.body, given.layout
+        cut_values = cut(body, lay.value_offsets - 64, lay.values - 64, given.count)
         if lay.keys < 0:
             return [(None, value) for value in cut_values]
-        cut_keys = cut(body, lay.key_offsets - 64, lay.keys - 64, submission.count)
+        cut_keys = cut(body, lay.key_offsets - 64, lay.keys - 64, given.count)
         return [(key or None, value) for key, value in zip(cut_keys, cut_values, strict=True)]
-    some_keys: list[bytes] = submission.keys or [b""] * submission.count
-    return [(key or None, value) for key, value in zip(some_keys, submission.values, strict=True)]
+    if isinstance(given, submission.Transaction):
+        return [*(pair for part in given.parts for pair in content(part)), (None, given.commit)]
+    some_keys: list[bytes] = given.keys or [b""] * given.count
+    return [(key or None, value) for key, value in zip(some_keys, given.values, strict=True)]
 
 
 @st.composite

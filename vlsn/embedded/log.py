@@ -38,7 +38,7 @@ from vlsn.embedded.waiting_appends import WaitingAppend, WaitingAppends
 from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError, said_of
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.records import TermEntry
-from vlsn.format.seal import values_of
+from vlsn.format.submission import values_of
 from vlsn.ids import Term, Vlsn
 from vlsn.index.range import VlsnRange
 from vlsn.real.clock import SystemClock, SystemRandom

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from vlsn.errors import LogFailed, OutcomeUnknown, VlsnLogError
-from vlsn.format.seal import Values
+from vlsn.format.submission import Values
 from vlsn.ids import Vlsn
 from vlsn.real.threads import LoopShot, OneShot, Relay
 from vlsn.state.options import Durability

@@ -150,7 +150,7 @@ def decode(
     body = memoryview(data)[BATCH_BYTES:]
     if crc(body) != body_crc:
         raise BadBody("batch body crc")
-    producer = producer_columns.one(body, 0, count) if flags & PRODUCERS else (0, 0)
+    producer = producer_columns.one(body, 0, count, producer_columns.SEQUENCE_MAX) if flags & PRODUCERS else (0, 0)
     longest_key, longest_value = check_columns(body, _in_body(lay), count, key_bytes, value_bytes)
     if longest_key > key_bytes_max or longest_value > entry_bytes_max:
         raise TooLarge(f"key {longest_key}, value {longest_value} bytes; at most {key_bytes_max}, {entry_bytes_max}")

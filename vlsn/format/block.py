@@ -344,7 +344,7 @@ def build(
     flags, kinds = columns.flags, b""
     if not isinstance(kind, int):
         kinds = bytes(kind)
-        kind = KIND_COLUMN if len(set(kinds)) > 1 else kinds[0]
+        kind = KIND_COLUMN if kinds.count(kinds[0]) < len(kinds) else kinds[0]
         flags |= KINDS if kind == KIND_COLUMN else 0
     return seal_body(
         body_parts(columns, kinds if flags & KINDS else b""),

@@ -23,15 +23,14 @@ from vlsn.format.block import (
     check_producers,
     decode,
     decode_header,
-    entries,
 )
 from vlsn.format.block_heads import heads_good
 from vlsn.format.columns import PRODUCERS
 from vlsn.format.records import CommitEntry, GroupEntry, TermEntry
+from vlsn.format.transactions import check_transactions, own_entries
 from vlsn.seams import Buffer
 
 _FEW = 16
-_READ_BY_THE_LOG = frozenset((int(EntryKind.TERM), int(EntryKind.GROUP), int(EntryKind.COMMIT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +102,15 @@ def _check_own_entries(block: Buffer) -> int:
     """Checks that the log's own entries in ``block`` can be read: the log reads them once they have their place.
     Returns the level that they set, 0 for none."""
     header, level = decode(block), 0
-    for entry in entries(block, header, kinds=_READ_BY_THE_LOG):
-        if entry.kind == EntryKind.COMMIT:
-            level = max(level, CommitEntry.decode(entry.value).set.level or 0)
-        else:
-            (TermEntry if entry.kind == EntryKind.TERM else GroupEntry).decode(entry.value)
+    check_transactions(block, header)
+    for entry in own_entries(block, header).entries:
+        match entry.kind:
+            case EntryKind.COMMIT:
+                level = max(level, CommitEntry.decode(entry.value).set.level or 0)
+            case EntryKind.TERM:
+                TermEntry.decode(entry.value)
+            case EntryKind.GROUP:
+                GroupEntry.decode(entry.value)
     return level
 
 

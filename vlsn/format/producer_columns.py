@@ -26,7 +26,10 @@ from vlsn.format.columns import SMALL_COLUMN, check_zero, layouts, producer_byte
 from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Buffer
 
-SEQUENCE_MAX = NUMBER_MAX - 1
+SEQUENCE_MAX = NUMBER_MAX - 2
+HANDLE_SEQUENCE = NUMBER_MAX - 1
+"""The sequence of a transaction that is named by its handle, which stands where a producer's id does. No client's is as
+high."""
 PRODUCER_BYTES = 24
 """Bytes that the columns of one submission take, padding included; each one more takes less."""
 _ONE = Struct("<QQII")
@@ -51,11 +54,11 @@ def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence
     return b"".join(part.tobytes() for part in parts) + bytes(-4 * submissions & 7)
 
 
-def one(buf: Buffer, at: int, count: int) -> tuple[int, int]:
+def one(buf: Buffer, at: int, count: int, sequence_max: int = HANDLE_SEQUENCE) -> tuple[int, int]:
     """Reads producer and sequence of one submission of ``count`` entries whose columns are at ``at``. Raises
     ``BadBody``."""
     producer, sequence, entries, zero = _ONE.unpack_from(buf, at)
-    if not producer or sequence > SEQUENCE_MAX or entries != count or zero:
+    if not producer or sequence > sequence_max or entries != count or zero:
         raise BadBody(f"producer {producer:#x}, sequence {sequence}, of {entries} entries in {count}")
     return producer, sequence
 
@@ -68,7 +71,7 @@ def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
     producers, sequences, counts = (np.array(column) for column in _read(buf, at, submissions))
     if int(counts.astype(np.int64).sum()) != count or not counts.all():
         raise BadBody(f"producer columns whose counts are not {count} in all, or 0")
-    if not producers.any() or int(sequences.max()) > SEQUENCE_MAX or sequences[producers == 0].any():
+    if not producers.any() or int(sequences.max()) > HANDLE_SEQUENCE or sequences[producers == 0].any():
         raise BadBody("producer columns that name nobody, or a sequence of nobody's")
     check_zero(buf, at + 20 * submissions, at + producer_bytes(submissions))
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vlsn.format.batch import Batch
-from vlsn.format.block import BLOCK_BYTES, decode_header
-from vlsn.format.columns import columns_of
-from vlsn.format.seal import Submission
+from vlsn.format.block import BLOCK_BYTES, BlockHeader, decode_header
+from vlsn.format.columns import TXNS, columns_of
+from vlsn.format.seal import merge
+from vlsn.format.submission import Submission, Transaction
 from vlsn.ids import Vlsn
 from vlsn.seams import Buffer
 
@@ -60,7 +61,15 @@ class _Entries(NamedTuple):
 
 
 def same(one: Submission, other: Submission) -> bool:
-    return _of(one).say(_of(other))
+    return isinstance(one, Transaction) == isinstance(other, Transaction) and _of(one).say(_of(other))
+
+
+def _commits_as(block: Buffer, header: BlockHeader, skip: int, submission: Submission) -> bool:
+    """Says whether the rows from ``skip`` on are one transaction if ``submission`` is, and none if it is not."""
+    txn = header.first_vlsn + skip if isinstance(submission, Transaction) else 0
+    if not header.flags & TXNS:
+        return not txn
+    return bool((np.frombuffer(block, "<u8", submission.count, header.layout.txns + 8 * skip) == txn).all())
 
 
 def lies_in(block: Buffer, first: Vlsn, submission: Submission) -> bool:
@@ -70,6 +79,8 @@ def lies_in(block: Buffer, first: Vlsn, submission: Submission) -> bool:
     if skip < 0 or skip + submission.count > header.count:
         return False
     lay = header.layout
+    if not _commits_as(block, header, skip, submission):
+        return False
     values = _Column(block, lay.value_offsets + 4 * skip, block, lay.values)
     keys = _Column(block, lay.key_offsets + 4 * skip, block, lay.keys) if lay.keys >= 0 else None
     return _Entries(submission.count, values, keys).say(_of(submission))
@@ -81,6 +92,8 @@ def _of(submission: Submission) -> _Entries:
         values = _Column(body, lay.value_offsets - BLOCK_BYTES, body, lay.values - BLOCK_BYTES)
         keys = _Column(body, lay.key_offsets - BLOCK_BYTES, body, lay.keys - BLOCK_BYTES) if lay.keys >= 0 else None
         return _Entries(submission.count, values, keys)
-    columns = columns_of(submission.values, submission.keys)
+    columns = (
+        merge([submission]) if isinstance(submission, Transaction) else columns_of(submission.values, submission.keys)
+    )
     values = _Column(columns.value_offsets, 0, columns.values, 0)
     return _Entries(columns.count, values, _Column(columns.key_offsets, 0, columns.keys, 0) if columns.keys else None)

@@ -3,9 +3,11 @@
 Small submissions are merged greedily while the block stays within ``block_bytes_max`` and 65 536 entries; one of
 32 KiB or more is a block of its own, for copying it costs more than a block does.  None is ever split.  A batch
 alone in its block keeps its body bytes and their crc; only the 64 bytes before them are new.  A block in which any
-submission has a producer has the producer columns, and in them a row for each submission.
+submission has a producer has the producer columns, and in them a row for each submission.  A transaction is one
+submission, so one block holds all of it: its entries bear the VLSN of its first, and a COMMIT ends it.
 
     [Values(2), Values(1), Batch(3)] from VLSN 10  ->  one block, 10 … 15, submissions 3
+    [Values(1), Transaction(2 entries)] from VLSN 10  ->  one block, 10 … 13: txns 0 11 11 11, the last one a COMMIT
 """
 
 from __future__ import annotations
@@ -13,69 +15,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import sub
-from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct as Record
 from msgspec.structs import replace
 
-from vlsn.errors import BadBody, TooLarge
-from vlsn.format.batch import ENTRY_OVERHEAD_BYTES, Batch, key_column
+from vlsn.format.batch import ENTRY_OVERHEAD_BYTES, Batch
 from vlsn.format.block import BLOCK_BYTES, EntryKind, build, seal_body
-from vlsn.format.columns import KEYS, PRODUCERS, SMALL_COLUMN, Columns, columns_of, i32, layout, producer_bytes
+from vlsn.format.columns import PRODUCERS, SMALL_COLUMN, Columns, columns_of, i32, producer_bytes
 from vlsn.format.producer_columns import PRODUCER_BYTES
 from vlsn.format.producer_columns import columns as producer_columns
-from vlsn.ids import Vlsn
-from vlsn.limits import (
-    BATCH_ENTRIES_MAX,
-    BLOCK_BYTES_MAX,
-    BODY_BYTES_MAX,
-    ENTRY_BYTES_MAX,
-    KEY_BYTES_MAX,
-    KIB,
-)
+from vlsn.format.submission import TRANSACTION_OVERHEAD_BYTES, Submission, Transaction, Values
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX, KIB
 from vlsn.seams import Buffer
 
 ALONE_BYTES = 32 * KIB
 """Submissions from this size on are not merged: the copy (0.1 ms for 100 KiB) costs more than a block."""
 
+MIXED_ENTRIES_MAX = 64
+"""Entries up to which plain submissions share a block with transactions, whose columns they then have too."""
+
 _DATA = int(EntryKind.DATA)
-_PADDING_BYTES_MAX = BLOCK_BYTES + 4 * 8
+_COMMIT = bytes([EntryKind.COMMIT])
+_PADDING_BYTES_MAX = BLOCK_BYTES + 5 * 8
 """The most that a block takes beside its entries: header, one more offset in two columns, padding."""
-
-
-class Values:
-    """A submission of plain values. ``keys`` (empty: none) is as long as ``values``, or None for no key at all;
-    ``producer`` is an id and this submission's sequence."""
-
-    __slots__ = ("bytes", "count", "keys", "plain", "producer", "sequence", "values")
-
-    def __init__(
-        self,
-        values: list[bytes],
-        keys: Sequence[bytes | None] | None = None,
-        producer: tuple[int, int] = (0, 0),
-    ) -> None:
-        assert values and (keys is None or len(keys) == len(values))
-        self.values = values
-        self.keys = None if keys is None else key_column(keys)
-        self.count = len(values)
-        self.bytes = sum(map(len, values)) + ENTRY_OVERHEAD_BYTES * self.count
-        """The most bytes that it takes of a block and of the queue."""
-        if self.keys is not None:
-            self.bytes += sum(map(len, self.keys))
-        self.producer, self.sequence = producer
-        self.plain = self.keys is None and not self.producer
-        """Nothing but values."""
-        if self.producer:
-            self.bytes += PRODUCER_BYTES
-
-    @property
-    def keyed(self) -> bool:
-        return self.keys is not None
-
-
-Submission: TypeAlias = Values | Batch
 
 
 class Sealed(Record, frozen=True, gc=False):
@@ -85,59 +49,8 @@ class Sealed(Record, frozen=True, gc=False):
     first_vlsn: Vlsn
     last_vlsn: Vlsn
     submissions: int
-
-
-def check_values(
-    values: Sequence[bytes],
-    keys: Sequence[bytes | None] | None = None,
-    *,
-    named: bool = False,
-    entry_bytes_max: int = ENTRY_BYTES_MAX,
-    key_bytes_max: int = KEY_BYTES_MAX,
-    body_bytes_max: int = BODY_BYTES_MAX,
-    entries_max: int = BATCH_ENTRIES_MAX,
-) -> None:
-    """Checks the limits of one submission, ``named`` when it has a producer. Raises ``TooLarge``, or ``BadBody`` when
-    there is nothing, or keys of another number than values."""
-    if not values or (keys is not None and len(keys) != len(values)):
-        raise BadBody(f"{len(values)} values and {len(keys or ())} keys")
-    if len(values) > entries_max:
-        raise TooLarge(f"{len(values)} entries; at most {entries_max}")
-    longest = max(map(len, values))
-    if longest > entry_bytes_max:
-        raise TooLarge(f"an entry of {longest} bytes; at most {entry_bytes_max}")
-    key_bytes = 0
-    column = key_column(keys)
-    if column is not None:
-        longest = max(map(len, column))
-        if longest > key_bytes_max:
-            raise TooLarge(f"a key of {longest} bytes; at most {key_bytes_max}")
-        key_bytes = sum(map(len, column))
-    flags = (KEYS if key_bytes else 0) | (PRODUCERS if named else 0)
-    size = layout(flags, len(values), key_bytes, sum(map(len, values)), 1).end - BLOCK_BYTES
-    if size > body_bytes_max:
-        raise TooLarge(f"a body of {size} bytes; at most {body_bytes_max}")
-
-
-def values_of(
-    values: list[bytes],
-    keys: Sequence[bytes | None] | None = None,
-    producer: tuple[int, int] = (0, 0),
-    *,
-    entry_bytes_max: int = ENTRY_BYTES_MAX,
-    key_bytes_max: int = KEY_BYTES_MAX,
-    body_bytes_max: int = BODY_BYTES_MAX,
-) -> Values:
-    """Makes a submission within these limits. Raises ``TooLarge`` and ``BadBody``."""
-    check_values(
-        values,
-        keys,
-        named=producer[0] != 0,
-        entry_bytes_max=entry_bytes_max,
-        key_bytes_max=key_bytes_max,
-        body_bytes_max=body_bytes_max,
-    )
-    return Values(values, keys, producer)
+    txn_end: Vlsn = NULL_VLSN
+    """The last COMMIT of a transaction in it, 0 for none."""
 
 
 def seal(
@@ -191,6 +104,8 @@ def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None
             values += one.values
             if not one.plain:
                 plain = False
+        elif isinstance(one, Transaction):
+            return None
         elif one.count == 1 and not one.flags:
             values.append(one.body[8:])  # past its two offsets
         elif one.count == 1 and one.flags == PRODUCERS:
@@ -227,11 +142,15 @@ def _keys_of(submissions: Sequence[Submission]) -> list[bytes]:
 def _runs(submissions: Sequence[Submission], bytes_max: int) -> Iterator[Sequence[Submission]]:
     """Cuts the submissions into the runs that make one block each."""
     row = producer_bytes(1) if any(one.producer for one in submissions) else 0
+    mixed = any(isinstance(one, Transaction) for one in submissions)
     start, size, count = 0, 0, 0
     for at, one in enumerate(submissions):
         size += one.bytes + row
         count += one.count
         alone = one.bytes >= ALONE_BYTES
+        if mixed and not isinstance(one, Transaction):
+            size += TRANSACTION_OVERHEAD_BYTES * one.count
+            alone |= one.count > MIXED_ENTRIES_MAX
         if at > start and (alone or size > bytes_max or count > BATCH_ENTRIES_MAX):
             yield submissions[start:at]
             start, size, count = at, one.bytes + row, one.count
@@ -245,21 +164,51 @@ def _runs(submissions: Sequence[Submission], bytes_max: int) -> Iterator[Sequenc
 def _seal_run(run: Sequence[Submission], term: int, first_vlsn: int, dtvlsn: int, clock_us: int) -> Sealed:
     if len(run) == 1 and isinstance(run[0], Batch):
         return _seal_alone(run[0], term, first_vlsn, dtvlsn, clock_us)
-    columns = _with_producers(_merge(run), run)
+    columns = _with_producers(merge(run), run)
+    if any(isinstance(one, Transaction) for one in run):
+        return _seal_transactions(columns, run, term, first_vlsn, dtvlsn, clock_us)
     return _seal_columns(columns, len(run), term, first_vlsn, dtvlsn, clock_us)
 
 
-def _seal_columns(columns: Columns, submissions: int, term: int, first_vlsn: int, dtvlsn: int, clock_us: int) -> Sealed:
+def _seal_columns(
+    columns: Columns,
+    submissions: int,
+    term: int,
+    first_vlsn: int,
+    dtvlsn: int,
+    clock_us: int,
+    kind: int | bytes = _DATA,
+    txn_end: Vlsn = NULL_VLSN,
+) -> Sealed:
     data = build(
         term=term,
         first_vlsn=first_vlsn,
         dtvlsn=dtvlsn,
         clock_us=clock_us,
-        kind=_DATA,
+        kind=kind,
         columns=columns,
         submissions=submissions,
     )
-    return Sealed(data, Vlsn(first_vlsn), Vlsn(first_vlsn + columns.count - 1), submissions)
+    return Sealed(data, Vlsn(first_vlsn), Vlsn(first_vlsn + columns.count - 1), submissions, txn_end)
+
+
+def _seal_transactions(
+    columns: Columns, run: Sequence[Submission], term: int, first_vlsn: int, dtvlsn: int, clock_us: int
+) -> Sealed:
+    kinds, ids, vlsn, txn_end = b"", [], first_vlsn, NULL_VLSN
+    for one in run:
+        ids.append(vlsn if isinstance(one, Transaction) else 0)
+        vlsn += one.count
+        if ids[-1]:
+            txn_end = Vlsn(vlsn - 1)
+    kinds = b"".join(_kinds_of(one) for one in run)
+    txns = np.repeat(np.array(ids, "<u8"), [one.count for one in run]).tobytes()
+    columns = replace(columns, txns=txns)
+    return _seal_columns(columns, len(run), term, first_vlsn, dtvlsn, clock_us, kinds, txn_end)
+
+
+def _kinds_of(one: Submission) -> bytes:
+    return bytes(one.count - 1) + _COMMIT if isinstance(one, Transaction) else bytes(one.count)
 
 
 def _seal_alone(batch: Batch, term: int, first_vlsn: int, dtvlsn: int, clock_us: int) -> Sealed:
@@ -280,29 +229,40 @@ def _seal_alone(batch: Batch, term: int, first_vlsn: int, dtvlsn: int, clock_us:
     return Sealed(data, Vlsn(first_vlsn), Vlsn(first_vlsn + batch.count - 1), 1)
 
 
-def _merge(run: Sequence[Submission]) -> Columns:
-    """Merges many submissions into one set of columns, in order."""
+def merge(run: Sequence[Submission]) -> Columns:
+    """Merges many submissions into one set of columns, in order, without producers and transactions' ids."""
     keyed = any(one.keyed for one in run)
-    values, keys = _Column(), _Column()
+    values, keys = _Column(), _Column() if keyed else None
     count = 0
     for one in run:
         count += one.count
-        if isinstance(one, Values):
-            values.add_pieces(one.values)
-            if keyed:
-                keys.add_pieces(one.keys if one.keys is not None else [b""] * one.count)
-        else:
-            lay, body = one.layout, one.body
-            values.add_column(
-                body, lay.value_offsets - BLOCK_BYTES, lay.values - BLOCK_BYTES, one.count, one.value_bytes
-            )
-            if lay.keys >= 0:
-                keys.add_column(body, lay.key_offsets - BLOCK_BYTES, lay.keys - BLOCK_BYTES, one.count, one.key_bytes)
-            elif keyed:
-                keys.add_pieces([b""] * one.count)
-    if not keyed:
+        if not isinstance(one, Transaction):
+            _add(one, values, keys)
+            continue
+        for part in one.parts:
+            _add(part, values, keys)
+        values.add_pieces([one.commit])
+        if keys is not None:
+            keys.add_pieces([b""])
+    if keys is None:
         return Columns(count, values.offsets(), values.data())
     return Columns(count, values.offsets(), values.data(), keys.offsets(), keys.data())
+
+
+def _add(one: Values | Batch, values: _Column, keys: _Column | None) -> None:
+    if isinstance(one, Values):
+        values.add_pieces(one.values)
+        if keys is not None:
+            keys.add_pieces(one.keys if one.keys is not None else [b""] * one.count)
+        return
+    lay, body = one.layout, one.body
+    values.add_column(body, lay.value_offsets - BLOCK_BYTES, lay.values - BLOCK_BYTES, one.count, one.value_bytes)
+    if keys is None:
+        return
+    if lay.keys >= 0:
+        keys.add_column(body, lay.key_offsets - BLOCK_BYTES, lay.keys - BLOCK_BYTES, one.count, one.key_bytes)
+    else:
+        keys.add_pieces([b""] * one.count)
 
 
 class _Column:

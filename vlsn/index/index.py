@@ -106,6 +106,13 @@ class VlsnIndex(Lookups):
             if vlsn > held.last_sync:
                 self._range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
 
+    def note_txn_end(self, vlsn: Vlsn) -> None:
+        """Notes that ``vlsn``, which was put before, is the last COMMIT of a transaction; 0: none is known."""
+        with self._latch:
+            held = self._range
+            assert vlsn <= held.last, f"VLSN {vlsn} ends a transaction, but {held.last} is the last one put"
+            self._range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
+
     def _put_late(self, first: Vlsn, last: Vlsn, at: Lsn, synced: bool, txn_end: Vlsn) -> None:
         """Takes a block that another thread overtook: its neighbours find it, the range learns its ends."""
         if first < self._floor:

@@ -10,6 +10,7 @@ import numpy as np
 
 from vlsn.errors import Damaged, VlsnLogError
 from vlsn.format import scan
+from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.producer_columns import produced_of
 from vlsn.ids import U32_MAX, Vlsn
@@ -28,8 +29,8 @@ class Misfit(VlsnLogError):
 
 
 def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int) -> History:
-    """Derives term runs and groups: the state record's, then those of what was read. Producers are as of the record yet
-    (see ``note_producers``). Raises ``Misfit``."""
+    """Derives term runs and groups: the state record's, then those of what was read. Producers and transactions are as
+    of the record yet (see ``note_producers``). Raises ``Misfit``."""
     history = History(record)
     known = int(record.vlsn) if record is not None else 0
     if known > last_visible:
@@ -61,13 +62,14 @@ def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
 
 
 def note_producers(disk: Disk, directory: str, record: StateRecord | None, blocks: Blocks, history: History) -> None:
-    """Notes the producers of what was read, which is read again where there are any. It goes by windows, so that memory
-    does not grow with the log. Raises ``Damaged``."""
+    """Notes the producers and transactions of what was read, which is read again where there are any. It goes by
+    windows, so that memory does not grow with the log. Raises ``Damaged``."""
     known = int(record.vlsn) if record is not None else 0
     visible = blocks.visible & (blocks.lasts > known)
     if not known and visible.any():
         history.producers.lose_before(Vlsn(int(blocks.firsts[visible][0])))
-    wanted = blocks.lsns[visible & blocks.produced]
+        history.commits.forget_before(Vlsn(int(blocks.firsts[visible][0])))
+    wanted = blocks.lsns[visible & (blocks.produced | blocks.committed)]
     for number in np.unique(wanted >> 32).tolist():
         segment = SegmentFile(disk, directory, number)
         try:
@@ -85,7 +87,13 @@ def _note_segment(segment: SegmentFile, offsets: Column, history: History) -> No
         if not len(chosen):
             raise Damaged(f"{segment.name}: a block at {at} is not there any more", file=segment.name, offset=at)
         heads = scan.block_headers(buf, at, chosen.offsets)
-        history.producers.note(produced_of(buf, chosen.offsets - at + FRAME_BYTES, heads))
+        begins = chosen.offsets - at + FRAME_BYTES
+        produced = heads["flags"] & np.uint8(PRODUCERS) != 0
+        if produced.any():
+            history.note_submissions(produced_of(buf, begins[produced], heads[produced]))
+        view = memoryview(buf)
+        for begin in begins[heads["flags"] & np.uint8(TXNS) != 0].tolist():
+            history.note_block(view[begin:])
         done += len(chosen)
 
 

@@ -42,6 +42,8 @@ class Blocks:
     lsns: Column
     produced: Mask
     """Marks of blocks with producers."""
+    committed: Mask
+    """Marks of blocks with transactions."""
     marked: Mask
     """Overmarked on the medium."""
     abandoned: Mask
@@ -52,7 +54,7 @@ class Blocks:
     checkpoint_starts: list[CheckpointStart]
     checkpoint_ends: list[tuple[Lsn, CheckpointEnd]]
     others: dict[Lsn, bytes]
-    """The blocks that may hold GROUP entries, by LSN."""
+    """The blocks that may hold GROUP entries or what is set, by LSN; none with transactions."""
 
     @property
     def visible(self) -> Mask:
@@ -91,7 +93,7 @@ def gather(found: Sequence[Found]) -> Blocks:
 
     lsns = [(np.int64(each.number) << np.int64(32)) | each.offsets for each in found]
     marks = [each.marked for each in found]
-    produced = [each.produced for each in found]
+    produced, committed = [each.produced for each in found], [each.committed for each in found]
     firsts = column([each.firsts for each in found])
     blocks = Blocks(
         firsts=firsts,
@@ -100,6 +102,7 @@ def gather(found: Sequence[Found]) -> Blocks:
         dtvlsns=column([each.dtvlsns for each in found]),
         lsns=np.concatenate(lsns) if lsns else np.zeros(0, dtype=np.int64),
         produced=np.concatenate(produced) if produced else np.zeros(0, dtype=np.bool_),
+        committed=np.concatenate(committed) if committed else np.zeros(0, dtype=np.bool_),
         marked=np.concatenate(marks) if marks else np.zeros(0, dtype=np.bool_),
         abandoned=np.zeros(len(firsts), dtype=np.bool_),
         rollbacks=[],

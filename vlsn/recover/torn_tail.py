@@ -19,7 +19,7 @@ import numpy.typing as npt
 from vlsn.errors import BadBody, Damaged
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, KIND_COLUMN, VERSION, EntryKind, decode_header
-from vlsn.format.columns import PRODUCERS
+from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.format.scan import Offsets
 from vlsn.format.segment import FIRST_FRAME
@@ -56,10 +56,12 @@ class Found:
     """Marks of those that are overmarked."""
     produced: npt.NDArray[np.bool_]
     """Marks of those that have producers."""
+    committed: npt.NDArray[np.bool_]
+    """Marks of those that have transactions."""
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """Offset, kind and payload of the local records."""
     others: dict[int, bytes] = field(default_factory=dict)
-    """The blocks, by offset and whole, that may hold GROUP or COMMIT entries."""
+    """The blocks, by offset and whole, that may hold GROUP entries or what is set; none with transactions."""
     cut: Cut | None = None
 
 
@@ -200,6 +202,7 @@ def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Fo
         dtvlsns=blocks["dtvlsn"].astype(np.int64),
         marked=walk.headers["flag"][is_block] == OVERMARKED,
         produced=blocks["flags"] & np.uint8(PRODUCERS) != 0,
+        committed=blocks["flags"] & np.uint8(TXNS) != 0,
     )
 
     def payload(index: int) -> bytes:
@@ -208,7 +211,7 @@ def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Fo
 
     for index in np.flatnonzero(~is_block).tolist():
         found.records.append((int(walk.offsets[index]), FrameKind(int(kinds[index])), payload(index)))
-    settings = np.isin(blocks["kind"], (EntryKind.GROUP, EntryKind.COMMIT, KIND_COLUMN))
+    settings = np.isin(blocks["kind"], (EntryKind.GROUP, EntryKind.COMMIT, KIND_COLUMN)) & ~found.committed
     for index in np.flatnonzero(is_block)[settings].tolist():
         found.others[int(walk.offsets[index])] = payload(index)
     return found

@@ -8,6 +8,8 @@ the ones that may still be rolled back are kept beside the durable one.
     groups      [(2, GROUP at VLSN 2)]
     levels      [(77, 2)]                      the group's level since VLSN 77; before the first it is 1
     producers   which submissions of whom it holds (``producers.py``)
+    commits     which transactions it holds that are named by their handles: a table of the same kind
+    txn ends    [85]                           the last COMMIT of a transaction, and those that may be rolled back
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import TermRun
+from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.format.records import CommitEntry, GroupEntry
+from vlsn.format.transactions import own_entries
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
 from vlsn.levels import LEVEL_1
+from vlsn.limits import HANDLES_MAX
 from vlsn.seams import Buffer
-from vlsn.state.producers import Producers
+from vlsn.state.producers import ProducerLimits, Producers
 from vlsn.state.state_store import StateRecord
 
-_READ = frozenset((int(EntryKind.GROUP), int(EntryKind.COMMIT)))
+HANDLE_LIMITS = ProducerLimits(producers=HANDLES_MAX, remembered=1)
 
 
 class History:
@@ -37,12 +42,17 @@ class History:
         self.groups: list[tuple[Vlsn, GroupEntry]] = []
         self.levels: list[tuple[Vlsn, int]] = []
         self.producers = Producers(record.producers if record is not None else None)
+        self.commits = Producers(record.commits if record is not None else None, HANDLE_LIMITS)
+        """The transactions that are named by their handles, as producers of one submission each."""
+        self.txn_ends: list[Vlsn] = []
         if record is not None:
             self.term_runs = [TermRun(*run) for run in record.term_runs]
             if record.group is not None:
                 self.groups.append((Vlsn(record.group_vlsn), record.group))
             if record.level_vlsn:
                 self.levels.append((record.level_vlsn, record.level))
+            if record.txn_end:
+                self.txn_ends.append(record.txn_end)
 
     @property
     def last_term(self) -> Term:
@@ -61,6 +71,11 @@ class History:
     def level(self) -> int:
         """The group's by the newest entry in the log, durable or not: what a reader of this log must read."""
         return self.levels[-1][1] if self.levels else LEVEL_1.min
+
+    @property
+    def last_txn_end(self) -> Vlsn:
+        """The last COMMIT of a transaction in the log, 0 where none is known."""
+        return self.txn_ends[-1] if self.txn_ends else NULL_VLSN
 
     def level_at(self, durable: Vlsn) -> int:
         """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
@@ -90,17 +105,31 @@ class History:
             runs.append(TermRun(term, first, last))
 
     def note_block(self, data: Buffer) -> None:
-        """Reads the GROUP entries, and what COMMIT entries set, of a block whose kind may hold some."""
-        header = block_format.decode_header(data)
-        for entry in block_format.entries(data, header, kinds=_READ):
+        """Reads the GROUP entries, and what COMMIT entries set and end, of a block whose kind may hold some."""
+        own = own_entries(data, block_format.decode_header(data))
+        for entry in own.entries:
             if entry.kind == EntryKind.GROUP:
                 self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
-            elif (level := CommitEntry.decode(entry.value).set.level) is not None:
-                self.levels.append((entry.vlsn, level))
+            elif entry.kind == EntryKind.COMMIT:
+                self._note_commit(entry.vlsn, CommitEntry.decode(entry.value))
+        if own.txn_end:
+            self.txn_ends.append(own.txn_end)
+
+    def _note_commit(self, vlsn: Vlsn, commit: CommitEntry) -> None:
+        if commit.set.level is not None:
+            self.levels.append((vlsn, commit.set.level))
 
     def note_producers(self, data: Buffer) -> None:
         """Reads the producers of a block that has some; it follows on those read before."""
-        self.producers.note(block_format.producers(data, block_format.decode_header(data)))
+        self.note_submissions(block_format.producers(data, block_format.decode_header(data)))
+
+    def note_submissions(self, rows: list[Produced]) -> None:
+        """Notes submissions that follow on those noted before: of producers, and of transactions' handles."""
+        handles = [row for row in rows if row[1] == HANDLE_SEQUENCE]
+        if handles:
+            self.commits.note(handles)
+            rows = [row for row in rows if row[1] != HANDLE_SEQUENCE]
+        self.producers.note(rows)
 
     def note_run(self, run: BlockRun, start: int, end: int) -> None:
         """Notes that blocks ``start`` to ``end`` (exclusive) of a replica's run were placed."""
@@ -125,6 +154,9 @@ class History:
         for settings in (self.groups, self.levels):
             while len(settings) > 1 and settings[1][0] <= dtvlsn:
                 del settings[0]
+        self.commits.settle(dtvlsn)
+        while len(self.txn_ends) > 1 and self.txn_ends[1] <= dtvlsn:
+            del self.txn_ends[0]
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
         """Says whether the newest GROUP entry that stays for ever is not known. This log, which begins at ``first``,
@@ -155,6 +187,9 @@ class History:
         for settings in (self.groups, self.levels):
             while settings and settings[-1][0] > last:
                 settings.pop()
+        self.commits.truncate(last)
+        while self.txn_ends and self.txn_ends[-1] > last:
+            self.txn_ends.pop()
 
     def forget_terms(self, kept: int) -> None:
         """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
@@ -166,6 +201,8 @@ class History:
         if runs and runs[0].first < first:
             runs[0] = TermRun(runs[0].term, first, runs[0].last)
         self.term_runs = runs
+        while self.txn_ends and self.txn_ends[0] < first:
+            del self.txn_ends[0]
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
         """Copies all of it as of ``vlsn``, for a checkpoint or a restore, with what was cleaned away. The returned call
@@ -174,9 +211,10 @@ class History:
         copy.term_runs = list(self.term_runs)
         copy.groups = list(self.groups)
         copy.levels = list(self.levels)
+        copy.txn_ends = list(self.txn_ends)
         copy.truncate(vlsn)
         group_vlsn, group = copy.groups[-1] if copy.groups else (NULL_VLSN, None)
-        producers = self.producers.snapshot(vlsn)
+        producers, commits = self.producers.snapshot(vlsn), self.commits.snapshot(vlsn)
         return lambda: StateRecord(
             vlsn=vlsn,
             group=group,
@@ -185,6 +223,8 @@ class History:
             level_vlsn=copy.levels[-1][0] if copy.levels else NULL_VLSN,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
             producers=producers(),
+            commits=commits(),
+            txn_end=copy.last_txn_end,
             trimmed_to=trimmed_to,
             first_segment=first_segment,
         )

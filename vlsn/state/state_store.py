@@ -54,6 +54,10 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_to: Vlsn = NULL_VLSN
     """The last VLSN that was cleaned away here."""
     producers: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
+    commits: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
+    """The transactions that are named by their handles; absent in records of level 1."""
+    txn_end: Vlsn = NULL_VLSN
+    """The last COMMIT of a transaction at ``vlsn``; absent in records of level 1."""
     level: int = 1
     """The group's, at ``vlsn``; absent in records of before there were any."""
     level_vlsn: Vlsn = NULL_VLSN
@@ -89,6 +93,7 @@ class StateStore:
             check_level(record.level)
             try:
                 record.producers.check()
+                record.commits.check()
             except ValueError as fault:
                 raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
         return record

@@ -35,11 +35,16 @@ class LogContents:
         """Raised when a rollback begins and when it is over: odd while one is under way."""
         self._cleaned = recovered.cleaned
         self._begins_after = recovered.begins_after
+        self.tell_txn_end()
 
     @property
     def range(self) -> VlsnRange:
         """The visible VLSNs, replaced whole."""
         return self.index.range
+
+    def tell_txn_end(self) -> None:
+        """Tells the index where the last transaction ends: it loses sight of that at a rollback, and at an open."""
+        self.index.note_txn_end(self.history.last_txn_end)
 
     @property
     def trimmed_to(self) -> Vlsn:

@@ -18,7 +18,7 @@ from vlsn.format.block import BLOCK_BYTES
 from vlsn.format.block_run import BlockRun
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 from vlsn.ids import Lsn, Vlsn
 from vlsn.state.options import Durability
 

@@ -199,6 +199,9 @@ class Consumer:
             self._placement.block(group, each.data, each.first_vlsn, each.last_vlsn)
             if each.data[FLAGS_AT] & PRODUCERS:
                 self._history.note_producers(each.data)
+            if each.txn_end:
+                self._history.note_block(each.data)
+                group.txn_end = each.txn_end
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
         self.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)
@@ -218,7 +221,10 @@ class Consumer:
         end = item.at
         if end == start:
             return False
+        txn_end = self._history.last_txn_end
         self._history.note_run(run, start, end)
+        if self._history.last_txn_end > txn_end:
+            group.txn_end = self._history.last_txn_end
         self._ring.extend(blocks[start:end], run.lasts[start:end])
         self.next_vlsn = Vlsn(run.lasts[end - 1] + 1)
         group.entries += run.lasts[end - 1] - run.firsts[start] + 1

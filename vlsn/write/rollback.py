@@ -179,6 +179,7 @@ class Rollback:
     def _forget(self, _: None) -> None:
         with self._parts.lifecycle.latch:
             self._parts.consumer.truncate(self._matchpoint)
+            self._parts.contents.tell_txn_end()
         self._end()
 
     # Its end.

@@ -207,6 +207,8 @@ class Cycle:
             self.pump()
             if group.firsts:
                 self._index.put_run(group.firsts, group.lasts, group.lsns)
+                if group.txn_end:
+                    self._index.note_txn_end(group.txn_end)
             if synced:
                 self._synced()
             elif group.firsts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from repl.api import Acks, Done
 from repl.lead.append_book import Append
 from repl.node.services.mastership import NodeMastership
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 
 
 class NodeAppends(NodeMastership):

@@ -19,7 +19,7 @@ from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX
 from tests.repl.http.memory_node import TERM, MemoryNode, MemoryPending
 from vlsn.errors import VlsnLogError
 from vlsn.format.batch import Batch, decode_entries
-from vlsn.format.seal import Submission
+from vlsn.format.submission import Submission
 from vlsn.seams import Channel
 
 

@@ -18,7 +18,8 @@ from repl.http.types import Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
 from tests.repl.client.group import GroupNode, served, serving, until
 from vlsn.errors import BadArgument, BadBody, Damaged, Halted, Trimmed, Unreachable, VlsnLogError
-from vlsn.format.seal import Values, seal
+from vlsn.format.seal import seal
+from vlsn.format.submission import Values
 from vlsn.ids import Term
 
 

@@ -28,7 +28,8 @@ from vlsn.errors import (
 )
 from vlsn.format.batch import Batch, decode_entries
 from vlsn.format.block import Entry, EntryKind
-from vlsn.format.seal import Submission, seal
+from vlsn.format.seal import seal
+from vlsn.format.submission import Submission, Transaction
 from vlsn.ids import Term, Vlsn
 from vlsn.levels import LEVELS, Levels
 from vlsn.seams import Channel
@@ -137,6 +138,7 @@ class MemoryNode:
         self.submissions += 1
         if self.refuse is not None:
             raise self.refuse
+        assert not isinstance(submission, Transaction)
         pairs = (
             decode_entries(submission) if isinstance(submission, Batch) else _pairs(submission.values, submission.keys)
         )

@@ -13,7 +13,7 @@ from tests.fakes.threads import InlineWorker
 from tests.vlsn.logs import Machine, Opened
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import NotMaster, OutcomeUnknown, OutOfSequence, UnknownProducer, VlsnLogError
-from vlsn.format.seal import Values
+from vlsn.format.submission import Values
 from vlsn.ids import Incarnation, Term, Vlsn
 from vlsn.write.queue import Pending
 

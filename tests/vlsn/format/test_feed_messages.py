@@ -32,7 +32,8 @@ from vlsn.format.feed_messages import (
     split_blocks,
 )
 from vlsn.format.records import GroupEntry, Member, TermEntry
-from vlsn.format.seal import Values, seal, seal_local
+from vlsn.format.seal import seal, seal_local
+from vlsn.format.submission import Values
 
 TERM = TermEntry(term=3, master="n1", incarnation="0" * 16)
 GROUP = GroupEntry(group="g", members=[Member("n1", "http://n1:1", "0" * 16)])

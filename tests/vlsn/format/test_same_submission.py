@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.vlsn.strategies import content, entry_lists, submissions
 from vlsn.format.batch import decode, encode
 from vlsn.format.same_submission import lies_in, same
-from vlsn.format.seal import Submission, Values, seal
+from vlsn.format.seal import seal
+from vlsn.format.submission import Submission, Values
 from vlsn.ids import Vlsn
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tests.vlsn.strategies import content, submissions
 from vlsn.errors import BadBody, TooLarge
-from vlsn.format import batch, block, seal
+from vlsn.format import batch, block, seal, submission
 from vlsn.format.block import BLOCK_BYTES, EntryKind
 from vlsn.format.columns import producer_bytes
 from vlsn.format.producer_columns import PRODUCER_BYTES
-from vlsn.format.seal import ALONE_BYTES, Sealed, Submission, Values
+from vlsn.format.seal import ALONE_BYTES, Sealed
+from vlsn.format.submission import Submission, Values
 from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX
 
 FIRST = 10
@@ -171,20 +172,20 @@ def test_values_past_a_limit_are_too_large(limits: dict[str, Any]) -> None:
     values, keys = [b"value", b""], [b"key", None]
     exact: dict[str, Any] = {"entry_bytes_max": 5, "key_bytes_max": 3, "entries_max": 2, "body_bytes_max": 45}
     assert batch.decode(batch.encode(values, keys), **exact).count == 2, "a batch has the same limits"
-    seal.check_values(values, keys, **exact)
+    submission.check_values(values, keys, **exact)
     with pytest.raises(TooLarge):
-        seal.check_values(values, keys, **exact | limits)
-    seal.check_values(values, keys, named=True, **exact | {"body_bytes_max": 45 + PRODUCER_BYTES})
+        submission.check_values(values, keys, **exact | limits)
+    submission.check_values(values, keys, named=True, **exact | {"body_bytes_max": 45 + PRODUCER_BYTES})
     with pytest.raises(TooLarge, match="body"):
-        seal.check_values(values, keys, named=True, **exact | {"body_bytes_max": 44 + PRODUCER_BYTES})
+        submission.check_values(values, keys, named=True, **exact | {"body_bytes_max": 44 + PRODUCER_BYTES})
 
 
 @pytest.mark.parametrize(("values", "keys"), [([], None), ([b"v"], []), ([b"v"], [b"k", b"k"])])
 def test_nothing_and_an_uneven_number_of_keys_are_refused(values: list[bytes], keys: list[bytes] | None) -> None:
     with pytest.raises(BadBody):
-        seal.values_of(values, keys)
+        submission.values_of(values, keys)
 
 
 def test_values_forget_keys_that_are_all_empty() -> None:
-    assert not seal.values_of([b"v", b"w"], [b"", None]).keyed
-    assert seal.values_of([b"v", b"w"], [b"", b"k"]).keys == [b"", b"k"]
+    assert not submission.values_of([b"v", b"w"], [b"", None]).keyed
+    assert submission.values_of([b"v", b"w"], [b"", b"k"]).keys == [b"", b"k"]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.vlsn.strategies import blocks
 from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
-from vlsn.format.seal import Values, seal
+from vlsn.format.seal import seal
+from vlsn.format.submission import Values
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.segments.read_page import Gathering
 

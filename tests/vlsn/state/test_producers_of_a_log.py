@@ -14,7 +14,7 @@ from tests.vlsn.write.test_rollback import rolled_back
 from vlsn.errors import VlsnLogError
 from vlsn.format import block
 from vlsn.format.feed_messages import Position, blocks_message, split_blocks
-from vlsn.format.seal import Values
+from vlsn.format.submission import Values
 from vlsn.ids import Vlsn
 from vlsn.state.options import LogOptions
 from vlsn.state.producers import Producers, ProducersRecord

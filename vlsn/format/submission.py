@@ -1,0 +1,141 @@
+"""Submissions: what a client hands in to be logged whole, or not at all.
+
+    Values       plain values, with or without keys
+    Batch        a client's batch, sealed by the bytes as it came (``batch.py``)
+    Transaction  several of them, and the COMMIT that ends them
+
+Each lies in one block, and a block is whole or not there in every file, feed and rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from vlsn.errors import BadBody, TooLarge
+from vlsn.format.batch import ENTRY_OVERHEAD_BYTES, Batch, key_column
+from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.columns import KEYS, PRODUCERS, layout
+from vlsn.format.producer_columns import PRODUCER_BYTES
+from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, TRANSACTION_BYTES_MAX
+
+TRANSACTION_OVERHEAD_BYTES = 9
+"""Bytes that an entry of a block with transactions takes more: its transaction's id, and its kind."""
+
+
+class Values:
+    """A submission of plain values. ``keys`` (empty: none) is as long as ``values``, or None for no key at all;
+    ``producer`` is an id and this submission's sequence."""
+
+    __slots__ = ("bytes", "count", "keys", "plain", "producer", "sequence", "values")
+
+    def __init__(
+        self,
+        values: list[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        producer: tuple[int, int] = (0, 0),
+    ) -> None:
+        assert values and (keys is None or len(keys) == len(values))
+        self.values = values
+        self.keys = None if keys is None else key_column(keys)
+        self.count = len(values)
+        self.bytes = sum(map(len, values)) + ENTRY_OVERHEAD_BYTES * self.count
+        """The most bytes that it takes of a block and of the queue."""
+        if self.keys is not None:
+            self.bytes += sum(map(len, self.keys))
+        self.producer, self.sequence = producer
+        self.plain = self.keys is None and not self.producer
+        """Nothing but values."""
+        if self.producer:
+            self.bytes += PRODUCER_BYTES
+
+    @property
+    def keyed(self) -> bool:
+        return self.keys is not None
+
+
+class Transaction:
+    """Parts that are logged together, and a COMMIT behind them, whose value is ``commit``. Without parts it is a lone
+    COMMIT. ``producer`` is an id and this submission's sequence; parts have none."""
+
+    __slots__ = ("bytes", "commit", "count", "keyed", "parts", "producer", "sequence")
+
+    def __init__(
+        self, parts: Sequence[Values | Batch] = (), commit: bytes = b"", producer: tuple[int, int] = (0, 0)
+    ) -> None:
+        assert not any(part.producer for part in parts)
+        self.parts = parts
+        self.commit = commit
+        self.count = sum(part.count for part in parts) + 1
+        self.keyed = any(part.keyed for part in parts)
+        self.producer, self.sequence = producer
+        per_entry = ENTRY_OVERHEAD_BYTES + TRANSACTION_OVERHEAD_BYTES
+        self.bytes = sum(part.bytes for part in parts) + len(commit) + TRANSACTION_OVERHEAD_BYTES * self.count
+        """The most bytes that it takes of a block and of the queue."""
+        self.bytes += per_entry - TRANSACTION_OVERHEAD_BYTES
+        if self.producer:
+            self.bytes += PRODUCER_BYTES
+
+
+Submission: TypeAlias = Values | Batch | Transaction
+
+
+def check_transaction(entries: int, size: int) -> None:
+    """Checks that a transaction of so many ``entries``, its COMMIT among them, and of ``size`` bytes fits one block.
+    Raises ``TooLarge``."""
+    if entries > BATCH_ENTRIES_MAX or size > TRANSACTION_BYTES_MAX:
+        most = f"at most {BATCH_ENTRIES_MAX - 1} and {TRANSACTION_BYTES_MAX}"
+        raise TooLarge(f"a transaction of {entries - 1} entries, {size} bytes with what lies beside them; {most}")
+
+
+def check_values(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None = None,
+    *,
+    named: bool = False,
+    entry_bytes_max: int = ENTRY_BYTES_MAX,
+    key_bytes_max: int = KEY_BYTES_MAX,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    entries_max: int = BATCH_ENTRIES_MAX,
+) -> None:
+    """Checks the limits of one submission, ``named`` when it has a producer. Raises ``TooLarge``, or ``BadBody`` when
+    there is nothing, or keys of another number than values."""
+    if not values or (keys is not None and len(keys) != len(values)):
+        raise BadBody(f"{len(values)} values and {len(keys or ())} keys")
+    if len(values) > entries_max:
+        raise TooLarge(f"{len(values)} entries; at most {entries_max}")
+    longest = max(map(len, values))
+    if longest > entry_bytes_max:
+        raise TooLarge(f"an entry of {longest} bytes; at most {entry_bytes_max}")
+    key_bytes = 0
+    column = key_column(keys)
+    if column is not None:
+        longest = max(map(len, column))
+        if longest > key_bytes_max:
+            raise TooLarge(f"a key of {longest} bytes; at most {key_bytes_max}")
+        key_bytes = sum(map(len, column))
+    flags = (KEYS if key_bytes else 0) | (PRODUCERS if named else 0)
+    size = layout(flags, len(values), key_bytes, sum(map(len, values)), 1).end - BLOCK_BYTES
+    if size > body_bytes_max:
+        raise TooLarge(f"a body of {size} bytes; at most {body_bytes_max}")
+
+
+def values_of(
+    values: list[bytes],
+    keys: Sequence[bytes | None] | None = None,
+    producer: tuple[int, int] = (0, 0),
+    *,
+    entry_bytes_max: int = ENTRY_BYTES_MAX,
+    key_bytes_max: int = KEY_BYTES_MAX,
+    body_bytes_max: int = BODY_BYTES_MAX,
+) -> Values:
+    """Makes a submission within these limits. Raises ``TooLarge`` and ``BadBody``."""
+    check_values(
+        values,
+        keys,
+        named=producer[0] != 0,
+        entry_bytes_max=entry_bytes_max,
+        key_bytes_max=key_bytes_max,
+        body_bytes_max=body_bytes_max,
+    )
+    return Values(values, keys, producer)
