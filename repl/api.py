@@ -80,11 +80,13 @@ class Pending(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EntryPage:
-    """Entries in rising VLSNs, and where the next read starts."""
+    """Entries in rising VLSNs, and where the next read starts; ``term`` is that of the VLSN before it, 0 where that is
+    not known."""
 
     entries: list[Entry]
     next_vlsn: int
     durable: int
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     "--to", "upto", type=PlaceType(words=False), metavar="N|TIME", help="Last VLSN; default: what is durable."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many entries.")
-@click.option("--key", help="Entries with this key only.")
+@click.option("--key", help="Entries with this key only; an empty one: those without a key.")
 @click.option("--key-prefix", help="Entries whose key begins so only.")
 @click.option("--follow", is_flag=True, help="Go on with what comes.")
 @format_option("raw: the value and a newline; json: an object a line.")
@@ -61,20 +62,34 @@ def read(
     if follow and consistency != "durable":
         raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all that comes")
     printer = Printer(as_json=as_json or format == "json", kinds=all_kinds, flush=follow)
-    chosen = Chosen(printer, limit, _encoded(key), _encoded(key_prefix))
+    wanted = Wanted(_encoded(key), _encoded(key_prefix), all_kinds)
+    chosen = Chosen(printer, limit)
     if directory is not None:
         given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
         if given or follow or consistency != "durable":
             raise click.UsageError("a DIR is read as it is: without --url, --follow and --consistency")
-        _read_directory(directory, begin, upto, all_kinds, undurable, chosen)
+        _read_directory(directory, begin, upto, wanted, undurable, chosen)
         return
     if undurable:
         raise click.UsageError("--undurable is of a DIR; a node shows what is durable, and no more")
     try:
-        run(_read(url, begin, upto, follow, consistency, all_kinds, chosen))
+        run(_read(url, begin, upto, follow, consistency, wanted, chosen))
     except KeyboardInterrupt:
         if not follow:
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The entries asked for."""
+
+    key: bytes | None
+    key_prefix: bytes | None
+    all_kinds: bool
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"key": self.key, "key_prefix": self.key_prefix, "all_kinds": self.all_kinds}
 
 
 def _encoded(text: str | None) -> bytes | None:
@@ -82,13 +97,15 @@ def _encoded(text: str | None) -> bytes | None:
 
 
 def _read_directory(
-    directory: Path, begin: Place | None, upto: Place | None, all_kinds: bool, undurable: bool, chosen: Chosen
+    directory: Path, begin: Place | None, upto: Place | None, wanted: Wanted, undurable: bool, chosen: Chosen
 ) -> None:
     require_log(directory)
+    from vlsn.format.key_filter import KeyFilter
     from vlsn.offline.stopped_log import StoppedLog
     from vlsn.real.disk import PosixDisk
     from vlsn.real.lmdb_store import LmdbStores
 
+    keys = KeyFilter.of(wanted.key, wanted.key_prefix)
     log = StoppedLog(PosixDisk(), LmdbStores(), str(directory))
     first, last = begin.vlsn if begin is not None else 0, upto.vlsn if upto is not None else 0
     if begin is not None and begin.is_end:
@@ -98,7 +115,7 @@ def _read_directory(
     if upto is not None and upto.time_us is not None:
         last = log.at_time(upto.time_us + 1) - 1
     if upto is None or first <= last > 0:
-        for entries in log.entries(first, last, all_kinds=all_kinds, undurable=undurable):
+        for entries in log.entries(first, last, all_kinds=wanted.all_kinds, undurable=undurable, keys=keys):
             if chosen.take(entries):
                 return
     if upto is None and not undurable and log.last > log.durable:
@@ -107,7 +124,7 @@ def _read_directory(
 
 
 async def _read(
-    urls: list[str], begin: Place | None, upto: Place | None, follow: bool, consistency: str, all_kinds: bool,
+    urls: list[str], begin: Place | None, upto: Place | None, follow: bool, consistency: str, wanted: Wanted,
     chosen: Chosen,
 ) -> None:  # fmt: skip
     from repl.cli.append import require_a_node
@@ -117,14 +134,14 @@ async def _read(
         await require_a_node(log, urls)
         first = await _vlsn_of(log, begin) if begin is not None else None
         if follow:
-            await _follow(log, first, upto, all_kinds, chosen)
+            await _follow(log, first, upto, wanted, chosen)
             return
         last = upto.vlsn if upto is not None else None
         if upto is not None and upto.time_us is not None:
             last = await log.vlsn_at(upto.time_us + 1) - 1
             if not last:
                 return
-        pages = log.read_pages(first, last, all_kinds=all_kinds, consistency=consistency)
+        pages = log.read_pages(first, last, consistency=consistency, **wanted.parameters)
         async for page in pages:
             if chosen.take(page.entries):
                 return
@@ -138,8 +155,8 @@ async def _vlsn_of(log: Client, place: Place) -> int | None:
     return place.vlsn or None
 
 
-async def _follow(log: Client, first: int | None, upto: Place | None, all_kinds: bool, chosen: Chosen) -> None:
-    async for page in log.tail_pages(first, all_kinds=all_kinds):
+async def _follow(log: Client, first: int | None, upto: Place | None, wanted: Wanted, chosen: Chosen) -> None:
+    async for page in log.tail_pages(first, **wanted.parameters):
         entries = [entry for entry in page.entries if upto is None or _is_within(entry, upto)]
         if chosen.take(entries) or len(entries) < len(page.entries):
             return
@@ -154,25 +171,17 @@ def _is_within(entry: Entry, upto: Place) -> bool:
 class Chosen:
     """Hands on what was asked for, up to ``limit`` entries."""
 
-    def __init__(self, printer: Printer, limit: int | None, key: bytes | None, prefix: bytes | None) -> None:
+    def __init__(self, printer: Printer, limit: int | None) -> None:
         self._printer = printer
         self._left = limit
-        self._key = key
-        self._prefix = prefix
 
-    def take(self, entries: Iterable[Entry]) -> bool:
-        """Takes the entries that are asked for, and says whether that was all."""
-        chosen = [entry for entry in entries if self._has_key(entry.key or b"")]
+    def take(self, entries: Sequence[Entry]) -> bool:
+        """Takes as many as are asked for, and says whether that was all."""
         if self._left is not None:
-            chosen = chosen[: self._left]
-            self._left -= len(chosen)
-        self._printer.entries(chosen)
+            entries = entries[: self._left]
+            self._left -= len(entries)
+        self._printer.entries(entries)
         return self._left == 0
-
-    def _has_key(self, key: bytes) -> bool:
-        if self._key is not None and key != self._key:
-            return False
-        return self._prefix is None or key.startswith(self._prefix)
 
 
 class Printer:
@@ -183,7 +192,7 @@ class Printer:
         self._kinds = kinds
         self._flush = flush
 
-    def entries(self, entries: list[Entry]) -> None:
+    def entries(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return
         out = sys.stdout.buffer

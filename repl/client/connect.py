@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
@@ -21,6 +22,7 @@ from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.endpoints import Endpoints
 from repl.client.identity import Identity
 from repl.client.produce import Producer
+from repl.client.starting import Begin, keys_of, limited, started
 from repl.client.tail import DURABLE, Page, Reader
 from repl.config import split_urls
 from repl.http.types import Network
@@ -31,6 +33,7 @@ from vlsn.format.producer_columns import SEQUENCE_MAX
 from vlsn.ids import NUMBER_MAX, U64_MAX
 from vlsn.real.clock import SystemRandom
 from vlsn.seams import Buffer
+from vlsn.times import time_us as microseconds
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -242,18 +245,22 @@ class Client(Generic[V]):
         _, _, durable = await self._reader.look(None)
         return max(durable, producer.highest_durable)
 
-    async def vlsn_at(self, time_us: int) -> int:
+    async def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds the first VLSN that was sealed at ``time_us`` (since the epoch) or later. It is one past the durable
         end where none was. Entries bear their master's clock: where masters' clocks differ it is near the place, not at
         it. Costs a request for each halving of the log. Raises ``Unreachable``, ``Damaged``."""
         self._open_producer()
-        return await self._reader.vlsn_at(time_us)
+        return await self._reader.vlsn_at(microseconds(time_us))
 
     async def read(
         self,
-        from_vlsn: int | None = None,
+        from_vlsn: Begin = None,
         to_vlsn: int | None = None,
         *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
         all_kinds: bool = False,
         consistency: str = DURABLE,
     ) -> AsyncIterator[Entry]:
@@ -261,47 +268,105 @@ class Client(Generic[V]):
         default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own.
         What this client was told is durable is waited for, also where a node lags.
 
+        ``from_vlsn`` may be ``"start"`` or ``"end"``; ``at``, in its place, begins at a time as ``vlsn_at`` finds it.
+        ``key`` or ``key_prefix``: only entries with that key, or one that begins so, chosen by the node; an empty
+        ``key`` stands for entries without one.  ``limit``: at most so many.
+
         ``consistency="linearizable"``: also what anybody else was told before the call, at the cost of a round trip
         between the nodes before the first page.
 
         Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``; and with ``linearizable`` ``NotMaster`` or
         ``NotYet`` when no majority has confirmed it for ``timeout_s``.
         """
-        async for page in self.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency):
+        pages = self.read_pages(
+            from_vlsn,
+            to_vlsn,
+            at=at,
+            key=key,
+            key_prefix=key_prefix,
+            limit=limit,
+            all_kinds=all_kinds,
+            consistency=consistency,
+        )
+        async for page in pages:
             for entry in page.entries:
                 yield entry
 
     def read_pages(
         self,
-        from_vlsn: int | None = None,
+        from_vlsn: Begin = None,
         to_vlsn: int | None = None,
         *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
         all_kinds: bool = False,
         consistency: str = DURABLE,
     ) -> AsyncIterator[Page]:
         """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
         at_least = self._open_producer().highest_durable
-        return self._reader.pages(from_vlsn, to_vlsn, at_least=at_least, all_kinds=all_kinds, consistency=consistency)
+        keys = keys_of(key, key_prefix)
+
+        def pages(first: int | None) -> AsyncIterator[Page]:
+            return self._reader.pages(
+                first, to_vlsn, at_least=at_least, all_kinds=all_kinds, consistency=consistency, keys=keys
+            )
+
+        return limited(started(self, from_vlsn, at, pages), limit)
 
     async def tail(
-        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+        self,
+        from_vlsn: Begin = None,
+        *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
+        after_term: int | None = None,
+        all_kinds: bool = False,
     ) -> AsyncIterator[Entry]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
-        durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat.
+        durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat. What to
+        begin at and which entries are wanted is said as for ``read``; behind ``limit`` entries it ends.
 
         ``after_term``: the term of the entry at ``from_vlsn - 1``, for whoever goes on from what was read before.
         Raises ``Trimmed``, and ``NotInLog`` when what was read is in the log no more, which takes a person who gave
         durable entries up."""
-        async for page in self.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds):
+        pages = self.tail_pages(
+            from_vlsn,
+            at=at,
+            key=key,
+            key_prefix=key_prefix,
+            limit=limit,
+            after_term=after_term,
+            all_kinds=all_kinds,
+        )
+        async for page in pages:
             for entry in page.entries:
                 yield entry
 
     def tail_pages(
-        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+        self,
+        from_vlsn: Begin = None,
+        *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
+        after_term: int | None = None,
+        all_kinds: bool = False,
     ) -> AsyncIterator[Page]:
         """Yields pages, as ``tail`` does entries."""
         self._open_producer()
-        return self._reader.follow(from_vlsn, after_term=after_term, all_kinds=all_kinds)
+        keys = keys_of(key, key_prefix)
+        if after_term is not None and not isinstance(from_vlsn, int):
+            raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
+
+        def pages(first: int | None) -> AsyncIterator[Page]:
+            return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys)
+
+        return limited(started(self, from_vlsn, at, pages), limit)
 
     def forked(self) -> None:
         """Lets go of the connection and its loop in a child process: they are its parent's. What is left of them here

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from repl.api import Acks, Appended, ProducerAt
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.connect import FORKED, Client, V, connect
+from repl.client.starting import Begin
 from repl.client.tail import DURABLE, Page
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import LogClosed
@@ -141,44 +143,105 @@ class SyncClient(Generic[V]):
         """Returns as ``Client.durable_vlsn``."""
         return self._run(self._client.durable_vlsn())
 
-    def vlsn_at(self, time_us: int) -> int:
+    def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds as ``Client.vlsn_at``."""
         return self._run(self._client.vlsn_at(time_us))
 
     def read(
         self,
-        from_vlsn: int | None = None,
+        from_vlsn: Begin = None,
         to_vlsn: int | None = None,
         *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
         all_kinds: bool = False,
         consistency: str = DURABLE,
     ) -> Iterator[Entry]:
         """Reads as ``Client.read``."""
-        return _entries(self.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency))
+        pages = self.read_pages(
+            from_vlsn,
+            to_vlsn,
+            at=at,
+            key=key,
+            key_prefix=key_prefix,
+            limit=limit,
+            all_kinds=all_kinds,
+            consistency=consistency,
+        )
+        return _entries(pages)
 
     def read_pages(
         self,
-        from_vlsn: int | None = None,
+        from_vlsn: Begin = None,
         to_vlsn: int | None = None,
         *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
         all_kinds: bool = False,
         consistency: str = DURABLE,
     ) -> Iterator[Page]:
         """Reads as ``Client.read_pages``."""
-        pages = self._client.read_pages(from_vlsn, to_vlsn, all_kinds=all_kinds, consistency=consistency)
+        pages = self._client.read_pages(
+            from_vlsn,
+            to_vlsn,
+            at=at,
+            key=key,
+            key_prefix=key_prefix,
+            limit=limit,
+            all_kinds=all_kinds,
+            consistency=consistency,
+        )
         return self._pages(pages)
 
     def tail(
-        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+        self,
+        from_vlsn: Begin = None,
+        *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
+        after_term: int | None = None,
+        all_kinds: bool = False,
     ) -> Iterator[Entry]:
         """Reads as ``Client.tail``."""
-        return _entries(self.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
+        pages = self.tail_pages(
+            from_vlsn,
+            at=at,
+            key=key,
+            key_prefix=key_prefix,
+            limit=limit,
+            after_term=after_term,
+            all_kinds=all_kinds,
+        )
+        return _entries(pages)
 
     def tail_pages(
-        self, from_vlsn: int | None = None, *, after_term: int | None = None, all_kinds: bool = False
+        self,
+        from_vlsn: Begin = None,
+        *,
+        at: datetime | int | None = None,
+        key: Buffer | None = None,
+        key_prefix: Buffer | None = None,
+        limit: int | None = None,
+        after_term: int | None = None,
+        all_kinds: bool = False,
     ) -> Iterator[Page]:
         """Reads as ``Client.tail_pages``."""
-        return self._pages(self._client.tail_pages(from_vlsn, after_term=after_term, all_kinds=all_kinds))
+        pages = self._client.tail_pages(
+            from_vlsn,
+            at=at,
+            key=key,
+            key_prefix=key_prefix,
+            limit=limit,
+            after_term=after_term,
+            all_kinds=all_kinds,
+        )
+        return self._pages(pages)
 
     def forked(self) -> None:
         """Closes the client in a child process, which has no threads of its parent; leaves the loop alone."""

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
@@ -22,12 +23,14 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_n
 from repl.api import ProducerAt
 from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
-from repl.http import problem
+from repl.http import ndjson, problem
+from repl.http.limits import READ_LIMIT_MAX
 from repl.http.types import Network
 from vlsn.errors import BadArgument, BadBody, NotFound, NotInLog, Trimmed, UnsupportedType, VlsnLogError
 from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.feed_messages import Number
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import padded
 from vlsn.state.producers import ProducerPlace
@@ -72,6 +75,23 @@ class _Place:
         return _Place(page.next_vlsn, page.term or (self.term if stays else 0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The entries asked for, and how many seconds to wait for the first."""
+
+    wait_s: float
+    all_kinds: bool
+    keys: KeyFilter | None
+
+    @property
+    def parameters(self) -> str:
+        """A filter's part of the query: by it the node answers lines, which say the kind only where all are wanted."""
+        if self.keys is None:
+            return ""
+        name = "key_prefix" if self.keys.prefix else "key"
+        return f"limit={READ_LIMIT_MAX}&kinds={'all' if self.all_kinds else 'data'}&{name}={quote(self.keys.key, '')}&"
+
+
 class _EntrySaid(msgspec.Struct):
     vlsn: Number = 0
     time: Number = 0
@@ -104,6 +124,7 @@ class Reader:
         at_least: int = 0,
         all_kinds: bool = False,
         consistency: str = DURABLE,
+        keys: KeyFilter | None = None,
     ) -> AsyncIterator[Page]:
         """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  ``at_least``:
         a VLSN known to be durable, which a node that lags is given time to reach.  Linearizable is only the first
@@ -114,11 +135,14 @@ class Reader:
         if consistency not in (DURABLE, LINEARIZABLE):
             raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
         end: int | None = None
+        durable = 0
         place = _Place(_checked(from_vlsn))
         ask = f"consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}&" if consistency == LINEARIZABLE else ""
         while end is None or (place.vlsn is not None and place.vlsn <= end):
-            lacking = end is not None
-            page = await self._page(place, ask, wait_s=FOLLOW_WAIT_S if lacking else 0.0, all_kinds=all_kinds)
+            lacking = end is not None and (place.vlsn or 0) > durable
+            wanted = _Wanted(FOLLOW_WAIT_S if lacking else 0.0, all_kinds, keys)
+            page = await self._page(place, ask, wanted)
+            durable = page.durable
             if end is None:
                 end = max(page.durable, at_least)
                 end = end if to_vlsn is None else min(end, to_vlsn)
@@ -127,7 +151,12 @@ class Reader:
             yield _until(page, end)
 
     async def follow(
-        self, from_vlsn: int | None, *, after_term: int | None = None, all_kinds: bool = False
+        self,
+        from_vlsn: int | None,
+        *,
+        after_term: int | None = None,
+        all_kinds: bool = False,
+        keys: KeyFilter | None = None,
     ) -> AsyncIterator[Page]:
         """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
         of any node. ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read. Raises
@@ -136,7 +165,7 @@ class Reader:
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
             raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
         while True:
-            page = await self._page(place, "", wait_s=FOLLOW_WAIT_S, all_kinds=all_kinds, for_ever=True)
+            page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
             moved = page.next_vlsn != place.vlsn
             place = place.after(page)
             if moved:
@@ -193,9 +222,9 @@ class Reader:
             raise BadBody(f"{url} answered nothing of a producer; is it a vlsnlog node?") from None
         return ProducerAt(ProducerPlace(said.next, said.first, said.last, said.term), said.durable, said.forgotten_to)
 
-    async def _page(self, place: _Place, ask: str, *, wait_s: float, all_kinds: bool, for_ever: bool = False) -> Page:
-        silent_s = wait_s + SILENT_S if wait_s else None
-        page_of = partial(self._page_of, place, ask, wait_s, all_kinds)
+    async def _page(self, place: _Place, ask: str, wanted: _Wanted, *, for_ever: bool = False) -> Page:
+        silent_s = wanted.wait_s + SILENT_S if wanted.wait_s else None
+        page_of = partial(self._page_of, place, ask, wanted)
         return await self._retried(page_of, for_ever=for_ever, silent_s=silent_s)
 
     async def _retried(
@@ -243,23 +272,27 @@ class Reader:
         assert fault is not None
         raise fault
 
-    async def _page_of(self, place: _Place, ask: str, wait_s: float, all_kinds: bool, url: str) -> Page:
-        wanted = f"from={place.vlsn}&" if place.vlsn is not None else ""
+    async def _page_of(self, place: _Place, ask: str, wanted: _Wanted, url: str) -> Page:
+        begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
-            wanted += f"after_term={place.term}&"
+            begin += f"after_term={place.term}&"
         response = await self._network.request(
             "GET",
-            f"{url}/v1/entries?{wanted}{ask}wait={wait_s:g}",
-            headers={"Accept": BLOCKS_TYPE},
-            timeout_s=wait_s + (CONFIRM_S if ask else 0.0) + self._answer_s,
+            f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:g}",
+            headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
+            timeout_s=wanted.wait_s + (CONFIRM_S if ask else 0.0) + self._answer_s,
         )
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
             durable, next_vlsn = int(response.headers["Vlsnlog-Durable"]), int(response.headers["Vlsnlog-Next"])
+            term_before = int(response.headers.get("Vlsnlog-Term", "0"))
         except (KeyError, ValueError):
             raise BadBody(f"{url} answered a page without its position; is it a vlsnlog node?") from None
-        kinds = None if all_kinds else DATA_ONLY
+        if wanted.keys is not None:
+            entries = ndjson.decode_entries(bytes(response.body))
+            return Page(entries, next_vlsn, durable, term_before)
+        kinds = None if wanted.all_kinds else DATA_ONLY
         entries, term = _decode(memoryview(response.body), from_vlsn=place.vlsn or 0, kinds=kinds)
         return Page(entries, next_vlsn, durable, term)
 

@@ -25,6 +25,7 @@ from msgspec import UNSET, UnsetType
 
 from vlsn.errors import BadBody, TooLarge
 from vlsn.format.block import Entry, EntryKind
+from vlsn.ids import Term, Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX, KIB
 
 CONTENT_TYPE = "application/x-ndjson"
@@ -60,8 +61,10 @@ class Row(msgspec.Struct, gc=False):
 
 _decoder = msgspec.json.Decoder(Line)
 _printed = msgspec.json.Decoder(Printed)
+_rows_decoder = msgspec.json.Decoder(Row)
 _encoder = msgspec.json.Encoder()
 _KIND_NAMES = {int(kind): kind.name for kind in EntryKind}
+_KINDS_BY_NAME = {kind.name: int(kind) for kind in EntryKind}
 
 
 def decode_printed(line: bytes, number: int) -> tuple[bytes, bytes | None]:
@@ -219,6 +222,30 @@ def _base64(text: str, name: str, number: int) -> bytes:
 def encode(entries: Sequence[Entry], *, kinds: bool) -> bytes:
     """Returns one line an entry, each ended by a newline."""
     return _encoder.encode_lines(_rows(entries, kinds)) if entries else b""
+
+
+def decode_entries(body: bytes) -> list[Entry]:
+    """Decodes entries that ``encode`` made. Their transactions are not in it. Raises ``BadBody``."""
+    try:
+        rows = _rows_decoder.decode_lines(body)
+        return [
+            Entry(
+                Vlsn(row.vlsn),
+                Term(row.term),
+                row.time,
+                _KINDS_BY_NAME[row.kind] if row.kind is not UNSET else EntryKind.DATA,
+                0,
+                row.key.encode() if row.key is not UNSET else _bytes(row.key_b64) or None,
+                row.value.encode() if row.value is not UNSET else _bytes(row.value_b64),
+            )
+            for row in rows
+        ]
+    except (msgspec.DecodeError, UnicodeError, KeyError, ValueError) as error:
+        raise BadBody(f"no lines of entries: {error}") from None
+
+
+def _bytes(text: str | UnsetType) -> bytes:
+    return b"" if text is UNSET else binascii.a2b_base64(text, strict_mode=True)
 
 
 def encode_each(entries: Sequence[Entry], *, kinds: bool) -> list[bytes]:

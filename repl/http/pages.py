@@ -23,10 +23,11 @@ from repl.http.limits import (
     Budget,
 )
 from repl.http.services import Reads
+from vlsn.format.key_filter import KeyFilter
 from vlsn.together import failure_of
 
 _COMMENT = b": still here\n\n"
-_Wanted = tuple[int | None, bool, bool, bool]
+_Wanted = tuple[int | None, bool, bool, bool, KeyFilter | None]
 
 
 class Events:
@@ -64,12 +65,14 @@ class Pages:
         self._making: dict[_Wanted, tuple[asyncio.Task[Events], list[int]]] = {}
         """Pages in the making, with the number of those who wait for each."""
 
-    async def get(self, from_vlsn: int | None, *, wait_s: float, all_kinds: bool, with_term: bool) -> Events:
+    async def get(
+        self, from_vlsn: int | None, *, wait_s: float, all_kinds: bool, with_term: bool, keys: KeyFilter | None = None
+    ) -> Events:
         """Events from ``from_vlsn`` on; a comment where none came within ``wait_s``, or somebody else's wait."""
-        wanted = (from_vlsn, wait_s > 0, all_kinds, with_term)
+        wanted = (from_vlsn, wait_s > 0, all_kinds, with_term, keys)
         found = self._making.get(wanted)
         if found is None:
-            making = asyncio.create_task(self._make(from_vlsn, wait_s, all_kinds, with_term), name="page of events")
+            making = asyncio.create_task(self._make(wait_s, wanted), name="page of events")
             making.add_done_callback(partial(self._made, wanted))
             found = self._making[wanted] = making, [0]
         making, waiting = found
@@ -90,17 +93,27 @@ class Pages:
         if making.done():
             failure_of(making)  # told to each of those who waited
 
-    async def _make(self, from_vlsn: int | None, wait_s: float, all_kinds: bool, with_term: bool) -> Events:
-        page, data = await self._page(from_vlsn, all_kinds, with_term)
-        if not page.entries and wait_s:
-            await self._reads.read(page.next_vlsn, limit=1, bytes_max=1, wait_s=wait_s, all_kinds=all_kinds)
-            page, data = await self._page(page.next_vlsn, all_kinds, with_term)
+    async def _make(self, wait_s: float, wanted: _Wanted) -> Events:
+        from_vlsn, _, all_kinds, _, keys = wanted
+        page, data = await self._page(from_vlsn, wanted)
+        if not page.entries and wait_s and page.next_vlsn > page.durable:
+            page = await self._reads.read(
+                page.next_vlsn, limit=1, bytes_max=1, wait_s=wait_s, all_kinds=all_kinds, keys=keys
+            )
+            at = page.entries[0].vlsn if page.entries else page.next_vlsn
+            page, data = await self._page(at, wanted)
         return Events(data, page.next_vlsn, self._in_flight)
 
-    async def _page(self, from_vlsn: int | None, all_kinds: bool, with_term: bool) -> tuple[EntryPage, bytes]:
+    async def _page(self, from_vlsn: int | None, wanted: _Wanted) -> tuple[EntryPage, bytes]:
+        _, _, all_kinds, with_term, keys = wanted
         async with self._at_once:
             page = await self._reads.read(
-                from_vlsn, limit=TAIL_PAGE_ENTRIES_MAX, bytes_max=WAITED_BYTES_MAX, wait_s=0.0, all_kinds=all_kinds
+                from_vlsn,
+                limit=TAIL_PAGE_ENTRIES_MAX,
+                bytes_max=WAITED_BYTES_MAX,
+                wait_s=0.0,
+                all_kinds=all_kinds,
+                keys=keys,
             )
             return page, _encoded(page, all_kinds, with_term)
 

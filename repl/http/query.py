@@ -5,11 +5,13 @@ Everything else is a ``BadArgument`` that names the parameter; nothing is guesse
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Mapping
 from typing import TypeVar
 
 from vlsn.errors import BadArgument
+from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import U64_MAX
 
 VLSN_MAX = U64_MAX - 1
@@ -48,6 +50,27 @@ def hex16(text: str, name: str) -> int:
     if not value:
         raise BadArgument(f"{name}={_shown(text)} is not 16 hex digits, or is 0")
     return value
+
+
+def key_filter(query: Mapping[str, str]) -> KeyFilter | None:
+    """Reads ``key`` or ``key_prefix``, or the same in base64 (``key_b64``, ``key_prefix_b64``); None without any."""
+    found = {}
+    for name in ("key", "key_prefix"):
+        plain, coded = query.get(name), query.get(f"{name}_b64")
+        if plain is not None and coded is not None:
+            raise BadArgument(f"{name} and {name}_b64: only one of them can be asked for")
+        if plain is not None:
+            found[name] = plain.encode("utf-8", "surrogateescape")
+        elif coded is not None:
+            found[name] = _base64(coded, f"{name}_b64")
+    return KeyFilter.of(found.get("key"), found.get("key_prefix"))
+
+
+def _base64(text: str, name: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except ValueError as error:
+        raise BadArgument(f"{name}={_shown(text)} is not base64: {error}") from None
 
 
 def seconds(query: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:

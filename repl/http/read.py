@@ -33,16 +33,21 @@ from repl.http.limits import (
     Budget,
 )
 from repl.http.services import Reads
+from repl.http.starting_point import PARAMETERS as BEGINNINGS
+from repl.http.starting_point import StartingPoint
 from repl.http.types import Request, Response
 from vlsn.errors import BadArgument
+from vlsn.format.key_filter import KeyFilter
 
 BLOCKS = "application/x-vlsnlog-blocks"
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 
 CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
 CONFIRMED = frozenset({"consistency", "timeout"})
+CHOSEN = frozenset({"kinds", "key", "key_b64", "key_prefix", "key_prefix_b64"})
+"""Parameters that say which entries are wanted."""
 
-_PARAMETERS = frozenset({"from", "limit", "wait", "kinds", "after_term"}) | CONFIRMED
+_PARAMETERS = frozenset({"limit", "wait", "after_term"}) | BEGINNINGS | CHOSEN | CONFIRMED
 _TIMEOUT = frozenset({"timeout"})
 _PIECE_BYTES = 256 * 1024
 
@@ -57,19 +62,24 @@ class ReadRoutes:
     async def entries(self, request: Request) -> Response:
         fields = request.query
         query.only(fields, _PARAMETERS)
-        from_vlsn = query.whole(fields, "from", None, 1, query.VLSN_MAX)
+        begin = StartingPoint.asked(fields)
         limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
         all_kinds = query.choice(fields, "kinds", False, ALL_KINDS)
-        place = Place.asked(self._reads, fields, from_vlsn)
+        keys = query.key_filter(fields)
+        whole_blocks = BLOCKS in request.headers.get("Accept", "")
+        if whole_blocks and keys is not None:
+            raise BadArgument("blocks come whole, as they lie in the log: read lines, or choose keys after decoding")
+        place = Place.asked(self._reads, fields, begin.from_vlsn)
         with self._under_way.hold():
             place.check()
             await confirm(self._reads, fields)
-            if BLOCKS in request.headers.get("Accept", ""):
+            from_vlsn = begin.vlsn(self._reads)
+            if whole_blocks:
                 blocks = await self._blocks(from_vlsn, wait_s)
                 place.check()
                 return self._page(blocks, b"".join(blocks.data), BLOCKS)
-            page = await self._entries(from_vlsn, limit, wait_s, all_kinds)
+            page = await self._entries(from_vlsn, limit, wait_s, all_kinds, keys)
             place.check()
             return self._page(page, ndjson.encode(page.entries, kinds=all_kinds), ndjson.CONTENT_TYPE)
 
@@ -105,15 +115,17 @@ class ReadRoutes:
             {"Content-Type": "application/json", "Cache-Control": "no-store"}, msgspec.json.encode(said)
         )
 
-    async def _entries(self, from_vlsn: int | None, limit: int, wait_s: float, all_kinds: bool) -> EntryPage:
+    async def _entries(
+        self, from_vlsn: int | None, limit: int, wait_s: float, all_kinds: bool, keys: KeyFilter | None
+    ) -> EntryPage:
         async with self._at_once:
             page = await self._reads.read(
-                from_vlsn, limit=limit, bytes_max=READ_BYTES_MAX, wait_s=0.0, all_kinds=all_kinds
+                from_vlsn, limit=limit, bytes_max=READ_BYTES_MAX, wait_s=0.0, all_kinds=all_kinds, keys=keys
             )
-        if page.entries or not wait_s:
+        if page.entries or not wait_s or page.next_vlsn <= page.durable:
             return page
         return await self._reads.read(
-            page.next_vlsn, limit=limit, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s, all_kinds=all_kinds
+            page.next_vlsn, limit=limit, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s, all_kinds=all_kinds, keys=keys
         )
 
     async def _blocks(self, from_vlsn: int | None, wait_s: float) -> BlockPage:
@@ -129,6 +141,8 @@ class ReadRoutes:
             "Vlsnlog-Next": str(page.next_vlsn),
             "Vlsnlog-Durable": str(page.durable),
         }
+        if isinstance(page, EntryPage) and page.term:
+            headers["Vlsnlog-Term"] = str(page.term)
         return self._answer(headers, body)
 
     def _answer(self, headers: dict[str, str], body: bytes) -> Response:

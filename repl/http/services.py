@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello, Pending, ProducerAt
 from vlsn.format.block import Entry
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.submission import Submission
 from vlsn.levels import Levels
 from vlsn.seams import Channel
@@ -43,15 +44,28 @@ class Appends(Mastership, Protocol):
 class Reads(Protocol):
     """Durable entries, and what a reader asks beside them."""
 
+    def end(self) -> int:
+        """Returns the VLSN after the durable end, as far as this node knows it."""
+        ...
+
     async def read(
-        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+        self,
+        from_vlsn: int | None,
+        *,
+        limit: int,
+        bytes_max: int,
+        wait_s: float,
+        all_kinds: bool,
+        keys: KeyFilter | None = None,
     ) -> EntryPage:
-        """Reads visible entries from ``from_vlsn`` (``None``: the first there is) on.
+        """Reads visible entries from ``from_vlsn`` (``None``: the first there is) on, of these ``keys`` (``None``:
+        all).
 
         At most ``limit`` entries and about ``bytes_max`` bytes, never less than one entry when one is
         there; waits up to ``wait_s`` for the first.  Entries above the durable end are never in it.
-        ``next_vlsn`` moves past what was skipped (TERM, GROUP …).  Raises ``Trimmed``, ``Damaged``,
-        ``Halted``.
+        ``next_vlsn`` moves past what was skipped (TERM, GROUP …).  With ``keys`` a page may be empty though
+        ``next_vlsn`` is not past the durable end: so much was looked at for nothing.  Raises ``Trimmed``,
+        ``Damaged``, ``Halted``.
         """
         ...
 

@@ -4,7 +4,8 @@
     data: {"vlsn":17,"term":2,"time":…,"value":"…"}
 
 A comment comes at the latest after 15 s without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
-goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
+goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there
+is begins.
 With ``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one is told (``not-in-log``) if the log does
 not hold VLSN 17 of term 2.
 What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
@@ -19,14 +20,16 @@ from functools import partial
 from repl.http import problem, query
 from repl.http.limits import TAIL_COMMENT_S, TAILS_MAX, Budget
 from repl.http.pages import Events, Pages
-from repl.http.read import ALL_KINDS, CONFIRMED, Place, confirm
+from repl.http.read import ALL_KINDS, CHOSEN, CONFIRMED, Place, confirm
 from repl.http.services import Reads
+from repl.http.starting_point import PARAMETERS as BEGINNINGS
+from repl.http.starting_point import StartingPoint
 from repl.http.types import Request, Response
 from vlsn.errors import VlsnLogError
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 IDS: Mapping[str, bool] = {"vlsn": False, "vlsn@term": True}
-_PARAMETERS = frozenset({"from", "kinds", "after_term", "ids"}) | CONFIRMED
+_PARAMETERS = frozenset({"after_term", "ids"}) | BEGINNINGS | CHOSEN | CONFIRMED
 
 
 class TailRoutes:
@@ -37,19 +40,20 @@ class TailRoutes:
 
     async def tail(self, request: Request) -> Response:
         query.only(request.query, _PARAMETERS)
-        from_vlsn = query.whole(request.query, "from", None, 1, query.VLSN_MAX)
+        begin = StartingPoint.asked(request.query)
         all_kinds = query.choice(request.query, "kinds", False, ALL_KINDS)
         with_term = query.choice(request.query, "ids", False, IDS)
-        place = Place.asked(self._reads, request.query, from_vlsn)
+        place = Place.asked(self._reads, request.query, begin.from_vlsn)
         if last_seen := request.headers.get("Last-Event-ID", ""):
             vlsn, term = _seen(last_seen)
-            from_vlsn, place = vlsn + 1, Place(self._reads, vlsn, term)
-        get = partial(self._pages.get, all_kinds=all_kinds, with_term=with_term)
+            begin, place = StartingPoint(vlsn + 1), Place(self._reads, vlsn, term)
+        keys = query.key_filter(request.query)
+        get = partial(self._pages.get, all_kinds=all_kinds, with_term=with_term, keys=keys)
         self._tails.take(1)
         try:
             place.check()
             await confirm(self._reads, request.query)
-            first = await get(from_vlsn, wait_s=0.0)
+            first = await get(begin.vlsn(self._reads), wait_s=0.0)
             place.check()
         except BaseException:
             self._tails.give(1)

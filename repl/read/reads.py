@@ -1,28 +1,46 @@
 """The readers' view: durable entries, from the ring when it has them, else from the segments.
 
 Nothing past the durable end (the DTVLSN, as far as it is here) is ever shown; a response is empty
-only when nothing visible lies between what was asked for and that end.  What was trimmed away is said, with
-the first VLSN still there.
+only when nothing visible lies between what was asked for and that end, or within reach of a filter by key.  What was
+trimmed away is said, with the first VLSN still there.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from repl.api import BlockPage, EntryPage
 from repl.offload import Offload, settle
 from vlsn.errors import Damaged, NotData, NotInLog, NotYet, QueueFull, Trimmed, VlsnLogError
 from vlsn.format import block as block_format
 from vlsn.format.block import Entry, EntryKind
+from vlsn.format.key_filter import KeyFilter
+from vlsn.format.rows import EntryRows
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.waiters import Waiters
+from vlsn.limits import MIB
 from vlsn.seams import Buffer
-from vlsn.segments.read_page import Gathering
+from vlsn.segments.read_page import NO_LIMIT, Gathering
 from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, ReadRun
 from vlsn.write.local_log import LocalLog
 
 WAITERS_MAX = 10_000
+LOOK_BYTES_MAX = 32 * MIB
+"""Bytes of blocks that one read with a filter by key looks at where it finds nothing."""
+LOOK_BYTES_AT_ONCE = MIB
+"""Bytes of them between which others get their turns, about a millisecond's work."""
 _PADDING = [bytes(size) for size in range(8)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The entries of one page: how many, how many bytes, of these kinds (None: all), with these keys (None: all)."""
+
+    limit: int
+    bytes_max: int
+    kinds: frozenset[int] | None
+    keys: KeyFilter | None
 
 
 class Reads:
@@ -70,24 +88,39 @@ class Reads:
             )
 
     async def page(
-        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+        self,
+        from_vlsn: int | None,
+        *,
+        limit: int,
+        bytes_max: int,
+        wait_s: float,
+        all_kinds: bool,
+        keys: KeyFilter | None = None,
     ) -> EntryPage:
+        """Reads entries from ``from_vlsn`` on. A page without any ends at the durable end, or with ``keys`` after
+        ``LOOK_BYTES_MAX`` that hold nothing wanted."""
         at = self._start(from_vlsn)
-        kinds = None if all_kinds else DATA_ONLY
+        wanted = _Wanted(limit, bytes_max, None if all_kinds else DATA_ONLY, keys)
         deadline = asyncio.get_running_loop().time() + wait_s
+        looked = 0
         while True:
             durable = self.durable
             if at > durable:
                 if not await self._wait(at, deadline):
-                    return EntryPage([], at, self.durable)
+                    return EntryPage([], at, self.durable, self._term_before(at))
                 self._start(at)
                 continue
-            entries, next_vlsn = await self._entries(at, durable, limit, bytes_max, kinds)
+            entries, next_vlsn = await self._entries(at, durable, wanted)
             if entries:
-                return EntryPage(entries, next_vlsn, durable)
+                return EntryPage(entries, next_vlsn, durable, self._term_before(next_vlsn))
             if next_vlsn == at:
                 raise Damaged(f"VLSN {at} is durable, but cannot be read here", vlsn=at)
             at = next_vlsn
+            if keys is not None and at <= durable:
+                looked += LOOK_BYTES_AT_ONCE
+                if looked >= LOOK_BYTES_MAX:
+                    return EntryPage([], at, durable, self._term_before(at))
+                await asyncio.sleep(0)  # what lies in the ring is looked at on the loop
 
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
         at = self._start(from_vlsn)
@@ -114,7 +147,7 @@ class Reads:
         if vlsn > self.durable:
             raise NotYet(f"VLSN {vlsn} is above the durable end, {self.durable}")
         self._start(vlsn)
-        entries, _ = await self._entries(vlsn, self.durable, 1, 1, None)
+        entries, _ = await self._entries(vlsn, self.durable, _Wanted(1, 1, None, None))
         if not entries or entries[0].vlsn != vlsn:
             raise Damaged(f"VLSN {vlsn} is durable, but cannot be read here", vlsn=vlsn)
         if entries[0].kind != EntryKind.DATA:
@@ -133,6 +166,10 @@ class Reads:
         if not run.data:
             raise Damaged(f"VLSN {vlsn} cannot be read here", vlsn=vlsn)
         return run.data[0]
+
+    def _term_before(self, vlsn: int) -> int:
+        """Returns the term of the entry before ``vlsn``; 0 where it is not there, or not durable."""
+        return self._log.history.term_of(Vlsn(vlsn - 1)) if 1 < vlsn <= self.durable + 1 else 0
 
     def _start(self, from_vlsn: int | None) -> int:
         first = self._log.range.first
@@ -167,30 +204,41 @@ class Reads:
             timer.cancel()
             self._waiters.remove(number)
 
-    async def _entries(
-        self, at: int, durable: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
-    ) -> tuple[list[Entry], int]:
+    async def _entries(self, at: int, durable: int, wanted: _Wanted) -> tuple[list[Entry], int]:
         """Returns entries from ``at`` (at or below ``durable``) on and the VLSN after what was looked at."""
         ring = self._log.ring
         position = ring.position_of(Vlsn(at))
         if position is None:
-            run = await self._entries_from_segments(at, durable, limit, bytes_max, kinds)
+            run = await self._entries_from_segments(at, durable, wanted)
             return run.entries, run.next_vlsn
-        found = Gathering(at, limit=limit, bytes_max=bytes_max, kinds=kinds)
-        for block in ring.take(position, end=ring.end, bytes_max=max(bytes_max, 1)):
+        found = Gathering(at, limit=wanted.limit, bytes_max=wanted.bytes_max, kinds=wanted.kinds, keys=wanted.keys)
+        if wanted.keys is not None:
+            taken = ring.take(position, end=ring.end, bytes_max=LOOK_BYTES_AT_ONCE)
+            count = sum(ring.last_at(position + number) <= durable for number in range(len(taken)))
+            if count:
+                found.add_rows(EntryRows.joined(taken[:count]))
+            return found.entries, found.next_vlsn
+        for block in ring.take(position, end=ring.end, bytes_max=max(wanted.bytes_max, 1)):
             header = block_format.decode_header(block)
             if header.last_vlsn > durable or not found.add(block, header) or found.full:
                 break
         return found.entries, found.next_vlsn
 
-    async def _entries_from_segments(
-        self, at: int, durable: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
-    ) -> EntryRun:
+    async def _entries_from_segments(self, at: int, durable: int, wanted: _Wanted) -> EntryRun:
         reader, start = self._reader(at)
 
         def read() -> EntryRun:
             try:
-                return reader.entries(at, start=start, upto_vlsn=durable, limit=limit, bytes_max=bytes_max, kinds=kinds)
+                return reader.entries(
+                    at,
+                    start=start,
+                    upto_vlsn=durable,
+                    limit=wanted.limit,
+                    bytes_max=wanted.bytes_max,
+                    kinds=wanted.kinds,
+                    keys=wanted.keys,
+                    look_bytes_max=NO_LIMIT if wanted.keys is None else LOOK_BYTES_AT_ONCE,
+                )
             finally:
                 reader.close()
 

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.format.block import BlockFlag, Entry, EntryKind
+from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, BlockFlag, Entry, EntryKind
 from vlsn.format.columns import KEYS, KINDS, TXNS, layouts
+from vlsn.ids import padded
 from vlsn.seams import Buffer
 
 I64 = npt.NDArray[np.int64]
@@ -112,17 +113,38 @@ class Rows:
 class EntryRows(Rows):
     """The entries of blocks that follow on one another, as Python objects."""
 
+    @classmethod
+    def joined(cls, blocks: Sequence[Buffer]) -> EntryRows:
+        """Makes the rows of checked blocks that lie apart, in a copy of their bytes."""
+        pieces: list[Buffer] = []
+        at: list[int] = []
+        end = 0
+        for block in blocks:
+            at.append(end)
+            pieces += (block, bytes(-len(block) & 7))
+            end += padded(len(block))
+        buf = b"".join(pieces)
+        places = np.array(at, dtype=np.int64)
+        heads = np.frombuffer(buf, np.uint8)[places[:, None] + np.arange(BLOCK_BYTES)]
+        return cls(buf, places, heads.view(BLOCK_DTYPE).reshape(-1))
+
     @property
     def first_vlsn(self) -> int:
         return int(self.headers["first_vlsn"][0])
 
-    def chosen(self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None) -> slice | I64:
-        """Chooses the entries with VLSNs of this range (inclusive) and one of these ``kinds``."""
+    def chosen(
+        self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None, wanted: Mask | None = None
+    ) -> slice | I64:
+        """Chooses the entries with VLSNs of this range (inclusive) and one of these ``kinds``; of these the ``wanted``
+        ones, where they are marked."""
         first = self.first_vlsn
         span = slice(max(from_vlsn - first, 0), max(to_vlsn - first + 1, 0))
-        if kinds is None or (kinds == _DATA_ONLY and not self.headers["kind"].any()):
+        every_kind = kinds is None or (kinds == _DATA_ONLY and not self.headers["kind"].any())
+        if every_kind and wanted is None:
             return span
-        right = np.isin(self.kinds(), list(kinds))
+        right = np.ones(self.rows, np.bool_) if every_kind else np.isin(self.kinds(), list(kinds or ()))
+        if wanted is not None:
+            right &= wanted
         right[: span.start] = False
         right[span.stop :] = False
         return np.flatnonzero(right)

@@ -24,6 +24,7 @@ from vlsn.errors import BadArgument, BadBody, Damaged, LogInUse, Trimmed
 from vlsn.format import scan
 from vlsn.format.block import Entry
 from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart, decode_record
 from vlsn.format.rows import EntryRows
 from vlsn.ids import NULL_VLSN, Vlsn, lsn, lsn_file
@@ -75,10 +76,16 @@ class StoppedLog:
         self._look_at_beginning()
 
     def entries(
-        self, from_vlsn: int = 0, to_vlsn: int = 0, *, all_kinds: bool = False, undurable: bool = False
+        self,
+        from_vlsn: int = 0,
+        to_vlsn: int = 0,
+        *,
+        all_kinds: bool = False,
+        undurable: bool = False,
+        keys: KeyFilter | None = None,
     ) -> Iterator[list[Entry]]:
-        """Yields entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the durable end, or the log's).
-        Raises ``Trimmed``, and ``Damaged`` behind all that comes before it."""
+        """Yields entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the durable end, or the log's),
+        of these ``keys`` (None: all). Raises ``Trimmed``, and ``Damaged`` behind all that comes before it."""
         end = max(self.last, self.durable) if undurable else self.durable
         end = Vlsn(min(end, to_vlsn)) if to_vlsn else end
         if not end and not self._ends_in_damage:
@@ -102,7 +109,7 @@ class StoppedLog:
                 good = int(follows[0]) + 1 if len(follows) else len(firsts)
                 if firsts[0] > at:
                     raise self._lost(at, link, int(firsts[0]))
-                yield from self._decoded(blocks, low, low + good, at, int(end), kinds)
+                yield from self._decoded(blocks, low, low + good, at, int(end), kinds, keys)
                 at = int(lasts[good - 1]) + 1
                 if good < len(firsts) and at <= end:
                     raise self._lost(at, link, int(firsts[good]))
@@ -123,10 +130,17 @@ class StoppedLog:
     # Inside.
 
     def _decoded(
-        self, blocks: _Visible, low: int, high: int, at: int, end: int, kinds: frozenset[int] | None
+        self,
+        blocks: _Visible,
+        low: int,
+        high: int,
+        at: int,
+        end: int,
+        kinds: frozenset[int] | None,
+        keys: KeyFilter | None,
     ) -> Iterator[list[Entry]]:
         rows = EntryRows(self._buf, blocks.places[low:high] + FRAME_BYTES, blocks.heads[low:high])
-        chosen = rows.chosen(at, end, kinds)
+        chosen = rows.chosen(at, end, kinds, None if keys is None else keys.mask(rows))
         if isinstance(chosen, slice):
             chosen = np.arange(*chosen.indices(rows.rows))
         for start in range(0, len(chosen), ROWS_AT_ONCE):

@@ -2,6 +2,8 @@
 
 At most ``limit`` of them and about ``bytes_max`` bytes of keys and values, but never less than one when there is
 one.  A block is decoded only as far as it is wanted: one entry of 65 536 costs what one entry of one costs.
+With a filter by key whole windows are looked at by column, up to ``look_bytes_max`` of blocks, whether any entry is
+wanted or none.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import numpy as np
 
 from vlsn.format import block as block_format
 from vlsn.format.block import BlockHeader, Entry
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import EntryRows
 from vlsn.ids import Vlsn
 from vlsn.seams import Buffer
@@ -18,21 +21,37 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class Gathering:
-    """``entries`` from ``from_vlsn`` on, of these ``kinds`` (None: all); ``next_vlsn`` is the first not looked at."""
+    """``entries`` from ``from_vlsn`` on, of these ``kinds`` (None: all) and ``keys`` (None: all). ``next_vlsn`` is the
+    first not looked at."""
 
-    def __init__(self, from_vlsn: int, *, limit: int, bytes_max: int, kinds: frozenset[int] | None) -> None:
+    def __init__(
+        self,
+        from_vlsn: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        kinds: frozenset[int] | None,
+        keys: KeyFilter | None = None,
+        look_bytes_max: int = NO_LIMIT,
+    ) -> None:
         self.entries: list[Entry] = []
         self.next_vlsn = Vlsn(from_vlsn)
         self._limit = limit
         self.room = bytes_max
         self._kinds = kinds
+        self.keys = keys
+        self.look_room = look_bytes_max
 
     @property
     def full(self) -> bool:
+        if self.look_room <= 0:
+            return True
         return bool(self.entries) and (len(self.entries) >= self._limit or self.room <= 0)
 
     def add(self, block: Buffer, header: BlockHeader) -> bool:
-        """Adds what is wanted of a checked block that holds ``next_vlsn``; False when some had no room."""
+        """Adds what is wanted of a checked block that holds ``next_vlsn``; False when some had no room. Without a
+        filter by key."""
+        assert self.keys is None
         while self.next_vlsn <= header.last_vlsn:
             if self.full:
                 return False
@@ -54,7 +73,9 @@ class Gathering:
     def add_rows(self, rows: EntryRows) -> int | None:
         """Adds what is wanted of many checked blocks, the first of which holds ``next_vlsn``, by column. Returns which
         of them holds the first entry that had no room, None when all had."""
-        chosen = rows.chosen(self.next_vlsn, NO_LIMIT, self._kinds)
+        wanted_keys = self.keys.mask(rows) if self.keys is not None else None
+        chosen = rows.chosen(self.next_vlsn, NO_LIMIT, self._kinds, wanted_keys)
+        self.look_room -= int(rows.headers["body_bytes"].sum())
         totals = rows.sizes()[chosen].cumsum()
         count = min(int(np.searchsorted(totals, self.room, side="right")), self._limit - len(self.entries))
         if not self.entries:

@@ -28,6 +28,7 @@ from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
 from vlsn.format.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, claimed_size, decode_header
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.scan import Stop, Walk, check_kind
 from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset, padded
@@ -36,7 +37,7 @@ from vlsn.limits import KIB
 from vlsn.seams import Disk, File
 from vlsn.segments.bad_sectors import is_unread, read_around
 from vlsn.segments.directory import segment_numbers
-from vlsn.segments.read_page import Gathering
+from vlsn.segments.read_page import NO_LIMIT, Gathering
 from vlsn.segments.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
 
 SINGLE_BYTES = 8 * KIB
@@ -203,10 +204,13 @@ class LogReader:
         limit: int,
         bytes_max: int,
         kinds: frozenset[int] | None = DATA_ONLY,
+        keys: KeyFilter | None = None,
+        look_bytes_max: int = NO_LIMIT,
     ) -> EntryRun:
         """Reads entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at least one if there is any. It takes
-        at most ``limit``, and about ``bytes_max`` bytes of keys and values. Raises ``Damaged``, ``Trimmed``."""
-        if limit == 1:
+        at most ``limit``, and about ``bytes_max`` bytes of keys and values. With ``keys`` it looks at about
+        ``look_bytes_max`` of blocks, found or not. Raises ``Damaged``, ``Trimmed``."""
+        if limit == 1 and keys is None:
             try:
                 entry = self._single(from_vlsn, start, upto_vlsn)
             except OSError as error:
@@ -215,10 +219,14 @@ class LogReader:
                 entry = None
             if entry is not None and (kinds is None or entry.kind in kinds):
                 return EntryRun([entry], start, Vlsn(from_vlsn + 1))
-        found = Gathering(from_vlsn, limit=limit, bytes_max=bytes_max, kinds=kinds)
+        found = Gathering(
+            from_vlsn, limit=limit, bytes_max=bytes_max, kinds=kinds, keys=keys, look_bytes_max=look_bytes_max
+        )
         at = start
         while not found.full:
             size = min(found.room, WINDOW_BYTES_MAX, (limit - len(found.entries)) * ENTRY_BYTES_GUESS)
+            if keys is not None:
+                size = min(found.look_room, WINDOW_BYTES_MAX)
             taking = Taking(found.next_vlsn, at, upto_vlsn, max(size, 1))
             try:
                 for window in self._windows(taking):

@@ -134,7 +134,7 @@ class Window:
     def gather(self, found: Gathering) -> Lsn | None:
         """Gives ``found`` what it has room for, and returns where the rest begins, or None. It goes on in the first of
         these blocks. Few are decoded one by one, only as far as they are wanted, many by column."""
-        if len(self._at) > BLOCKS_FEW:
+        if len(self._at) > BLOCKS_FEW or found.keys is not None:
             left_out = found.add_rows(self.rows())
             return Lsn(int(self._lsns[left_out])) if left_out is not None else None
         for block, at in zip(self.blocks(), self.lsns(), strict=True):

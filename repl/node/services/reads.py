@@ -7,16 +7,29 @@ from repl.lead.exactly_once import missing
 from repl.node.services.service import NodeService
 from repl.read.reads import Reads
 from vlsn.format.block import Entry
+from vlsn.format.key_filter import KeyFilter
 from vlsn.state.producers import ProducerPlace
 
 
 class NodeReads(NodeService):
     """``repl.http.services.Reads``."""
 
+    def end(self) -> int:
+        return self._reads().durable + 1
+
     async def read(
-        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+        self,
+        from_vlsn: int | None,
+        *,
+        limit: int,
+        bytes_max: int,
+        wait_s: float,
+        all_kinds: bool,
+        keys: KeyFilter | None = None,
     ) -> EntryPage:
-        return await self._reads().page(from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds)
+        return await self._reads().page(
+            from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds, keys=keys
+        )
 
     async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
         return await self._reads().blocks(from_vlsn, bytes_max=bytes_max, wait_s=wait_s)

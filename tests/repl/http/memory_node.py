@@ -28,6 +28,7 @@ from vlsn.errors import (
 )
 from vlsn.format.batch import Batch, decode_entries
 from vlsn.format.block import Entry, EntryKind
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.seal import seal
 from vlsn.format.submission import Submission, Transaction
 from vlsn.ids import Term, Vlsn
@@ -197,8 +198,18 @@ class MemoryNode:
                 else:
                     wait.set_exception(error)
 
+    def end(self) -> int:
+        return self.durable + 1
+
     async def read(
-        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
+        self,
+        from_vlsn: int | None,
+        *,
+        limit: int,
+        bytes_max: int,
+        wait_s: float,
+        all_kinds: bool,
+        keys: KeyFilter | None = None,
     ) -> EntryPage:
         start = self.first if from_vlsn is None else from_vlsn
         self._check(start)
@@ -207,7 +218,7 @@ class MemoryNode:
         page: list[Entry] = []
         size, next_vlsn = 0, start
         for entry in self.entries[start - 1 : self.durable]:
-            if entry.kind == EntryKind.DATA or all_kinds:
+            if (entry.kind == EntryKind.DATA or all_kinds) and (keys is None or keys.has(entry.key)):
                 size += len(entry.value)
                 if len(page) == limit or (page and size > bytes_max):
                     break

@@ -7,6 +7,7 @@ import json as stdlib_json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from repl.http.limits import PAGES_IN_FLIGHT_BYTES_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, READS_MAX
 from repl.http.routes import Gateway
@@ -63,6 +64,42 @@ async def test_read_all_kinds_shows_each_kind() -> None:
     assert [(row["vlsn"], row["kind"]) for row in found] == [(1, "TERM"), (2, "DATA")]
 
 
+async def test_read_from_the_start_and_from_the_end() -> None:
+    node = node_with(b"a", b"b")
+    assert [row["vlsn"] for row in await rows(await call(node, "GET", "/v1/entries?from=start"))] == [2, 3]
+    response = await call(node, "GET", "/v1/entries?from=end")
+    assert (await rows(response), response.headers["Vlsnlog-Next"]) == ([], "4")
+    waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=end&wait=60"))
+    await node.until_waits()
+    node.append(b"c")
+    assert [row["vlsn"] for row in await rows(await waiting)] == [4]
+
+
+@pytest.mark.parametrize(
+    ("query", "vlsns"),
+    [
+        ("key=a", [2]),
+        ("key=%FF%00", [3]),
+        ("key_b64=/wA%3D", [3]),
+        ("key=", [4]),
+        ("key_prefix=a", [2, 5]),
+        ("key_prefix_b64=YQ==&limit=1", [2]),
+        ("key_prefix=", [2, 3, 4, 5]),
+        ("key=b", []),
+    ],
+)
+async def test_read_of_a_key_or_a_prefix(query: str, vlsns: list[int]) -> None:
+    node = MemoryNode()
+    for key in (b"a", b"\xff\x00", None, b"ab"):
+        node.append(b"v")
+        node.entries[-1] = replace(node.entries[-1], key=key)
+    assert [row["vlsn"] for row in await rows(await call(node, "GET", f"/v1/entries?{query}"))] == vlsns
+
+
+async def test_blocks_are_whole_and_so_are_not_filtered() -> None:
+    refused(await call(node_with(b"a"), "GET", "/v1/entries?key=a", BLOCKS), 400, "bad-argument")
+
+
 async def test_read_past_the_durable_end_is_empty_not_an_error() -> None:
     response = await call(node_with(b"a"), "GET", "/v1/entries?from=100")
     assert (await rows(response), response.headers["Vlsnlog-Next"]) == ([], "100")
@@ -89,6 +126,14 @@ async def test_read_past_the_durable_end_is_empty_not_an_error() -> None:
         "kinds=some",
         "form=1",
         "from=1&from=2",
+        "from=End",
+        "from=end&after_term=1",
+        "key=a&key_prefix=b",
+        "key=a&key_b64=YQ==",
+        "key_b64=YQ",
+        "key_b64=Y%0aQ==",
+        "key_prefix_b64=%C3%A4",
+        "key=" + "a" * 65_537,
     ],
 )
 async def test_read_bad_parameter_is_refused(query: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json as stdlib_json
+from typing import Any
 
 import pytest
 
@@ -179,11 +180,9 @@ class CountingNode(MemoryNode):
 
     reads = 0
 
-    async def read(
-        self, from_vlsn: int | None, *, limit: int, bytes_max: int, wait_s: float, all_kinds: bool
-    ) -> EntryPage:
+    async def read(self, from_vlsn: int | None, **wanted: Any) -> EntryPage:
         self.reads += 1
-        return await super().read(from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds)
+        return await super().read(from_vlsn, **wanted)
 
 
 async def test_tails_that_stand_at_one_place_share_one_read_and_one_answer() -> None:

@@ -1,0 +1,86 @@
+"""The place that a read or a tail begins at, and how many entries it gives: ``from_vlsn=17``, ``"end"``, ``at=…``.
+
+The place is asked for once, before the first page: what is durable meanwhile is not skipped when the next page comes
+from another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import datetime
+from operator import index
+from typing import Literal, Protocol
+
+from repl.client.tail import Page
+from vlsn.errors import BadArgument
+from vlsn.format.key_filter import KeyFilter
+from vlsn.seams import Buffer
+from vlsn.times import time_us
+
+Begin = int | Literal["start", "end"] | None
+
+
+class Places(Protocol):
+    async def durable_vlsn(self) -> int: ...
+
+    async def vlsn_at(self, time_us: datetime | int) -> int: ...
+
+
+def keys_of(key: Buffer | None, key_prefix: Buffer | None) -> KeyFilter | None:
+    """Raises ``BadArgument``."""
+    return KeyFilter.of(None if key is None else bytes(key), None if key_prefix is None else bytes(key_prefix))
+
+
+def started(
+    places: Places, from_vlsn: Begin, at: datetime | int | None, pages: Callable[[int | None], AsyncIterator[Page]]
+) -> AsyncIterator[Page]:
+    """Returns ``pages`` from that place on. Raises ``BadArgument``."""
+    if at is not None:
+        if from_vlsn is not None:
+            raise BadArgument("from_vlsn and at: only one of them says where to begin")
+        time_us(at)
+    elif isinstance(from_vlsn, str):
+        if from_vlsn not in ("start", "end"):
+            raise BadArgument(f"from_vlsn: {from_vlsn!r} is neither a VLSN nor one of start, end")
+    else:
+        return pages(from_vlsn)
+    return _started(places, from_vlsn, at, pages)
+
+
+async def _started(
+    places: Places, from_vlsn: Begin, at: datetime | int | None, pages: Callable[[int | None], AsyncIterator[Page]]
+) -> AsyncIterator[Page]:
+    first: int | None = None
+    if at is not None:
+        first = await places.vlsn_at(at)
+    elif from_vlsn == "end":
+        first = await places.durable_vlsn() + 1
+    async for page in pages(first):
+        yield page
+
+
+def limited(pages: AsyncIterator[Page], limit: int | None) -> AsyncIterator[Page]:
+    """Returns the pages with the first ``limit`` entries (None: all). Raises ``BadArgument``."""
+    if limit is None:
+        return pages
+    if index(limit) < 1:
+        raise BadArgument(f"limit is {limit}; it is 1 or more")
+    return _limited(pages, index(limit))
+
+
+async def _limited(pages: AsyncIterator[Page], left: int) -> AsyncIterator[Page]:
+    async for page in pages:
+        if len(page.entries) < left:
+            left -= len(page.entries)
+            yield page
+            continue
+        entries = page.entries[:left]
+        after = page.next_vlsn if len(entries) == len(page.entries) else entries[-1].vlsn + 1
+        yield replace(
+            page,
+            entries=entries,
+            next_vlsn=after,
+            term=entries[-1].term if after == entries[-1].vlsn + 1 else page.term,
+        )
+        return

@@ -1,0 +1,67 @@
+"""A reader's filter by key, applied to the entries of many blocks at once.
+
+    keys    | order-1 | order-22 |  | orders |      KeyFilter(b"order-", prefix=True)  →  1 1 0 0
+                                                    KeyFilter(b"")                     →  0 0 1 0: entries without a key
+
+Lengths decide most rows; of those left the bytes are compared in strides that only the rows still equal go through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vlsn.errors import BadArgument
+from vlsn.format.columns import KEYS
+from vlsn.format.rows import Mask, Rows
+from vlsn.limits import KEY_BYTES_MAX
+
+_STRIDE_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """The one key that is wanted, or with ``prefix`` all that begin so; an entry without a key has an empty one."""
+
+    key: bytes
+    prefix: bool = False
+
+    @classmethod
+    def of(cls, key: bytes | None, key_prefix: bytes | None) -> KeyFilter | None:
+        """Makes the filter for what was asked; None where every key is wanted. Raises ``BadArgument`` for both, and for
+        a key over 64 KiB, which no entry can have."""
+        if key is not None and key_prefix is not None:
+            raise BadArgument("key and key_prefix: a reader asks for one key, or for a prefix, not for both")
+        wanted = key_prefix if key is None else key
+        if wanted is not None and len(wanted) > KEY_BYTES_MAX:
+            raise BadArgument(f"a key of {len(wanted)} bytes is in no log; at most {KEY_BYTES_MAX}")
+        if wanted is None or (key is None and not wanted):
+            return None
+        return cls(wanted, prefix=key is None)
+
+    def has(self, key: bytes | None) -> bool:
+        """Says whether an entry with this key is wanted."""
+        held = key or b""
+        return held.startswith(self.key) if self.prefix else held == self.key
+
+    def mask(self, rows: Rows) -> Mask:
+        """Marks the entries that are wanted."""
+        wanted = self.key
+        if not rows.has(KEYS).any():
+            return np.full(rows.rows, not wanted)
+        starts, ends = rows.key_cuts()
+        sizes = ends - starts
+        mask: Mask = sizes >= len(wanted) if self.prefix else sizes == len(wanted)
+        left = np.flatnonzero(mask)
+        for low in range(0, len(wanted), _STRIDE_BYTES):
+            if not len(left):
+                break
+            part = np.frombuffer(wanted, np.uint8, min(_STRIDE_BYTES, len(wanted) - low), low)
+            width = len(part)
+            every = np.ndarray(len(rows.buf) - width + 1, f"V{width}", rows.buf, strides=(1,))
+            found = every[starts[left] + low].view(np.uint8).reshape(-1, width)
+            left = left[(found == part).all(axis=1)]
+        mask[:] = False
+        mask[left] = True
+        return mask
