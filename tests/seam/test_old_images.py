@@ -10,12 +10,16 @@ import pytest
 from repl.group.hello import answer_of
 from repl.group.old_images import NOTHING, Told, both
 from repl.group.peers import TELL_S, heard_in
+from repl.repair.restoring import Peer
 from tests.fakes.loop import VirtualLoop, run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import changed, electable, fed, has_all, incarnation, listed, told
+from vlsn.errors import NotFound
 from vlsn.format.segment import FIRST_FRAME, segment_name
-from vlsn.ids import Vlsn
+from vlsn.ids import NodeName, Vlsn
+from vlsn.repair.restore_messages import LOOK
+from vlsn.state.holds import Owner
 
 
 async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
@@ -354,6 +358,41 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         assert not any(node.member.is_master() for node in group.nodes.values())
         await group.start(master)
         await group.serving()
+        await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_what_an_old_image_has_offered_ends_once_it_is_another() -> None:
+    """A peer fetches its log before it has heard who it is: the log of another incarnation is not what was offered."""
+
+    async def main() -> None:
+        group, entries = await started(61)
+        name = next(each for each in group.names if each != group.master)
+        image = group.machines[name].image()
+        entries |= await told(group, 20, "later ")
+        await has_all(group, entries)
+        group.kill(name)
+        group.machines[name].put_back(image)
+        group.net.split([name], [group.master])
+        await group.start(name)
+        node = group.nodes[name]
+        await group.until(lambda: node.open is not None, f"{name} is open")
+        before = node.member.incarnation
+        third = next(each for each in group.names if each not in (name, group.master))
+        peer = Peer(group.nodes[third].member, NodeName(name), group.url(name))
+        offer = await peer.open(Vlsn(1))
+        assert not node.member.recognised and offer.incarnation == f"{before:016x}"
+        assert await peer.read(offer.session, 1, 0, 100, have=Vlsn(0))
+        group.net.heal()
+        await group.until(lambda: node.member.recognised, f"{name} is another")
+        assert node.member.incarnation != before
+        with pytest.raises(NotFound, match="is over"):
+            await peer.read(offer.session, 1, 0, 100, have=Vlsn(0))
+        assert (await peer.ask(LOOK)).incarnation == f"{node.member.incarnation:016x}"
+        assert not [hold for hold in node.opened().log.holds if hold.owner is Owner.RESTORE]
         await has_all(group, entries)
         await group.stop()
         assert not group.fatal
