@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.repair.integrity import Verdict, weigh
+from repl.repair.restoring import Peer
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_mending import place
+from vlsn.errors import Halted
 from vlsn.format import block as block_format
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind, build_header, decode_header
 from vlsn.format.segment import SegmentHeader
-from vlsn.ids import NodeName
+from vlsn.ids import NodeName, Vlsn
 
 NAMES = [NodeName(f"n{number}") for number in range(1, 6)]
 
@@ -148,6 +150,11 @@ def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_le
                 says = "; ".join(f"{other} is HALTED, its status says why" for other in halted())
                 assert (node.state, node.member.reason) == ("UNKNOWN", f"no-master: {says}")
             assert node.restoration.count == 0
+        for name in halted():
+            asking = next(node for each, node in group.nodes.items() if each != name)
+            peer = Peer(asking.member, NodeName(name), group.url(name))
+            with pytest.raises(Halted, match="nobody restores from it"):
+                await peer.open(Vlsn(1))
         await group.stop()
 
     run(main())

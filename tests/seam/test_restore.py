@@ -17,7 +17,7 @@ from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.sim.logs import places
-from vlsn.ids import Vlsn
+from vlsn.ids import NodeName, Vlsn
 from vlsn.limits import KIB
 from vlsn.repair.restore_messages import read_offer
 from vlsn.state.producers import Producers, ProducersRecord
@@ -208,6 +208,33 @@ def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
 
         await group.until(restored, "n3 is restored from the other", limit_s=60)
         assert group.nodes["n3"].restoration.history[-1]["from"] == "n1"
+        await group.start("n2")
+        await group.serving()
+        await caught_up(group, "n3", told)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_whom_a_log_could_not_be_held_against_is_asked_once_it_is_given_up() -> None:
+    """Before the marker a silent member may know of something that only this copy has; behind it nothing is left to
+    lose, and it may be the only one to restore from."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(32, told)
+        group.net.default_delay_s = (0.02, 0.03)
+        await group.start("n3")
+        await caught_up(group, "n3", told)
+        node = group.nodes["n3"]
+        restored = node.restoration.count
+        assert node.restoration.want("a test asks", silent=[NodeName("n1")])
+        assert not node.restoration.want("another one")  # it is wanted already
+        assert await until_under_way(group) == "n2"
+        group.kill("n2")
+        await group.until(lambda: node.restoration.count > restored, "n3 is restored from the other", limit_s=60)
+        assert node.restoration.history[-1]["from"] == "n1"
         await group.start("n2")
         await group.serving()
         await caught_up(group, "n3", told)
