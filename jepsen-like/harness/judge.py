@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.checks import Anomaly
 from harness.ops import Op
-from harness.values import value_of
+from harness.values import key_of, value_of
 from repl.audit.digest import entry_digest
 
 FINDINGS_MAX = 5
@@ -37,7 +37,8 @@ def write_acknowledged(history: Sequence[Op], path: Path) -> int:
             if op.f != "append" or op.type not in ("ok", "fail"):
                 continue
             for at, number in enumerate(op.value["numbers"]):
-                line = {"digest": entry_digest(value_of(number)), "once": True}
+                key = key_of(number) if op.value.get("txn") else b""
+                line = {"digest": entry_digest(value_of(number), key), "once": True}
                 if op.type == "ok":
                     line["vlsn"] = op.value["first"] + at
                     count += 1

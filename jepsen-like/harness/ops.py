@@ -10,9 +10,10 @@
 
 | f | process | value |
 |---|---|---|
-| append | a writer | ``numbers``: one atomic append; ``burst``: of several sent at once; ok: ``first`` VLSN |
+| append | a writer | ``numbers``: one atomic append; ``burst``: of several sent at once; ``txn``: a transaction |
+| | | ok: ``first`` VLSN |
 | seek | a reader | ``from`` VLSN, ``nodes`` that it may ask: what it polls next begins there |
-| poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page, entries of the log's own with number 0 |
+| poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page; of the log's own entries 0, or -2: COMMIT |
 | look | a reader | reads what is new, linearizable; ok: ``to`` is the last VLSN that it saw |
 | final | ``final`` | the same of ``node`` from the first VLSN to ``to``, all being healed; info: it served no more |
 | status | ``watch`` | info: what a node said of itself, when it changed |

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from zlib import crc32
 
+KEYS = 7
 _DIGITS = 16
 _EXTRA_MAX = 1024
 _FILLER = b"".join(b"%x." % (each * each + 7) for each in range(600))
 OWN = 0
 """An entry of the log's own: TERM, GROUP …"""
+COMMIT = -2
+"""The end of a transaction."""
 BROKEN = -1
 """A value that nobody sent."""
+NO_VALUES = frozenset((OWN, COMMIT))
 
 
 def value_of(number: int) -> bytes:
@@ -25,10 +29,18 @@ def value_of(number: int) -> bytes:
     return digits + b"%08x" % crc32(digits) + _FILLER[start : start + size]
 
 
-def number_of(value: bytes) -> int:
-    """Returns the number that ``value`` carries, ``BROKEN`` when it is not exactly that number's value."""
+def key_of(number: int) -> bytes:
+    """Returns the key of that value in a transaction."""
+    return b"key %d" % (number % KEYS)
+
+
+def number_of(value: bytes, key: bytes = b"") -> int:
+    """Returns the number that ``value`` carries, ``BROKEN`` when it is not exactly that number's value, or under
+    another key than its own."""
     try:
         number = int(value[:_DIGITS], 16)
     except ValueError:
+        return BROKEN
+    if key and key != key_of(number):
         return BROKEN
     return number if number > 0 and value == value_of(number) else BROKEN

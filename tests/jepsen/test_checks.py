@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from harness.checks import check
 from harness.ops import Op, Type, numbered
-from harness.values import BROKEN, OWN, number_of, value_of
+from harness.values import BROKEN, COMMIT, OWN, key_of, number_of, value_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,11 @@ Line = tuple[str, Type, str, dict[str, Any]]
 
 def append(process: str, end: Type, *numbers: int, first: int = 0) -> list[Line]:
     invoked: Line = (process, "invoke", "append", {"numbers": list(numbers)})
+    return [invoked, (process, end, "append", {"numbers": list(numbers), **({"first": first} if first else {})})]
+
+
+def transaction(process: str, end: Type, *numbers: int, first: int = 0) -> list[Line]:
+    invoked: Line = (process, "invoke", "append", {"numbers": list(numbers), "txn": True})
     return [invoked, (process, end, "append", {"numbers": list(numbers), **({"first": first} if first else {})})]
 
 
@@ -125,6 +130,67 @@ def test_of_a_burst_the_acknowledged_appends_rise() -> None:
     log = (*LOG, (6, 1, 4), (7, 2, OWN), (8, 2, 6))
     assert rules(SENDS, burst(6, 0, 8), final("n1", *log)) == set()
     assert "nonmonotonic-send" in rules(SENDS, burst(8, 0, 6), final("n1", *log))
+
+
+TRANSACTION = ((6, 1, 4), (7, 1, 5), (8, 1, 6), (9, 1, COMMIT))
+"""The log's next entries: a transaction of three values."""
+COMMITTED = transaction("w3", "ok", 4, 5, 6, first=6)
+
+
+def test_whole_transactions_show_nothing() -> None:
+    log = (*LOG, *TRANSACTION, (10, 2, OWN), (11, 2, 7), (12, 2, COMMIT))
+    gone = [*transaction("w4", "fail", 8, 9), *transaction("w5", "info", 10, 11), *transaction("w6", "info", 7)]
+    begun = transaction("w7", "info", 12, 13)[:1]
+    whole = [seek("r1", 1), poll("r1", *log[:9]), poll("r1", *log[9:])]
+    inside = [seek("r2", 7), poll("r2", *log[6:])]  # who begins to read inside one is shown the rest of it
+    assert rules(SENDS, COMMITTED, gone, begun, whole, inside, final("n1", *log), final("n2", *log)) == set()
+
+
+@pytest.mark.parametrize(
+    ("rule", "parts"),
+    [
+        # Half of one: at its end, its beginning, in the middle, apart, in another order, without its COMMIT.
+        ("half-transaction", [final("n1", *LOG, *TRANSACTION[:2])]),
+        ("half-transaction", [final("n1", *LOG, (6, 1, 5), (7, 1, 6), (8, 1, COMMIT))]),
+        ("half-transaction", [final("n1", *LOG, (6, 1, 4), (7, 1, 6), (8, 1, COMMIT))]),
+        ("half-transaction", [final("n1", *LOG, *TRANSACTION[:2], (8, 2, OWN), (9, 2, 6), (10, 2, COMMIT))]),
+        ("half-transaction", [final("n1", *LOG, (6, 1, 4), (7, 1, 6), (8, 1, 5), (9, 1, COMMIT))]),
+        ("half-transaction", [final("n1", *LOG, *TRANSACTION[:3], (9, 2, OWN))]),
+        ("half-transaction", [final("n1", *LOG, *TRANSACTION[:3])]),
+        # A reader is shown half of one, though the logs have all of it.
+        ("half-transaction", [seek("r1", 6), poll("r1", *TRANSACTION[:2]), poll("r1", *TRANSACTION[2:]), "whole"]),
+        ("half-transaction", [seek("r1", 6), poll("r1", (6, 1, 4), (7, 1, OWN)), "whole"]),
+        # An aborted one is shown, by a reader or in the end.
+        (
+            "aborted-read",
+            [transaction("w4", "fail", 7, 8), seek("r1", 10), poll("r1", (10, 1, 7), (11, 1, 8)), "whole"],
+        ),
+        (
+            "aborted-read",
+            [transaction("w4", "fail", 7), final("n1", *LOG, *TRANSACTION, (10, 1, 7), (11, 1, COMMIT))],
+        ),
+        # One that was acknowledged is lost, above what is read or below it; on one node alone.
+        ("unseen", [final("n1", *LOG)]),
+        ("lost-write", [final("n1", *LOG, *((vlsn, 2, OWN) for vlsn in range(6, 10)))]),
+        ("missing", [final("n2", *LOG), "whole"]),
+        # One is logged twice: its commit was asked for again.
+        (
+            "duplicate",
+            [final("n1", *LOG, *TRANSACTION, *((vlsn + 4, term, number) for vlsn, term, number in TRANSACTION))],
+        ),
+        # Its values are under another key, or another's.
+        ("broken-value", [final("n1", *LOG, *TRANSACTION[:2], (8, 1, BROKEN), (9, 1, COMMIT))]),
+    ],
+)
+def test_each_anomaly_of_a_transaction_is_found(rule: str, parts: list[Line | list[Line] | str]) -> None:
+    whole = final("n1", *LOG, *TRANSACTION)
+    assert rule in rules(SENDS, COMMITTED, *(whole if isinstance(part, str) else part for part in parts))
+
+
+def test_a_value_of_a_transaction_is_known_under_its_own_key_only() -> None:
+    for number in (1, 8, 12_345):
+        assert number_of(value_of(number), key_of(number)) == number_of(value_of(number)) == number
+        assert number_of(value_of(number), key_of(number + 1)) == BROKEN
 
 
 def test_a_node_whose_disk_was_struck_may_end_and_be_damaged() -> None:

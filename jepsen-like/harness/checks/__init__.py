@@ -14,6 +14,7 @@ are equal entry by entry, order holds in real time.
 | nonmonotonic-poll | a reader's next entry is not past its last one |
 | nonmonotonic-send | an append that was told before another began, or was sent before it, has the higher VLSN |
 | torn-append | some values of one append are there, not all, or not side by side |
+| half-transaction | the same of a transaction; or without its COMMIT; or a page shows some of its values |
 | phantom-read | a value that nobody sent; broken-value: bytes that nobody sent |
 | stale-read | a linearizable read does not see what was told to anybody before it began |
 | lost-read | what a reader was shown is not in the logs in the end |
@@ -34,12 +35,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from harness.checks import group, logs, polls, sends
+from harness.checks import group, logs, polls, sends, transactions
 from harness.checks.view import Anomaly, Found, View
 from harness.ops import Op
 
 Check = Callable[[View], Iterable[Anomaly]]
-CHECKS: Sequence[Check] = (*sends.CHECKS, *polls.CHECKS, *logs.CHECKS, *group.CHECKS)
+CHECKS: Sequence[Check] = (*sends.CHECKS, *transactions.CHECKS, *polls.CHECKS, *logs.CHECKS, *group.CHECKS)
 
 
 def check(history: Sequence[Op]) -> Found:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
 from harness.checks.view import Anomaly, Send, View
-from harness.values import BROKEN, OWN
+from harness.values import BROKEN, NO_VALUES
 
 
 def aborted_reads(view: View) -> Iterator[Anomaly]:
@@ -53,7 +53,7 @@ def duplicates(view: View) -> Iterator[Anomaly]:
     told: set[tuple[int, int]] = set()
     for who, page in view.pages:
         for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
-            if number in (OWN, BROKEN):
+            if number in NO_VALUES or number == BROKEN:
                 continue
             first = places.setdefault(number, vlsn)
             if first != vlsn and (number, vlsn) not in told:
@@ -63,7 +63,7 @@ def duplicates(view: View) -> Iterator[Anomaly]:
 
 def unsent_values(view: View) -> Iterator[Anomaly]:
     for who, page in view.pages:
-        for number in set(page.numbers) - view.sent - {OWN}:
+        for number in set(page.numbers) - view.sent - NO_VALUES:
             vlsn = page.vlsns[page.numbers.index(number)]
             rule = "broken-value" if number == BROKEN else "phantom-read"
             yield Anomaly(rule, who, "nobody sent this", vlsn, max(number, 0), page.time / 1e9)
@@ -99,7 +99,7 @@ def torn_appends(view: View) -> Iterator[Anomaly]:
     for final in [each for each in view.finals if each.whole]:
         places = {number: vlsn for vlsn, number in zip(final.page.vlsns, final.page.numbers, strict=True)}
         for send in view.sends:
-            if len(send.numbers) > 1:
+            if len(send.numbers) > 1 and not send.txn:
                 yield from _torn(f"final read of {final.node}", send, [places.get(number) for number in send.numbers])
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from harness.ops import Op
-from harness.values import OWN
+from harness.values import NO_VALUES
 
 EXAMPLES_MAX: Final = 10
 NEVER: Final = 1 << 62
@@ -68,6 +68,8 @@ class Send:
     end: str
     first: int = 0
     burst: str = ""
+    txn: bool = False
+    """A transaction: its values and, behind them, its COMMIT."""
 
     def places(self) -> Iterator[tuple[int, int]]:
         """Pairs (number, VLSN) of an acknowledged append."""
@@ -191,7 +193,7 @@ class View:
         seen: dict[int, int] = {}
         for _, page in self.pages:
             for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
-                if number != OWN:
+                if number not in NO_VALUES:
                     seen.setdefault(vlsn, number)
         return seen
 
@@ -214,9 +216,10 @@ class View:
 def _send(invoke: Op, end: Op | None) -> Send:
     numbers: list[int] = invoke.value["numbers"]
     burst: str = invoke.value.get("burst", "")
+    txn: bool = invoke.value.get("txn", False)
     if end is None:
-        return Send(invoke.process, numbers, invoke.time, NEVER, "info", 0, burst)
-    return Send(invoke.process, numbers, invoke.time, end.time, end.type, end.value.get("first", 0), burst)
+        return Send(invoke.process, numbers, invoke.time, NEVER, "info", 0, burst, txn)
+    return Send(invoke.process, numbers, invoke.time, end.time, end.type, end.value.get("first", 0), burst, txn)
 
 
 def _page(op: Op) -> Page:

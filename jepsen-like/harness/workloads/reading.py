@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 
 from harness.ops import Recorder
-from harness.values import OWN, number_of
+from harness.values import COMMIT, OWN, number_of
 from repl.client.connect import connect
 from repl.client.tail import Page
 from repl.http.types import Network
@@ -31,6 +31,7 @@ class Row(msgspec.Struct):
     vlsn: int
     term: int
     kind: str
+    key: str = ""
     value: str = ""
 
 
@@ -106,7 +107,7 @@ def _note(process: str, page: Page, recorder: Recorder) -> None:
     if not page.entries:
         return
     entries = page.entries
-    numbers = [number_of(each.value) if each.kind == EntryKind.DATA else OWN for each in entries]
+    numbers = [_number(EntryKind(each.kind).name, each.value, each.key or b"") for each in entries]
     value = {"vlsns": [each.vlsn for each in entries], "terms": [each.term for each in entries], "numbers": numbers}
     recorder.record(process, "ok", "poll", value)
 
@@ -126,7 +127,7 @@ async def read_all(
             rows = [row for row in rows if row.vlsn <= to_vlsn]
             vlsns += [row.vlsn for row in rows]
             terms += [row.term for row in rows]
-            numbers += [_number(row) for row in rows]
+            numbers += [_number(row.kind, row.value.encode(), row.key.encode()) for row in rows]
             if after <= at:
                 break
             at = after
@@ -152,5 +153,7 @@ async def _page(url: str, at: int, network: Network) -> tuple[list[Row], int]:
     return _rows.decode_lines(answer.body), int(answer.headers["Vlsnlog-Next"])
 
 
-def _number(row: Row) -> int:
-    return number_of(row.value.encode()) if row.kind == "DATA" else OWN
+def _number(kind: str, value: bytes, key: bytes) -> int:
+    if kind == "DATA":
+        return number_of(value, key)
+    return COMMIT if kind == "COMMIT" else OWN
