@@ -116,7 +116,7 @@ class Restores:
         if log.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
         vlsn = Vlsn(min(self._durable, ask.upto))
-        least = max(ask.from_vlsn, log.history.producers.settled, log.range.first)
+        least = max(ask.from_vlsn, log.history.settled, log.range.first)
         if not least <= vlsn:
             raise NotYet(f"{self._name} has no state record of VLSN {vlsn}: from {least} on it is exact")
         offer = replace(self.look(feeders=feeders), dtvlsn=vlsn, dtvlsn_term=log.history.term_of(vlsn))

@@ -70,6 +70,12 @@ PRODUCER_REMEMBERED_MAX = 256
 """Submissions of each producer that are remembered: what it may send again."""
 PRODUCER_SILENT_VLSNS = 100_000_000
 """VLSNs of silence after which a producer is forgotten."""
+SMALL_STATE_NAMES_MAX = 4_096
+"""Names that the small state of a log has at most.  These four are the same on every node, too."""
+SMALL_STATE_NAME_BYTES_MAX = 256
+SMALL_STATE_VALUE_BYTES_MAX = 4 * KIB
+SMALL_STATE_BYTES_MAX = MIB
+"""All names and values together: a checkpoint writes them."""
 CLEANING_PERIOD_S = 5.0
 CLOCK_DIFFERENCE_MAX_S = 60.0
 """The difference of members' clocks past which nothing goes for its age."""

@@ -1,7 +1,7 @@
-"""Producers that a node has lost: the table is fetched from another member.
+"""Producers and small state that a node has lost: the tables are fetched from another member.
 
-A log that was cleaned has whose submissions went with it in its state record alone.  Without that the node says nothing
-it does not know (``once``, rule 4), and asks every member, from its start on, until one has told:
+A log that was cleaned has whose submissions went with it, and what was set, in its state record alone.  Without that
+the node says nothing it does not know (``once``, rule 4), and asks every member, from its start on, until one has told:
 
     log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table as of a VLSN from 60 to 95
     n2 answers: as of 93, in term 4              VLSN 93 is of term 4 here, so both logs are one up to there
@@ -86,7 +86,7 @@ class LostProducers:
     async def _take(self, peer: Peer) -> None:
         member, log = self._member, self._log
         upto = Vlsn(min(log.dtvlsn, log.range.last_sync))
-        offer, record = await peer.record(Vlsn(log.history.producers.settled), upto)
+        offer, record = await peer.record(log.history.settled, upto)
         known = await member.offload("reads")(partial(Producers, record.producers))
         with log.latch:
             if log.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
@@ -110,5 +110,5 @@ class LostProducers:
         except VlsnLogError:
             return
         if self._opened.lead is lead and (lacked := self.lacks_to):
-            self._log.history.producers.give_up_lost()
+            self._log.history.give_up_lost()
             self._member.event("producers.forgotten", upto=lacked)

@@ -14,10 +14,11 @@ may add fields, which this one passes over.  Raised for what does not fit: ``Bad
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from struct import Struct
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -245,9 +246,25 @@ class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A COMMIT: what takes effect with it; alone in its block it commits nothing else.  An empty value sets nothing."""
 
     set: Settings = Settings()
+    put: dict[str, msgspec.Raw] = {}
+    """Names of the small state with what they are from here on, any JSON; ``null``: gone (``state/small_state``)."""
+
+    @classmethod
+    def putting(cls, puts: Mapping[str, Any]) -> Self:
+        """Makes one that puts these names, each to what JSON can say; None: gone."""
+        return cls(put={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in puts.items()})
+
+    @property
+    def puts(self) -> dict[str, bytes | None]:
+        """Copies what is put, as JSON; None for what is to be gone."""
+        texts = {name: bytes(value) for name, value in self.put.items()}
+        return {name: None if text == b"null" else text for name, text in texts.items()}
 
     def encode(self) -> bytes:
-        return msgspec.json.encode(self)
+        """Encodes it. Raises ``BadBody`` past ``VALUE_BYTES_MAX``."""
+        value = msgspec.json.encode(self)
+        _refuse(f"a COMMIT of {len(value)} bytes; at most {VALUE_BYTES_MAX}" if len(value) > VALUE_BYTES_MAX else None)
+        return value
 
     @classmethod
     def decode(cls, value: Buffer) -> CommitEntry:

@@ -67,8 +67,7 @@ def note_producers(disk: Disk, directory: str, record: StateRecord | None, block
     known = int(record.vlsn) if record is not None else 0
     visible = blocks.visible & (blocks.lasts > known)
     if not known and visible.any():
-        history.producers.lose_before(Vlsn(int(blocks.firsts[visible][0])))
-        history.commits.forget_before(Vlsn(int(blocks.firsts[visible][0])))
+        history.lose_before(Vlsn(int(blocks.firsts[visible][0])))
     wanted = blocks.lsns[visible & (blocks.produced | blocks.committed)]
     for number in np.unique(wanted >> 32).tolist():
         segment = SegmentFile(disk, directory, number)

@@ -10,6 +10,7 @@ the ones that may still be rolled back are kept beside the durable one.
     producers   which submissions of whom it holds (``producers.py``)
     commits     which transactions it holds that are named by their handles: a table of the same kind
     txn ends    [85]                           the last COMMIT of a transaction, and those that may be rolled back
+    small       names with values that COMMIT entries set (``small_state.py``)
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from vlsn.levels import LEVEL_1
 from vlsn.limits import HANDLES_MAX
 from vlsn.seams import Buffer
 from vlsn.state.producers import ProducerLimits, Producers
+from vlsn.state.small_state import SmallState
 from vlsn.state.state_store import StateRecord
 
 HANDLE_LIMITS = ProducerLimits(producers=HANDLES_MAX, remembered=1)
@@ -45,6 +47,7 @@ class History:
         self.commits = Producers(record.commits if record is not None else None, HANDLE_LIMITS)
         """The transactions that are named by their handles, as producers of one submission each."""
         self.txn_ends: list[Vlsn] = []
+        self.small = SmallState(record.small if record is not None else None)
         if record is not None:
             self.term_runs = [TermRun(*run) for run in record.term_runs]
             if record.group is not None:
@@ -76,6 +79,11 @@ class History:
     def last_txn_end(self) -> Vlsn:
         """The last COMMIT of a transaction in the log, 0 where none is known."""
         return self.txn_ends[-1] if self.txn_ends else NULL_VLSN
+
+    @property
+    def settled(self) -> Vlsn:
+        """The VLSN from which on all of it is exact."""
+        return Vlsn(max(self.producers.settled, self.small.settled))
 
     def level_at(self, durable: Vlsn) -> int:
         """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
@@ -118,6 +126,8 @@ class History:
     def _note_commit(self, vlsn: Vlsn, commit: CommitEntry) -> None:
         if commit.set.level is not None:
             self.levels.append((vlsn, commit.set.level))
+        if commit.put:
+            self.small.note(vlsn, commit.puts)
 
     def note_producers(self, data: Buffer) -> None:
         """Reads the producers of a block that has some; it follows on those read before."""
@@ -157,6 +167,7 @@ class History:
         self.commits.settle(dtvlsn)
         while len(self.txn_ends) > 1 and self.txn_ends[1] <= dtvlsn:
             del self.txn_ends[0]
+        self.small.settle(dtvlsn)
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
         """Says whether the newest GROUP entry that stays for ever is not known. This log, which begins at ``first``,
@@ -170,11 +181,25 @@ class History:
 
     def found_state(self, record: StateRecord, producers: Producers) -> None:
         """Takes over what another copy of this log added up to as of ``record.vlsn``. That is ``producers``, made of
-        the record, and the group's level, which this one lacks where ``state`` was lost. Raises ``ValueError``, nothing
-        changed."""
+        the record, the small state, and the group's level, which this one lacks where ``state`` was lost. Raises
+        ``ValueError``, nothing changed."""
+        small = SmallState(record.small)
+        self.small.check_fill(small, record.vlsn)
         self.producers.fill(producers, record.vlsn)
+        self.small.fill(small, record.vlsn)
         if record.level_vlsn and (not self.levels or record.level_vlsn < self.levels[0][0]):
             self.levels.insert(0, (record.level_vlsn, record.level))
+
+    def lose_before(self, vlsn: Vlsn) -> None:
+        """Notes that what came before ``vlsn`` was never noted here, and is in the log no more."""
+        self.producers.lose_before(vlsn)
+        self.commits.forget_before(vlsn)
+        self.small.lose_before(vlsn)
+
+    def give_up_lost(self) -> None:
+        """Gives up what ``lose_before`` has noted, and no other copy has."""
+        self.producers.give_up_lost()
+        self.small.give_up_lost()
 
     def truncate(self, last: Vlsn) -> None:
         """Forgets what came after ``last``."""
@@ -190,6 +215,7 @@ class History:
         self.commits.truncate(last)
         while self.txn_ends and self.txn_ends[-1] > last:
             self.txn_ends.pop()
+        self.small.truncate(last)
 
     def forget_terms(self, kept: int) -> None:
         """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
@@ -215,6 +241,7 @@ class History:
         copy.truncate(vlsn)
         group_vlsn, group = copy.groups[-1] if copy.groups else (NULL_VLSN, None)
         producers, commits = self.producers.snapshot(vlsn), self.commits.snapshot(vlsn)
+        small = self.small.snapshot(vlsn)
         return lambda: StateRecord(
             vlsn=vlsn,
             group=group,
@@ -225,6 +252,7 @@ class History:
             producers=producers(),
             commits=commits(),
             txn_end=copy.last_txn_end,
+            small=small(),
             trimmed_to=trimmed_to,
             first_segment=first_segment,
         )

@@ -21,6 +21,7 @@ from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
 from vlsn.seams import KeyValue
 from vlsn.state.producers import ProducersRecord
+from vlsn.state.small_state import SmallStateRecord
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The transactions that are named by their handles; absent in records of level 1."""
     txn_end: Vlsn = NULL_VLSN
     """The last COMMIT of a transaction at ``vlsn``; absent in records of level 1."""
+    small: SmallStateRecord = msgspec.field(default_factory=SmallStateRecord)
     level: int = 1
     """The group's, at ``vlsn``; absent in records of before there were any."""
     level_vlsn: Vlsn = NULL_VLSN
@@ -94,6 +96,7 @@ class StateStore:
             try:
                 record.producers.check()
                 record.commits.check()
+                record.small.check(record.vlsn)
             except ValueError as fault:
                 raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
         return record

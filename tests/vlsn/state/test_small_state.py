@@ -1,0 +1,200 @@
+"""Small state: what the table knows is a function of the log, whatever happened to it on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from vlsn.errors import BadBody
+from vlsn.format.records import CommitEntry
+from vlsn.ids import Vlsn
+from vlsn.limits import SMALL_STATE_NAMES_MAX, SMALL_STATE_VALUE_BYTES_MAX
+from vlsn.state.small_state import Kept, SmallState, SmallStateLimits, SmallStateRecord
+
+LIMITS = SmallStateLimits(names=3, name_bytes=4, value_bytes=6, bytes=20)
+NAMES = ["a", "b", "c", "dd", "eeee", "fffff", "", "é"]
+VALUES = st.none() | st.binary(max_size=7)
+Commit = tuple[int, Mapping[str, bytes | None]]
+
+
+def model(commits: list[Commit]) -> dict[str, Kept]:
+    """Models the table: each name with what set it last, within the limits."""
+    known: dict[str, Kept] = {}
+    for vlsn, puts in commits:
+        for name, value in puts.items():
+            rest = {each: kept for each, kept in known.items() if each != name}
+            if value is None:
+                known = rest if 0 < len(name.encode()) <= LIMITS.name_bytes else known
+                continue
+            size = len(name.encode()) + len(value)
+            before = len(name.encode()) + len(known[name].value) if name in known else 0
+            total = sum(len(each.encode()) + len(kept.value) for each, kept in rest.items())
+            if (
+                0 < len(name.encode()) <= LIMITS.name_bytes
+                and len(value) <= LIMITS.value_bytes
+                and len(rest) < LIMITS.names
+                and (size <= before or total + size <= LIMITS.bytes)
+            ):
+                known = {**rest, name: Kept(Vlsn(vlsn), value)}
+    return known
+
+
+class Table(RuleBasedStateMachine):
+    """A log that grows, becomes durable, is rolled back, and is opened again from a checkpoint's record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[Commit] = []
+        self.last = 0
+        self.settled = 0
+        self.is_tight = False
+        """Something was passed over."""
+        self.table = SmallState(limits=LIMITS)
+        self.snapshots: list[tuple[Callable[[], SmallStateRecord], SmallStateRecord]] = []
+
+    @rule(puts=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4), others=st.integers(0, 3))
+    def append(self, puts: dict[str, bytes | None], others: int) -> None:
+        self.last += others + 1
+        self.commits.append((self.last, puts))
+        self.table.note(Vlsn(self.last), puts)
+        there = [self.table.get(name) for name, value in puts.items() if value is not None]
+        self.is_tight |= any(kept is None or kept.vlsn < self.last for kept in there)
+
+    @rule(share=st.floats(0, 1))
+    def settle(self, share: float) -> None:
+        self.settled = self._between(share)
+        self.table.settle(Vlsn(self.settled))
+
+    @rule(share=st.floats(0, 1))
+    def roll_back(self, share: float) -> None:
+        self.last = self._between(share)
+        self.table.truncate(Vlsn(self.last))
+        self.commits = [commit for commit in self.commits if commit[0] <= self.last]
+
+    @rule(share=st.floats(0, 1))
+    def open_again(self, share: float) -> None:
+        self.settled = self._between(share)
+        self.table = SmallState(self.table.record(Vlsn(self.settled)), LIMITS)
+        for vlsn, puts in self.commits:
+            if vlsn > self.settled:
+                self.table.note(Vlsn(vlsn), puts)
+
+    @rule(share=st.floats(0, 1))
+    def lose_it_and_fetch_it(self, share: float) -> None:
+        """A log that begins at any VLSN, its state lost, is given another copy's table."""
+        begins, as_of = self._between(share / 2), self._between(share)
+        mine = SmallState(limits=LIMITS)
+        mine.lose_before(Vlsn(begins + 1))
+        for vlsn, puts in self.commits:
+            if vlsn > begins:
+                mine.note(Vlsn(vlsn), puts)
+        fetched = SmallState(self.table.record(Vlsn(as_of)), LIMITS)
+        try:
+            mine.check_fill(fetched, Vlsn(as_of))
+        except ValueError:
+            assert self.is_tight, "a table that lacks names has room for what was passed over"
+            return
+        mine.fill(fetched, Vlsn(as_of))
+        assert not mine.lacks_to
+        self.table, self.settled = mine, max(self.settled, as_of)
+
+    @rule(share=st.floats(0, 1))
+    def take_a_snapshot(self, share: float) -> None:
+        """Put together later, whatever was set, settled or undone meanwhile, it says what a record said at once."""
+        vlsn = Vlsn(self._between(share))
+        self.snapshots.append((self.table.snapshot(vlsn), self.table.record(vlsn)))
+
+    @invariant()
+    def a_snapshot_stays_what_it_was(self) -> None:
+        assert all(snapshot() == record for snapshot, record in self.snapshots)
+
+    def _between(self, share: float) -> int:
+        return self.settled + int(share * (self.last - self.settled))
+
+    @invariant()
+    def it_knows_what_the_log_says(self) -> None:
+        known = model(self.commits)
+        assert dict(self.table) == known
+        assert self.table.bytes == sum(len(name.encode()) + len(kept.value) for name, kept in known.items())
+        assert len(known) <= LIMITS.names
+
+    @invariant()
+    def it_knows_what_was_so_at_any_vlsn_that_is_not_settled(self) -> None:
+        for vlsn in range(self.settled, self.last + 1):
+            known = model([commit for commit in self.commits if commit[0] <= vlsn])
+            assert self.table.as_of(vlsn) == known
+            for name in NAMES:
+                assert self.table.at(name, vlsn) == known.get(name)
+
+    @invariant()
+    def its_record_is_that_of_a_log_read_at_once(self) -> None:
+        fresh = SmallState(limits=LIMITS)
+        for vlsn, puts in self.commits:
+            fresh.note(Vlsn(vlsn), puts)
+        assert self.table.record(Vlsn(self.last)) == fresh.record(Vlsn(self.last))
+
+
+TestTable = Table.TestCase
+
+
+def test_a_table_of_another_history_is_not_taken() -> None:
+    mine, theirs = SmallState(), SmallState()
+    mine.lose_before(Vlsn(10))
+    mine.note(Vlsn(12), {"a": b"1"})
+    theirs.note(Vlsn(5), {"b": b"2"})
+    theirs.note(Vlsn(12), {"a": b"2"})
+    with pytest.raises(ValueError, match="'a' is set to something else there"):
+        mine.check_fill(theirs, Vlsn(12))
+    with pytest.raises(ValueError, match="exact from 9 on"):
+        mine.check_fill(theirs, Vlsn(8))
+
+
+def test_names_that_nobody_has_are_given_up() -> None:
+    table = SmallState()
+    table.lose_before(Vlsn(10))
+    assert table.record(Vlsn(10)).lacks_to == 9
+    table.give_up_lost()
+    assert table.record(Vlsn(10)) == SmallStateRecord()
+
+
+def test_an_operators_truncation_below_what_is_settled_forgets_the_name() -> None:
+    table = SmallState()
+    table.note(Vlsn(4), {"a": b"1", "b": b"2"})
+    table.note(Vlsn(9), {"a": b"3"})
+    table.settle(Vlsn(9))
+    table.truncate(Vlsn(6))
+    assert dict(table) == {"b": Kept(Vlsn(4), b"2")}
+
+
+def test_a_record_ahead_of_itself_is_refused() -> None:
+    SmallStateRecord({"a": (4, b"1")}).check(4)
+    with pytest.raises(ValueError, match="set at VLSN 5"):
+        SmallStateRecord({"a": (5, b"1")}).check(4)
+
+
+@given(puts=st.dictionaries(st.text(min_size=1, max_size=8), st.none() | st.integers() | st.text(), max_size=5))
+def test_a_commit_says_what_it_puts(puts: dict[str, int | str | None]) -> None:
+    read = CommitEntry.decode(CommitEntry.putting(puts).encode()).puts
+    assert read == {
+        name: None if value is None else CommitEntry.putting({"x": value}).puts["x"] for name, value in puts.items()
+    }
+
+
+def test_a_commit_of_more_than_an_entry_of_the_logs_own_may_have_is_refused() -> None:
+    with pytest.raises(BadBody, match="a COMMIT of"):
+        CommitEntry.putting({str(name): "v" * SMALL_STATE_VALUE_BYTES_MAX for name in range(17)}).encode()
+
+
+def test_limits_are_told_before_anything_is_logged() -> None:
+    table = SmallState()
+    assert table.fault("a", b"v" * SMALL_STATE_VALUE_BYTES_MAX, names=0, size=0) is None
+    assert "a value of 4097 bytes" in str(table.fault("a", b"v" * 4097, names=0, size=0))
+    assert "a name of 257 bytes" in str(table.fault("a" * 257, b"1", names=0, size=0))
+    assert "names are set already" in str(table.fault("a", b"1", names=SMALL_STATE_NAMES_MAX, size=0))
+    assert "1048577 bytes" in str(table.fault("a", b"1", names=1, size=(1 << 20) - 1))
+    table.note(Vlsn(1), {"a": b"1"})
+    assert table.fault("a", b"2", names=SMALL_STATE_NAMES_MAX, size=1 << 20) is None, "it takes no more than before"

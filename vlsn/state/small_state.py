@@ -1,0 +1,230 @@
+"""Small state: names with values that the log sets, the same on every node.
+
+It is a function of the visible log up to a VLSN and of nothing else, so it is rolled back, recovered and restored with
+the log:
+
+1. A COMMIT entry sets names (``CommitEntry.put``), each to a JSON value, or to nothing at all.  That counts from the
+   VLSN of the COMMIT on, and not before.
+2. Limits on names and values are judged here, in log order: what does not fit is passed over, on every node alike.  A
+   master refuses it before it is logged (``fault``), so a log has it only by another's error.
+3. Above ``settle`` it can be taken back to any VLSN; below that nothing is kept for it.
+4. A log that was cleaned, and has lost its state record, knows nothing that was set up to ``lacks_to``, until another
+   copy of the table has filled that in.
+
+    VLSN 4  put a=1            a=1 (4)
+    VLSN 9  put a=2, b=7       a=2 (9)  b=7 (9)        settle(4): only VLSN 9 and 12 can be undone
+    VLSN 12 put a=null         b=7 (9)                 truncate(9): a=2 (9)  b=7 (9)
+
+Memory: 4,096 names and 1 MiB, and some 300 bytes for each name put since ``settle``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.limits import (
+    SMALL_STATE_BYTES_MAX,
+    SMALL_STATE_NAME_BYTES_MAX,
+    SMALL_STATE_NAMES_MAX,
+    SMALL_STATE_VALUE_BYTES_MAX,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallStateLimits:
+    """The same on every node, or nodes would not agree."""
+
+    names: int = SMALL_STATE_NAMES_MAX
+    name_bytes: int = SMALL_STATE_NAME_BYTES_MAX
+    value_bytes: int = SMALL_STATE_VALUE_BYTES_MAX
+    bytes: int = SMALL_STATE_BYTES_MAX
+    """The bytes of all names and values together."""
+
+
+class Kept(NamedTuple):
+    """A value (JSON) and the VLSN of the COMMIT that set it: no two values of a name share one."""
+
+    vlsn: Vlsn
+    value: bytes
+
+
+class SmallStateRecord(msgspec.Struct, frozen=True):
+    """The table as of a VLSN: for each name the VLSN that set it, and its value."""
+
+    values: dict[str, tuple[int, bytes]] = {}
+    lacks_to: int = 0
+    """Nothing that was set up to this VLSN is in it, though there may have been something."""
+
+    def check(self, vlsn: int) -> None:
+        """Raises ``ValueError`` for values that cannot be as of ``vlsn``."""
+        for name, (at, _) in self.values.items():
+            if not 0 < at <= vlsn:
+                raise ValueError(f"small state: {name!r} is set at VLSN {at}, the record is of {vlsn}")
+
+
+class _Put(NamedTuple):
+    """One name that was put: what it was ``before``, and whether it was ``taken``."""
+
+    vlsn: Vlsn
+    name: str
+    value: bytes | None
+    before: Kept | None
+    taken: bool
+
+
+class SmallState(Mapping[str, Kept]):
+    """The table of one log, as of the last VLSN noted."""
+
+    def __init__(self, record: SmallStateRecord | None = None, limits: SmallStateLimits | None = None) -> None:
+        self.limits = limits or SmallStateLimits()
+        record = record or SmallStateRecord()
+        self._kept = {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in record.values.items()}
+        self.bytes = sum(_size(name, kept.value) for name, kept in self._kept.items())
+        """The bytes of all names and values."""
+        self._puts: list[_Put] = []
+        """The puts since ``settled``, in log order."""
+        self.lacks_to = record.lacks_to
+        """The VLSN up to which what was set was cleaned away before it was noted; 0 for a whole table."""
+        self.settled = max((kept.vlsn for kept in self._kept.values()), default=self.lacks_to)
+        """The VLSN from which on it is exact."""
+
+    def __getitem__(self, name: str) -> Kept:
+        return self._kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    # What was known.
+
+    def at(self, name: str, vlsn: int) -> Kept | None:
+        """Returns what ``name`` is as of ``vlsn``, which is not below ``settled``."""
+        start = bisect_right(self._puts, vlsn, key=_vlsn_of)
+        undone = next((put for put in self._puts[start:] if put.taken and put.name == name), None)
+        return undone.before if undone is not None else self._kept.get(name)
+
+    def as_of(self, vlsn: int) -> dict[str, Kept]:
+        """Returns all of it as of ``vlsn``, by name."""
+        kept = dict(self._kept)
+        for put in reversed(self._puts):
+            if put.vlsn <= vlsn:
+                break
+            _undo(kept, put)
+        return dict(sorted(kept.items()))
+
+    # What changes it.
+
+    def note(self, vlsn: Vlsn, puts: Mapping[str, bytes | None]) -> None:
+        """Notes what the COMMIT at ``vlsn``, behind those noted before, sets; None for a name that is to be gone."""
+        for name, value in puts.items():
+            before = self._kept.get(name)
+            taken = self.fault(name, value, names=len(self._kept), size=self.bytes) is None
+            self._puts.append(_Put(vlsn, name, value, before, taken))
+            if taken:
+                self._set(name, Kept(vlsn, value) if value is not None else None)
+
+    def fault(self, name: str, value: bytes | None, *, names: int, size: int) -> str | None:
+        """Returns why ``name`` cannot be set where ``names`` are that take ``size`` bytes; None where it can."""
+        limits, before = self.limits, self._kept.get(name)
+        if not 1 <= len(name.encode()) <= limits.name_bytes:
+            return f"a name of {len(name.encode())} bytes; 1 to {limits.name_bytes} are taken"
+        if value is None:
+            return None
+        if len(value) > limits.value_bytes:
+            return f"a value of {len(value)} bytes for {name[:64]!r}; at most {limits.value_bytes} are taken"
+        if before is None and names >= limits.names:
+            return f"{names} names are set already, as many as there may be"
+        grows = _size(name, value) - (_size(name, before.value) if before is not None else 0)
+        if grows > 0 and size + grows > limits.bytes:
+            return f"{name[:64]!r} would make it {size + grows} bytes; all names and values take {limits.bytes} at most"
+        return None
+
+    def _set(self, name: str, kept: Kept | None) -> None:
+        before = self._kept.pop(name, None)
+        if before is not None:
+            self.bytes -= _size(name, before.value)
+        if kept is not None:
+            self._kept[name] = kept
+            self.bytes += _size(name, kept.value)
+
+    def settle(self, vlsn: Vlsn) -> None:
+        """Settles everything up to ``vlsn``, which stays for ever."""
+        self.settled = max(self.settled, vlsn)
+        del self._puts[: bisect_right(self._puts, vlsn, key=_vlsn_of)]
+
+    def truncate(self, last: Vlsn) -> None:
+        """Undoes what was set after ``last``.  Below what was settled (an operator's truncation) what a name was before
+        is not known any more, and it is set no longer."""
+        while self._puts and self._puts[-1].vlsn > last:
+            put = self._puts.pop()
+            if put.taken:
+                self._set(put.name, put.before)
+        for name in [name for name, kept in self._kept.items() if kept.vlsn > last]:
+            self._set(name, None)
+        self.settled = min(self.settled, last)
+
+    # What it lacks.
+
+    def lose_before(self, vlsn: Vlsn) -> None:
+        """Notes that what was set before ``vlsn`` was never noted here, and is in the log no more."""
+        self.lacks_to = max(self.lacks_to, vlsn - 1)
+        self.settled = max(self.settled, self.lacks_to)
+
+    def give_up_lost(self) -> None:
+        """Gives up what this table lacks, and nobody has: those names are not set."""
+        self.lacks_to = NULL_VLSN
+
+    def check_fill(self, known: SmallState, vlsn: Vlsn) -> None:
+        """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same. Raises
+        ``ValueError``."""
+        if not self.settled <= vlsn:
+            raise ValueError(f"small state as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
+        mine = {name: kept for name, kept in self.as_of(vlsn).items() if kept.vlsn > self.lacks_to}
+        theirs = {name: kept for name, kept in known.items() if kept.vlsn > self.lacks_to}
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                raise ValueError(f"{name!r} is set to something else there than in this log")
+
+    def fill(self, known: SmallState, vlsn: Vlsn) -> None:
+        """Becomes ``known``, which ``check_fill`` has found to fit, with what was set here behind ``vlsn``. ``known``
+        is used up."""
+        for put in self._puts[bisect_right(self._puts, vlsn, key=_vlsn_of) :]:
+            known.note(put.vlsn, {put.name: put.value})
+        self._kept, self.bytes, self._puts = known._kept, known.bytes, known._puts
+        self.lacks_to, self.settled = known.lacks_to, vlsn
+
+    # What is kept of it.
+
+    def record(self, vlsn: Vlsn) -> SmallStateRecord:
+        """Returns all of it as of ``vlsn``, for a checkpoint."""
+        return self.snapshot(vlsn)()
+
+    def snapshot(self, vlsn: Vlsn) -> Callable[[], SmallStateRecord]:
+        """Copies it; the returned call puts it together, on any thread."""
+        kept, lacks_to = self.as_of(vlsn), self.lacks_to
+        return lambda: SmallStateRecord({name: (each.vlsn, each.value) for name, each in kept.items()}, lacks_to)
+
+
+_vlsn_of: Callable[[_Put], Vlsn] = attrgetter("vlsn")
+
+
+def _undo(kept: dict[str, Kept], put: _Put) -> None:
+    if not put.taken:
+        return
+    if put.before is None:
+        kept.pop(put.name, None)
+    else:
+        kept[put.name] = put.before
+
+
+def _size(name: str, value: bytes) -> int:
+    return len(name.encode()) + len(value)
