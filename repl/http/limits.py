@@ -29,15 +29,16 @@ READS_MAX = 1_024
 READS_AT_ONCE_MAX = 8
 PAGES_IN_FLIGHT_BYTES_MAX = 64 * MIB
 """Answers to readers that their sockets have not taken yet."""
-TAILS_MAX = 256
+READERS_MAX = 4_096
+"""Readers that wait at once, tails and long-polls, where the setting ``readers_max`` says nothing else."""
+PAGES_AT_ONCE_MAX = 2
+"""Pages for waiting readers that are made at once, some milliseconds each; whoever stands at one place shares one."""
+DELIVERIES_A_TURN = 64
+"""Readers that are given their page in one turn of the event loop, under 1 ms."""
+DELIVERY_BYTES = 32 * 1024
+"""A page that is larger counts as so many more deliveries."""
 TAIL_COMMENT_S = 15.0
 TAIL_PAGE_ENTRIES_MAX = 1_000
-TAIL_PAGES_AT_ONCE_MAX = 2
-"""Pages of events that are made at once, some milliseconds each; whoever stands at one place shares one."""
-TAIL_UNCOUNTED_BYTES = 64 * 1024
-"""A page of events that may be on its way without being counted."""
-TAILS_IN_FLIGHT_BYTES_MAX = 32 * MIB
-"""All other events that the sockets of tails have not taken yet."""
 FEEDS_MAX = 64
 PRODUCERS_MAX = 4_096
 """Producers at once, as many as connections: what one costs is what it has under way, and that is counted."""

@@ -1,127 +1,277 @@
-"""Pages of events, made once for all the tails that stand at one place.
+"""Pages for readers that wait, each made once for all who stand at the same place.
 
-    tails at VLSN 101 ─► one read, one encoding ─► the same bytes to each of them
+    readers at VLSN 101 ─► one wait, one read, one encoding ─► the same bytes to each of them, a slice a turn
 
-Where 250 tails follow the log, an append wakes all of them in one turn of the event loop, and all read the same.  Few
-pages are made at once, so that tails that stand at as many places hold nobody up either.
-A page is shared while it is made or waited for, and never kept: the next one reads the log again.
+Where 1,000 readers follow the log, an append wakes one task, and not 1,000: readers are entries of a set until there is
+something for them.  Who wants the same, from the same VLSN on, in the same form (``Wanted``), stands at one place.
+
+1. A page is never older than its asking: from the moment that it is read nobody joins the place, and who comes then
+   stands at another one.
+2. Tails stay at their place, which moves along the log with them; where two places meet they become one.
+3. A tail that does not take its bytes stands nowhere until it has: nothing is made or kept for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from enum import IntEnum
+from typing import NamedTuple, Protocol
 
 from repl.api import EntryPage
-from repl.http import ndjson
+from repl.http import ndjson, problem
+from repl.http.deadlines import Deadlines, Due
 from repl.http.limits import (
+    DELIVERIES_A_TURN,
+    DELIVERY_BYTES,
+    PAGES_AT_ONCE_MAX,
+    READ_BYTES_MAX,
     TAIL_PAGE_ENTRIES_MAX,
-    TAIL_PAGES_AT_ONCE_MAX,
-    TAIL_UNCOUNTED_BYTES,
-    TAILS_IN_FLIGHT_BYTES_MAX,
     WAITED_BYTES_MAX,
-    Budget,
 )
 from repl.http.services import Reads
+from repl.http.slices import Slices
+from repl.http.types import Piece, Response
+from vlsn.errors import VlsnLogError
 from vlsn.format.key_filter import KeyFilter
-from vlsn.together import failure_of
 
-_COMMENT = b": still here\n\n"
-_Wanted = tuple[int | None, bool, bool, bool, KeyFilter | None]
+BLOCKS = "application/x-vlsnlog-blocks"
 
 
-class Events:
-    """One page, and how many tails have it on its way; counted once, however many those are."""
+class Form(IntEnum):
+    """The encodings of a page."""
 
-    __slots__ = ("_budget", "_holders", "data", "next_vlsn")
+    LINES = 0
+    BLOCKS = 1
+    EVENTS = 2
+    EVENTS_WITH_TERMS = 3
 
-    def __init__(self, data: bytes, next_vlsn: int, budget: Budget) -> None:
-        self.data = data
+
+class Wanted(NamedTuple):
+    """The wish of a reader; those of equal wishes share each page."""
+
+    from_vlsn: int | None
+    form: Form
+    limit: int = TAIL_PAGE_ENTRIES_MAX
+    all_kinds: bool = False
+    after_vlsn: int = 0
+    after_term: int = 0
+    """The entry that the reader has read last, checked with each page; term 0: nothing, or nothing that it says."""
+    keys: KeyFilter | None = None
+    wait: bool = True
+    """False: an empty page is a page, too."""
+
+
+class Page:
+    """One page, shared by all it is for."""
+
+    __slots__ = ("_response", "durable", "form", "next_vlsn", "piece", "term")
+
+    def __init__(self, form: Form, data: bytes, next_vlsn: int, durable: int, term: int = 0) -> None:
+        """``term`` is that of the VLSN before ``next_vlsn``; 0 where it is not known."""
+        self.form = form
+        self.piece = Piece(data)
         self.next_vlsn = next_vlsn
-        self._budget = budget
-        self._holders = 0
-
-    def hold(self) -> None:
-        """Raises ``QueueFull``."""
-        if not self._holders:
-            self._budget.take(self._counted)
-        self._holders += 1
-
-    def let_go(self) -> None:
-        self._holders -= 1
-        if not self._holders:
-            self._budget.give(self._counted)
+        self.durable = durable
+        self.term = term
+        self._response: Response | None = None
 
     @property
-    def _counted(self) -> int:
-        return len(self.data) if len(self.data) > TAIL_UNCOUNTED_BYTES else 0
+    def headers(self) -> dict[str, str]:
+        headers = {
+            "Content-Type": BLOCKS if self.form is Form.BLOCKS else ndjson.CONTENT_TYPE,
+            "Vlsnlog-Next": str(self.next_vlsn),
+            "Vlsnlog-Durable": str(self.durable),
+        }
+        if self.term:
+            headers["Vlsnlog-Term"] = str(self.term)
+        return headers
+
+    @property
+    def response(self) -> Response:
+        """The same object for all, so that its bytes are made once, too."""
+        if self._response is None:
+            self._response = Response(200, self.headers, self.piece.data)
+        return self._response
+
+
+class Reader(Due, Protocol):
+    """One who waits; hashed by identity."""
+
+    audience: Audience | None
+    """Where it stands. Set and read by ``Pages`` alone."""
+
+    def take(self, page: Page | VlsnLogError) -> bool:
+        """Takes a page, or why there is none; says whether it wants the next one now. Never raises."""
+        ...
+
+
+class Audience:
+    """All who wait for the same page."""
+
+    __slots__ = ("readers", "task", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.readers: dict[Reader, None] = {}
+        self.task: asyncio.Task[None] | None = None
 
 
 class Pages:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
-        self._in_flight = Budget("bytes of events on their way to tails", TAILS_IN_FLIGHT_BYTES_MAX)
-        self._at_once = asyncio.Semaphore(TAIL_PAGES_AT_ONCE_MAX)
-        self._making: dict[_Wanted, tuple[asyncio.Task[Events], list[int]]] = {}
-        """Pages in the making, with the number of those who wait for each."""
+        self._at_once = asyncio.Semaphore(PAGES_AT_ONCE_MAX)
+        self._audiences: dict[Wanted, Audience] = {}
+        """Places that can be joined."""
+        self._slices = Slices(DELIVERIES_A_TURN)
+        self.deadlines = Deadlines()
 
-    async def get(
-        self, from_vlsn: int | None, *, wait_s: float, all_kinds: bool, with_term: bool, keys: KeyFilter | None = None
-    ) -> Events:
-        """Events from ``from_vlsn`` on; a comment where none came within ``wait_s``, or somebody else's wait."""
-        wanted = (from_vlsn, wait_s > 0, all_kinds, with_term, keys)
-        found = self._making.get(wanted)
-        if found is None:
-            making = asyncio.create_task(self._make(wait_s, wanted), name="page of events")
-            making.add_done_callback(partial(self._made, wanted))
-            found = self._making[wanted] = making, [0]
-        making, waiting = found
-        waiting[0] += 1
+    def join(self, wanted: Wanted, reader: Reader) -> None:
+        """Puts ``reader`` where those stand who want the same; it ``take``s what comes, never from inside this call."""
+        audience = self._audiences.get(wanted)
+        if audience is None:
+            audience = self._audiences[wanted] = Audience(wanted)
+            audience.task = asyncio.create_task(self._serve(audience), name="page")
+        audience.readers[reader] = None
+        reader.audience = audience
+
+    def leave(self, reader: Reader) -> None:
+        """Takes ``reader`` out of its audience, if it has one."""
+        audience, reader.audience = reader.audience, None
+        if audience is not None:
+            audience.readers.pop(reader, None)
+            if not audience.readers and audience.task is not None:
+                self._close(audience)
+                audience.task.cancel()
+
+    async def get(self, wanted: Wanted, wait_s: float = 0.0) -> Page:
+        """Returns the next page for ``wanted``; where that waits, an empty one after ``wait_s``."""
+        waiting = _Awaited(self)
+        self.join(wanted, waiting)
+        if wanted.wait:
+            self.deadlines.set(waiting, self.deadlines.now() + wait_s)
         try:
-            return await asyncio.shield(making)
+            return await waiting.page
         finally:
-            waiting[0] -= 1
-            if not waiting[0] and not making.done():
-                self._made(wanted, making)
-                making.cancel()
+            self.deadlines.clear(waiting)
+            self.leave(waiting)
 
-    def _made(self, wanted: _Wanted, making: asyncio.Task[Events]) -> None:
-        """Forgets a page that was made: whoever comes now has another one made."""
-        found = self._making.get(wanted)
-        if found is not None and found[0] is making:
-            del self._making[wanted]
-        if making.done():
-            failure_of(making)  # told to each of those who waited
-
-    async def _make(self, wait_s: float, wanted: _Wanted) -> Events:
-        from_vlsn, _, all_kinds, _, keys = wanted
-        page, data = await self._page(from_vlsn, wanted)
-        if not page.entries and wait_s and page.next_vlsn > page.durable:
-            page = await self._reads.read(
-                page.next_vlsn, limit=1, bytes_max=1, wait_s=wait_s, all_kinds=all_kinds, keys=keys
-            )
-            at = page.entries[0].vlsn if page.entries else page.next_vlsn
-            page, data = await self._page(at, wanted)
-        return Events(data, page.next_vlsn, self._in_flight)
-
-    async def _page(self, from_vlsn: int | None, wanted: _Wanted) -> tuple[EntryPage, bytes]:
-        _, _, all_kinds, with_term, keys = wanted
-        async with self._at_once:
-            page = await self._reads.read(
-                from_vlsn,
-                limit=TAIL_PAGE_ENTRIES_MAX,
-                bytes_max=WAITED_BYTES_MAX,
+    async def make(self, wanted: Wanted, bytes_max: int) -> Page:
+        """Makes a page of what is durable now, empty where there is nothing. Raises as ``Reads.read``, ``NotInLog``."""
+        if wanted.after_term:
+            self._reads.check_place(wanted.after_vlsn, wanted.after_term)
+        if wanted.form is Form.BLOCKS:
+            blocks = await self._reads.read_blocks(wanted.from_vlsn, bytes_max=bytes_max, wait_s=0.0)
+            page = Page(wanted.form, b"".join(blocks.data), blocks.next_vlsn, blocks.durable)
+        else:
+            entries = await self._reads.read(
+                wanted.from_vlsn,
+                limit=wanted.limit,
+                bytes_max=bytes_max,
                 wait_s=0.0,
-                all_kinds=all_kinds,
-                keys=keys,
+                all_kinds=wanted.all_kinds,
+                keys=wanted.keys,
             )
-            return page, _encoded(page, all_kinds, with_term)
+            page = Page(wanted.form, _encoded(entries, wanted), entries.next_vlsn, entries.durable, entries.term)
+        if wanted.after_term:  # the read may rest on more of the log
+            self._reads.check_place(wanted.after_vlsn, wanted.after_term)
+        return page
+
+    def nothing(self, reader: Reader) -> Page | VlsnLogError:
+        """Makes the empty page of a reader whose time is over, while it stands at a audience."""
+        assert reader.audience is not None
+        form, at = reader.audience.wanted.form, reader.audience.wanted.from_vlsn
+        assert at is not None
+        try:
+            return Page(form, b"", at, self._reads.end() - 1, self._reads.term_before(at))
+        except VlsnLogError as error:
+            return error
+
+    async def _serve(self, audience: Audience) -> None:
+        """Serves a audience for as long as somebody stands there."""
+        bytes_max = READ_BYTES_MAX if audience.wanted.form in (Form.LINES, Form.BLOCKS) else WAITED_BYTES_MAX
+        try:
+            while audience.readers:
+                at = audience.wanted.from_vlsn
+                if at is not None and audience.wanted.wait and at >= self._reads.end():
+                    await self._reads.until(at)
+                    bytes_max = WAITED_BYTES_MAX
+                async with self._at_once:
+                    self._close(audience)
+                    page = await self.make(audience.wanted, bytes_max)
+                if page.piece.data or not audience.wanted.wait or _looked_for_nothing(page):
+                    await self._deliver(audience, page)
+                self._move(audience, page.next_vlsn)
+        except VlsnLogError as error:
+            await self._deliver(audience, error)
+        except Exception as fault:  # the boundary of a audience's task
+            await self._deliver(audience, problem.internal(fault, "a page for readers"))
+        finally:
+            self._close(audience)
+
+    async def _deliver(self, audience: Audience, page: Page | VlsnLogError) -> None:
+        """Gives ``page`` to all who stand at ``audience`` and have not left meanwhile; nobody joins it any more."""
+        self._close(audience)
+        cost = 1 if isinstance(page, VlsnLogError) else 1 + len(page.piece.data) // DELIVERY_BYTES
+        readers = list(audience.readers)
+        at_once = max(1, DELIVERIES_A_TURN // 2 // cost)
+        for at in range(0, len(readers), at_once):
+            those = readers[at : at + at_once]
+            await self._slices.turn(cost * len(those))
+            for reader in those:
+                if reader.audience is audience and not reader.take(page) and reader.audience is audience:
+                    reader.audience = None
+                    del audience.readers[reader]
+
+    def _move(self, audience: Audience, next_vlsn: int) -> None:
+        """Moves a audience along the log; where there is one already, its readers go over to that."""
+        wanted = audience.wanted = audience.wanted._replace(from_vlsn=next_vlsn)
+        if not audience.readers:
+            return
+        other = self._audiences.setdefault(wanted, audience)
+        if other is not audience:
+            for reader in audience.readers:
+                reader.audience = other
+            other.readers |= audience.readers
+            audience.readers = {}
+
+    def _close(self, audience: Audience) -> None:
+        """Lets nobody join ``audience`` any more."""
+        if self._audiences.get(audience.wanted) is audience:
+            del self._audiences[audience.wanted]
 
 
-def _encoded(page: EntryPage, all_kinds: bool, with_term: bool) -> bytes:
-    if not page.entries:
-        return _COMMENT
-    rows = zip(page.entries, ndjson.encode_each(page.entries, kinds=all_kinds), strict=True)
-    if with_term:
+class _Awaited:
+    """A reader that is awaited by the task of its request."""
+
+    __slots__ = ("_pages", "audience", "page", "tick")
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self.page: asyncio.Future[Page] = asyncio.get_running_loop().create_future()
+        self.audience: Audience | None = None
+        self.tick = 0
+
+    def take(self, page: Page | VlsnLogError) -> bool:
+        if not self.page.done():
+            if isinstance(page, Page):
+                self.page.set_result(page)
+            else:
+                self.page.set_exception(page)
+        return False
+
+    def due(self) -> None:
+        self.take(self._pages.nothing(self))
+
+
+def _looked_for_nothing(page: Page) -> bool:
+    """Says whether a filter by key met nothing in as much as one read looks at: a long-poll is told how far it came."""
+    return page.form is Form.LINES and page.next_vlsn <= page.durable
+
+
+def _encoded(page: EntryPage, wanted: Wanted) -> bytes:
+    if wanted.form is Form.LINES or not page.entries:
+        return ndjson.encode(page.entries, kinds=wanted.all_kinds)
+    rows = zip(page.entries, ndjson.encode_each(page.entries, kinds=wanted.all_kinds), strict=True)
+    if wanted.form is Form.EVENTS_WITH_TERMS:
         return b"".join([b"id: %d@%d\ndata: %b\n\n" % (entry.vlsn, entry.term, row) for entry, row in rows])
     return b"".join([b"id: %d\ndata: %b\n\n" % (entry.vlsn, row) for entry, row in rows])

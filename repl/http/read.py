@@ -2,7 +2,7 @@
 
 A page may be 4 MiB, so what readers can make a node hold is counted twice over: few pages are made at once, and
 an answer counts against a budget until its socket has taken it.  A read that has to wait holds no place
-among the few, and is then given a small page.
+among the few, and is then given a small page, the same one as all who want the same (``pages``).
 
 ``consistency=durable``, the default, shows what this node knows to be durable.  ``linearizable`` first has a majority
 confirm who leads: the answer then holds everything that was acknowledged before it was asked, on any node.
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 import msgspec
 
-from repl.api import BlockPage, EntryPage
-from repl.http import ndjson, query
+from repl.http import problem, query
 from repl.http.limits import (
     CONFIRM_S,
     PAGES_IN_FLIGHT_BYTES_MAX,
@@ -29,17 +29,15 @@ from repl.http.limits import (
     READS_AT_ONCE_MAX,
     READS_MAX,
     WAIT_S_MAX,
-    WAITED_BYTES_MAX,
     Budget,
 )
+from repl.http.pages import BLOCKS, Audience, Form, Page, Pages, Wanted
 from repl.http.services import Reads
 from repl.http.starting_point import PARAMETERS as BEGINNINGS
 from repl.http.starting_point import StartingPoint
-from repl.http.types import Request, Response
-from vlsn.errors import BadArgument
-from vlsn.format.key_filter import KeyFilter
+from repl.http.types import Answer, Leave, Request, Response, Start
+from vlsn.errors import BadArgument, QueueFull, VlsnLogError
 
-BLOCKS = "application/x-vlsnlog-blocks"
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 
 CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
@@ -53,8 +51,10 @@ _PIECE_BYTES = 256 * 1024
 
 
 class ReadRoutes:
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: Reads, shared: Pages, readers: Budget) -> None:
         self._reads = reads
+        self._shared = shared
+        self._readers = readers
         self._under_way = Budget("reads under way", READS_MAX)
         self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
         self._pages = Budget("bytes of pages on their way to readers", PAGES_IN_FLIGHT_BYTES_MAX)
@@ -63,25 +63,41 @@ class ReadRoutes:
         fields = request.query
         query.only(fields, _PARAMETERS)
         begin = StartingPoint.asked(fields)
-        limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
-        all_kinds = query.choice(fields, "kinds", False, ALL_KINDS)
-        keys = query.key_filter(fields)
-        whole_blocks = BLOCKS in request.headers.get("Accept", "")
-        if whole_blocks and keys is not None:
-            raise BadArgument("blocks come whole, as they lie in the log: read lines, or choose keys after decoding")
+        wanted = _wanted(request)
         place = Place.asked(self._reads, fields, begin.from_vlsn)
         with self._under_way.hold():
             place.check()
             await confirm(self._reads, fields)
-            from_vlsn = begin.vlsn(self._reads)
-            if whole_blocks:
-                blocks = await self._blocks(from_vlsn, wait_s)
-                place.check()
-                return self._page(blocks, b"".join(blocks.data), BLOCKS)
-            page = await self._entries(from_vlsn, limit, wait_s, all_kinds, keys)
+            async with self._at_once:
+                page = await self._shared.make(wanted._replace(from_vlsn=begin.vlsn(self._reads)), READ_BYTES_MAX)
             place.check()
-            return self._page(page, ndjson.encode(page.entries, kinds=all_kinds), ndjson.CONTENT_TYPE)
+        if wait_s and not page.piece.data and page.next_vlsn > page.durable:
+            with self._readers.hold():
+                page = await self._shared.get(wanted._replace(from_vlsn=page.next_vlsn), wait_s)
+            place.check()
+        return self._answer(page.headers, page.piece.data)
+
+    def quick(self, request: Request) -> Start | None:
+        """Returns the short way of long-polls: readers that stand at one place send the same head, byte for byte.
+        Raises ``BadArgument``."""
+        fields = request.query
+        if "wait" not in fields or fields.get("consistency", "durable") != "durable":
+            return None
+        query.only(fields, _PARAMETERS)
+        query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+        from_vlsn = StartingPoint.asked(fields).from_vlsn
+        wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
+        if from_vlsn is None or not wait_s:
+            return None
+        place = Place.asked(self._reads, fields, from_vlsn)
+        wanted = _wanted(request)._replace(from_vlsn=from_vlsn, after_vlsn=place.vlsn, after_term=place.term)
+        return partial(self._start, wanted, wait_s)
+
+    def _start(self, wanted: Wanted, wait_s: float, body: bytes, answer: Answer) -> Leave:
+        poll = _Poll(self._shared, self._readers, answer)
+        poll.begin(wanted, wait_s)
+        return poll.leave
 
     async def entry(self, request: Request, item: str) -> Response:
         query.only(request.query, CONFIRMED)
@@ -115,36 +131,6 @@ class ReadRoutes:
             {"Content-Type": "application/json", "Cache-Control": "no-store"}, msgspec.json.encode(said)
         )
 
-    async def _entries(
-        self, from_vlsn: int | None, limit: int, wait_s: float, all_kinds: bool, keys: KeyFilter | None
-    ) -> EntryPage:
-        async with self._at_once:
-            page = await self._reads.read(
-                from_vlsn, limit=limit, bytes_max=READ_BYTES_MAX, wait_s=0.0, all_kinds=all_kinds, keys=keys
-            )
-        if page.entries or not wait_s or page.next_vlsn <= page.durable:
-            return page
-        return await self._reads.read(
-            page.next_vlsn, limit=limit, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s, all_kinds=all_kinds, keys=keys
-        )
-
-    async def _blocks(self, from_vlsn: int | None, wait_s: float) -> BlockPage:
-        async with self._at_once:
-            page = await self._reads.read_blocks(from_vlsn, bytes_max=READ_BYTES_MAX, wait_s=0.0)
-        if page.data or not wait_s:
-            return page
-        return await self._reads.read_blocks(page.next_vlsn, bytes_max=WAITED_BYTES_MAX, wait_s=wait_s)
-
-    def _page(self, page: EntryPage | BlockPage, body: bytes, content_type: str) -> Response:
-        headers = {
-            "Content-Type": content_type,
-            "Vlsnlog-Next": str(page.next_vlsn),
-            "Vlsnlog-Durable": str(page.durable),
-        }
-        if isinstance(page, EntryPage) and page.term:
-            headers["Vlsnlog-Term"] = str(page.term)
-        return self._answer(headers, body)
-
     def _answer(self, headers: dict[str, str], body: bytes) -> Response:
         if len(body) <= _PIECE_BYTES:
             return Response(200, headers, body)
@@ -153,14 +139,25 @@ class ReadRoutes:
         return Response(200, headers, stream=_Counted(body, self._pages))
 
 
+def _wanted(request: Request) -> Wanted:
+    """Reads what is wanted, wherever the reader begins. Raises ``BadArgument``."""
+    fields = request.query
+    form = Form.BLOCKS if BLOCKS in request.headers.get("Accept", "") else Form.LINES
+    keys = query.key_filter(fields)
+    if form is Form.BLOCKS and keys is not None:
+        raise BadArgument("blocks come whole, as they lie in the log: read lines, or choose keys after decoding")
+    limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
+    return Wanted(None, form, limit, query.choice(fields, "kinds", False, ALL_KINDS), keys=keys)
+
+
 class Place:
     """The place of a reader: what it has read last, if it said so."""
 
     def __init__(self, reads: Reads, vlsn: int, term: int) -> None:
         """Keeps the place; ``term`` 0 stands for one that was not said."""
         self._reads = reads
-        self._vlsn = vlsn
-        self._term = term
+        self.vlsn = vlsn
+        self.term = term
 
     @classmethod
     def asked(cls, reads: Reads, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
@@ -172,8 +169,8 @@ class Place:
     def check(self) -> None:
         """Checks the place before a read, and again before its answer, which may rest on more of the log. Raises
         ``NotInLog``."""
-        if self._term:
-            self._reads.check_place(self._vlsn, self._term)
+        if self.term:
+            self._reads.check_place(self.vlsn, self.term)
 
 
 async def confirm(reads: Reads, fields: Mapping[str, str]) -> None:
@@ -181,6 +178,54 @@ async def confirm(reads: Reads, fields: Mapping[str, str]) -> None:
     timeout_s = query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
     if query.choice(fields, "consistency", False, CONSISTENCY):
         await reads.confirm(timeout_s)
+
+
+class _Poll:
+    """A long-poll on the short way: no task, no timer of its own (``pages.Reader``)."""
+
+    __slots__ = ("_answer", "_pages", "_readers", "audience", "tick")
+
+    def __init__(self, pages: Pages, readers: Budget, answer: Answer) -> None:
+        self._pages = pages
+        self._readers = readers
+        self._answer: Answer | None = answer
+        self.audience: Audience | None = None
+        self.tick = 0
+
+    def begin(self, wanted: Wanted, wait_s: float) -> None:
+        try:
+            self._readers.take(1)
+        except QueueFull as error:
+            answer, self._answer = self._answer, None
+            assert answer is not None
+            answer(problem.response(error))
+            return
+        deadlines = self._pages.deadlines
+        deadlines.set(self, deadlines.now() + wait_s)
+        self._pages.join(wanted, self)
+
+    def take(self, page: Page | VlsnLogError) -> bool:
+        answer = self._answer
+        self._end()
+        if answer is not None:
+            answer(page.response if isinstance(page, Page) else problem.response(page))
+        return False
+
+    def due(self) -> None:
+        page = self._pages.nothing(self)
+        self._pages.leave(self)
+        self.take(page)
+
+    def leave(self) -> None:
+        """Ends the wait of a client that has left."""
+        self._end()
+        self._pages.leave(self)
+
+    def _end(self) -> None:
+        if self._answer is not None:
+            self._answer = None
+            self._readers.give(1)
+            self._pages.deadlines.clear(self)
 
 
 class _Counted:

@@ -15,7 +15,8 @@ from repl.http.admin import AdminRoutes
 from repl.http.append import AppendRoutes
 from repl.http.browsers import Browsers, check_json
 from repl.http.feed import FeedRoutes
-from repl.http.limits import AppendLimits
+from repl.http.limits import READERS_MAX, AppendLimits, Budget
+from repl.http.pages import Pages
 from repl.http.peers import PeerRoutes
 from repl.http.produce import ProduceRoutes
 from repl.http.read import ReadRoutes
@@ -24,7 +25,7 @@ from repl.http.segments import SegmentRoutes
 from repl.http.services import Services
 from repl.http.status import StatusRoutes
 from repl.http.tail import TailRoutes
-from repl.http.types import Handler, Request, Response, Start, Upgrade
+from repl.http.types import Handler, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, VlsnLogError
 
 Methods = Mapping[str, Handler]
@@ -34,17 +35,20 @@ _APPENDS = "/v1/entries"
 class Gateway:
     """One node's HTTP surface; ``handle`` and ``quick`` are what a ``Network`` serves."""
 
-    def __init__(self, services: Services, limits: AppendLimits | None = None) -> None:
+    def __init__(
+        self, services: Services, limits: AppendLimits | None = None, *, readers_max: int = READERS_MAX
+    ) -> None:
         limits = limits or AppendLimits()
         bodies = limits.budget()
         appends = AppendRoutes(services.appends, bodies, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)
-        reads, tails = ReadRoutes(services.reads), TailRoutes(services.reads)
+        pages, readers = Pages(services.reads), Budget("waiting readers", readers_max)
+        reads, tails = ReadRoutes(services.reads, pages, readers), TailRoutes(services.reads, pages, readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
         peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._browsers = Browsers(services.monitoring.addresses)
-        self._quick_append = appends.quick
+        self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._paths: Mapping[str, Methods] = {
             _APPENDS: {"POST": appends.append, "GET": reads.entries},
@@ -94,14 +98,15 @@ class Gateway:
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
 
     def quick(self, request: Request) -> Start | None:
-        """Returns the short way, for appends; none for a head that ``handle`` refuses."""
-        if request.method != "POST" or request.path != _APPENDS:
+        """Returns the short way, for appends and long-polls; none for a head that ``handle`` refuses."""
+        quick = self._quick.get(request.method)
+        if quick is None or request.path != _APPENDS:
             return None
         try:
             self._browsers.check(request)
+            return quick(request)
         except VlsnLogError:
             return None
-        return self._quick_append(request)
 
     def _item(self, path: str) -> Methods:
         """Finds the methods of a path with a number at its end. Raises ``NotFound``."""

@@ -48,6 +48,15 @@ class Reads(Protocol):
         """Returns the VLSN after the durable end, as far as this node knows it."""
         ...
 
+    def term_before(self, vlsn: int) -> int:
+        """Returns the term of the entry before ``vlsn``; 0 where it is not there, or not durable."""
+        ...
+
+    async def until(self, vlsn: int) -> None:
+        """Returns once ``vlsn`` is durable here, for whoever makes a page of it: soon, and not all in one turn of the
+        loop.  Raises ``NotMaster`` when the log is closed meanwhile."""
+        ...
+
     async def read(
         self,
         from_vlsn: int | None,

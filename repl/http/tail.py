@@ -4,105 +4,139 @@
     data: {"vlsn":17,"term":2,"time":…,"value":"…"}
 
 A comment comes at the latest after 15 s without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
-goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there
-is begins.
+goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
 With ``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one is told (``not-in-log``) if the log does
 not hold VLSN 17 of term 2.
 What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
-ends the stream.  So do events for which there is no room, since other clients do not take theirs (``queue-full``).
+ends the stream.
+
+A tail is no task: it stands in a set of readers (``pages``), and what comes is written to its socket.  While it does
+not take its bytes it is left out, and goes on from there once it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 
 from repl.http import problem, query
-from repl.http.limits import TAIL_COMMENT_S, TAILS_MAX, Budget
-from repl.http.pages import Events, Pages
+from repl.http.deadlines import TICK_S
+from repl.http.limits import TAIL_COMMENT_S, Budget
+from repl.http.pages import Audience, Form, Page, Pages, Wanted
 from repl.http.read import ALL_KINDS, CHOSEN, CONFIRMED, Place, confirm
 from repl.http.services import Reads
 from repl.http.starting_point import PARAMETERS as BEGINNINGS
 from repl.http.starting_point import StartingPoint
-from repl.http.types import Request, Response
+from repl.http.types import Piece, Request, Response, Sink
 from vlsn.errors import VlsnLogError
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-IDS: Mapping[str, bool] = {"vlsn": False, "vlsn@term": True}
+IDS: Mapping[str, Form] = {"vlsn": Form.EVENTS, "vlsn@term": Form.EVENTS_WITH_TERMS}
 _PARAMETERS = frozenset({"after_term", "ids"}) | BEGINNINGS | CHOSEN | CONFIRMED
+_COMMENT = Piece(b": still here\n\n")
 
 
 class TailRoutes:
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: Reads, pages: Pages, readers: Budget) -> None:
         self._reads = reads
-        self._tails = Budget("tails", TAILS_MAX)
-        self._pages = Pages(reads)
+        self._pages = pages
+        self._readers = readers
 
     async def tail(self, request: Request) -> Response:
         query.only(request.query, _PARAMETERS)
         begin = StartingPoint.asked(request.query)
         all_kinds = query.choice(request.query, "kinds", False, ALL_KINDS)
-        with_term = query.choice(request.query, "ids", False, IDS)
+        form = query.choice(request.query, "ids", Form.EVENTS, IDS)
         place = Place.asked(self._reads, request.query, begin.from_vlsn)
         if last_seen := request.headers.get("Last-Event-ID", ""):
             vlsn, term = _seen(last_seen)
             begin, place = StartingPoint(vlsn + 1), Place(self._reads, vlsn, term)
-        keys = query.key_filter(request.query)
-        get = partial(self._pages.get, all_kinds=all_kinds, with_term=with_term, keys=keys)
-        self._tails.take(1)
+        wanted = Wanted(None, form, all_kinds=all_kinds, keys=query.key_filter(request.query))
+        self._readers.take(1)
         try:
             place.check()
             await confirm(self._reads, request.query)
-            first = await get(begin.vlsn(self._reads), wait_s=0.0)
+            first = await self._pages.get(wanted._replace(from_vlsn=begin.vlsn(self._reads), wait=False))
             place.check()
         except BaseException:
-            self._tails.give(1)
+            self._readers.give(1)
             raise
-        return Response(200, HEADERS, stream=_Tail(first, get, self._left))
+        return Response(200, HEADERS, push=_Tail(self._pages, wanted, first, self._left))
 
     def _left(self) -> None:
-        self._tails.give(1)
+        self._readers.give(1)
 
 
 class _Tail:
-    """The events of one client, a page a piece."""
+    """The events of one client: a ``Push``, and a ``Reader`` of shared pages."""
 
-    def __init__(self, first: Events, get: Callable[..., Awaitable[Events]], left: Callable[[], None]) -> None:
-        self._next: Events | None = first
-        self._get = get
+    __slots__ = (
+        "_closed",
+        "_deadlines",
+        "_first",
+        "_left",
+        "_pages",
+        "_sent_s",
+        "_sink",
+        "_wanted",
+        "audience",
+        "tick",
+    )
+
+    def __init__(self, pages: Pages, wanted: Wanted, first: Page, left: Callable[[], None]) -> None:
+        self._pages = pages
+        self._deadlines = pages.deadlines
+        self._wanted = wanted
+        self._first: Page | None = first
         self._left = left
-        self._next_vlsn = first.next_vlsn
-        self._on_its_way: Events | None = None
-        self._ended = self._closed = False
+        self._sink: Sink | None = None
+        self._sent_s = 0.0
+        self._closed = False
+        self.audience: Audience | None = None
+        self.tick = 0
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
+    def begin(self, sink: Sink) -> None:
+        self._sink, first, self._first = sink, self._first, None
+        assert first is not None
+        self._deadlines.set(self, self._deadlines.now() + TAIL_COMMENT_S - TICK_S)
+        if self._take(first.piece if first.piece.data else _COMMENT, first.next_vlsn):
+            self.go_on()
 
-    async def __anext__(self) -> bytes:
-        if self._ended:
-            raise StopAsyncIteration
-        self._let_go()  # whoever asks for more has sent what it had
-        try:
-            events = self._next or await self._get(self._next_vlsn, wait_s=TAIL_COMMENT_S)
-            self._next, self._next_vlsn = None, events.next_vlsn
-            events.hold()
-        except VlsnLogError as error:
-            self._ended = True
-            return b"event: error\ndata: " + problem.document(error) + b"\n\n"
-        self._on_its_way = events
-        return events.data
+    def go_on(self) -> None:
+        """Stands in line again, behind what was taken."""
+        if not self._closed and self.audience is None:
+            self._pages.join(self._wanted, self)
 
-    async def aclose(self) -> None:
-        self._ended = True
+    def take(self, page: Page | VlsnLogError) -> bool:
+        if isinstance(page, Page):
+            return self._take(page.piece, page.next_vlsn)
+        if self._sink is not None:
+            self._sink.write(Piece(b"event: error\ndata: " + problem.document(page) + b"\n\n"))
+            self._sink.end()
+        self.close()
+        return False
+
+    def due(self) -> None:
+        """Sends a comment, unless something was sent meanwhile or waits to be taken; goes on to the next time."""
+        now = self._deadlines.now()
+        if self._sent_s + TAIL_COMMENT_S - TICK_S > now:
+            self._deadlines.set(self, self._sent_s + TAIL_COMMENT_S - TICK_S)
+            return
+        self._deadlines.set(self, now + TAIL_COMMENT_S - TICK_S)
+        if self.audience is not None and self._sink is not None and not self._sink.write(_COMMENT):
+            self._pages.leave(self)
+
+    def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._let_go()
+            self._deadlines.clear(self)
+            self._pages.leave(self)
             self._left()
 
-    def _let_go(self) -> None:
-        events, self._on_its_way = self._on_its_way, None
-        if events is not None:
-            events.let_go()
+    def _take(self, piece: Piece, next_vlsn: int) -> bool:
+        assert self._sink is not None
+        self._wanted = self._wanted._replace(from_vlsn=next_vlsn)
+        self._sent_s = self._deadlines.now()
+        return self._sink.write(piece)
 
 
 def _seen(last_event_id: str) -> tuple[int, int]:

@@ -167,9 +167,50 @@ class Stream(Protocol):
     async def aclose(self) -> None: ...
 
 
+class Piece:
+    """Bytes for many clients; what surrounds them on the wire is made once, too."""
+
+    __slots__ = ("_chunk", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._chunk = b""
+
+    @property
+    def chunk(self) -> bytes:
+        """The bytes as one chunk of a body without Content-Length."""
+        if not self._chunk:
+            self._chunk = b"%x\r\n%b\r\n" % (len(self.data), self.data)
+        return self._chunk
+
+
+class Sink(Protocol):
+    """The way to the client of a ``Push``."""
+
+    def write(self, piece: Piece) -> bool:
+        """Sends ``piece``; False when the client has not taken what it was sent, and gets no more until ``go_on``."""
+        ...
+
+    def end(self) -> None:
+        """Ends the body, whole."""
+        ...
+
+
+class Push(Protocol):
+    """A body that comes by itself, with no task that asks for it. Whoever carries it closes it."""
+
+    def begin(self, sink: Sink) -> None: ...
+
+    def go_on(self) -> None:
+        """Hears that the client has taken what was sent."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Response:
-    """One answer: ``body`` whole, or ``stream`` until it ends or the client leaves.
+    """One answer: ``body`` whole, or ``stream`` or ``push`` until it ends or the client leaves.
 
     A stream with a Content-Length among the headers gives exactly that many bytes, or fails; a failed stream
     breaks the connection off, so that nobody takes it for a whole one.
@@ -179,6 +220,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Buffer = b""
     stream: Stream | None = None
+    push: Push | None = None
 
 
 @dataclass(slots=True)

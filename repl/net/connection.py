@@ -1,10 +1,10 @@
 """One client's connection: aiohttp's, with our limits and answers, and a short way for repeated requests.
 
-**The short way.**  Clients that append one entry a request send the same head again and again.  aiohttp parses a head
-once; when the gateway knows how to serve every request with exactly those bytes before its body
-(``Quick``), they are remembered, and the next request that arrives whole behind the same bytes is answered with no
-parser, request object or task.  It is a memory of a parse, not a parser: what is not byte for byte a head that
-aiohttp has read goes to aiohttp.
+**The short way.**  Clients that append one entry a request send the same head again and again, and so do all
+long-polls that stand at one place.  aiohttp parses a head once; when the gateway knows how to serve every request with
+exactly those bytes before its body (``Quick``), they are remembered, and the next request that arrives whole behind the
+same bytes is answered with no parser, request object or task.  It is a memory of a parse, not a parser: what is not
+byte for byte a head that aiohttp has read goes to aiohttp.
 
 1. Only on an idle connection whose parser stands at a message's start (``_clean``); a read that is not exactly one
 whole request ends that for good.  2. While such an answer is due, what comes is held, at most ``HELD_BYTES_MAX``
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from repl.http import problem
-from repl.http.types import BytesBody, Leave, Quick, Request, Response, Start, Upgrade
+from repl.http.types import BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
 from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
 from repl.net.metered import MeteredTap
@@ -42,6 +43,8 @@ LINGER_S = 5.0
 DEAD_PEER_S = 30
 """Keep-alive probes start after this silence; unacknowledged bytes end the connection after it."""
 KNOWN_HEADS_MAX = 1_024
+KNOWN_POLLS_MAX = 64
+"""Heads of long-polls among them, the latest: each names a VLSN, and is of use while readers stand there."""
 KNOWN_HEAD_BYTES_MAX = 1_024
 HELD_BYTES_MAX = 64 * 1024
 
@@ -59,6 +62,7 @@ class Server(web.Server):
         self.idle_s = idle_s
         self.places = Places(head_s=head_s)
         self.known: dict[bytes, tuple[int, Start]] = {}
+        self._polls: deque[bytes] = deque()
 
     def __call__(self) -> RequestHandler:
         return Connection(self, loop=self._loop)
@@ -68,6 +72,10 @@ class Server(web.Server):
         if start is not None:
             if len(self.known) >= KNOWN_HEADS_MAX:
                 self.known.clear()
+            if request.method == "GET":
+                self._polls.append(head)
+                if len(self._polls) > KNOWN_POLLS_MAX:
+                    self.known.pop(self._polls.popleft(), None)
             self.known[head] = (len(head) + body_bytes, start)
 
 
@@ -87,6 +95,7 @@ class Connection(RequestHandler):
         "_upgrade",
         "head_since",
         "kept",
+        "push",
     )
 
     def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
@@ -117,6 +126,7 @@ class Connection(RequestHandler):
         self._heard_s = 0.0
         self.head_since = 0.0
         self.kept = False
+        self.push: Push | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -264,6 +274,11 @@ class Connection(RequestHandler):
         super().resume_reading(resume_parser)
         if self._tap is not None:
             self._tap.resumed()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.push is not None:
+            self.push.go_on()
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         super().set_parser(parser if self._tap is None else self._tap.into(parser), data_received_cb)

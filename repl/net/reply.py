@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 from time import gmtime, strftime, time
-from typing import Protocol
+from typing import Protocol, cast
 
 from aiohttp import web
 from aiohttp.http import HttpVersion10
 
-from repl.http.types import Response
+from repl.http.types import Piece, Push, Response
 from repl.net.turns import Sending
 from vlsn.seams import Buffer
 
@@ -32,6 +32,15 @@ class Unread(Protocol):
     def unread(self) -> bool:
         """True while some of the request's body has not even arrived."""
         ...
+
+
+class Pushing(Protocol):
+    """A connection that may carry a ``Push``, which hears from it when the client has taken what was sent."""
+
+    push: Push | None
+
+    @property
+    def writing_paused(self) -> bool: ...
 
 
 class Streams:
@@ -58,6 +67,9 @@ class Reply:
         if self._response.stream is not None:
             await self._stream(incoming)
             return
+        if self._response.push is not None:
+            await self._push(incoming, self._response.push)
+            return
         transport = incoming.transport
         if transport is None:
             raise ConnectionResetError("the client left before its answer")
@@ -69,19 +81,47 @@ class Reply:
     async def write_eof(self) -> None:
         """Does nothing: all was written by ``prepare``."""
 
+    def _begin(self, incoming: web.BaseRequest, transport: asyncio.WriteTransport | None) -> bool:
+        """Writes the head of a body that has no end yet; says whether it goes in chunks."""
+        if transport is None:
+            raise ConnectionResetError("the client left before its answer")
+        sized = "Content-Length" in self._response.headers
+        chunked = not sized and incoming.version != HttpVersion10
+        self.keep_alive = self.keep_alive and (sized or chunked)
+        framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
+        transport.write(_head(self._response, framing + _connection(incoming, self.keep_alive)))
+        return chunked
+
+    async def _push(self, incoming: web.BaseRequest, push: Push) -> None:
+        transport, task = incoming.transport, asyncio.current_task()
+        connection = cast(Pushing, incoming.protocol)
+        assert task is not None
+        self._streams.tasks.add(task)
+        try:
+            chunked = self._begin(incoming, transport)
+            if incoming.method != "HEAD":
+                assert transport is not None
+                sink = PushSink(transport, connection, chunked)
+                connection.push = push
+                push.begin(sink)
+                await sink.ended
+        except BaseException:
+            if transport is not None:
+                transport.abort()
+            raise
+        finally:
+            connection.push = None
+            self._streams.tasks.discard(task)
+            push.close()
+
     async def _stream(self, incoming: web.BaseRequest) -> None:
-        response, stream, transport = self._response, self._response.stream, incoming.transport
+        stream, transport = self._response.stream, incoming.transport
         task = asyncio.current_task()
         assert stream is not None and task is not None
         self._streams.tasks.add(task)
         try:
-            if transport is None:
-                raise ConnectionResetError("the client left before its answer")
-            sized = "Content-Length" in response.headers
-            chunked = not sized and incoming.version != HttpVersion10
-            self.keep_alive = self.keep_alive and (sized or chunked)
-            framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
-            transport.write(_head(response, framing + _connection(incoming, self.keep_alive)))
+            chunked = self._begin(incoming, transport)
+            assert transport is not None
             if incoming.method == "HEAD":
                 return
             async for piece in stream:
@@ -106,6 +146,30 @@ class Reply:
         finally:
             self._streams.tasks.discard(task)
             await stream.aclose()
+
+
+class PushSink:
+    """``repl.http.types.Sink`` on a transport."""
+
+    __slots__ = ("_chunked", "_connection", "_transport", "ended")
+
+    def __init__(self, transport: asyncio.WriteTransport, connection: Pushing, chunked: bool) -> None:
+        self._transport = transport
+        self._connection = connection
+        self._chunked = chunked
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def write(self, piece: Piece) -> bool:
+        if self._transport.is_closing():
+            return False
+        self._transport.write(piece.chunk if self._chunked else piece.data)
+        return not self._connection.writing_paused
+
+    def end(self) -> None:
+        if not self.ended.done():
+            if self._chunked and not self._transport.is_closing():
+                self._transport.write(b"0\r\n\r\n")
+            self.ended.set_result(None)
 
 
 def write(transport: asyncio.WriteTransport, response: Response, connection: str = "", head_only: bool = False) -> None:

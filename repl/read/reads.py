@@ -8,6 +8,7 @@ trimmed away is said, with the first VLSN still there.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 
 from repl.api import BlockPage, EntryPage
@@ -18,7 +19,7 @@ from vlsn.format.block import Entry, EntryKind
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import EntryRows
 from vlsn.ids import Lsn, Vlsn
-from vlsn.index.waiters import Waiters
+from vlsn.index.waiters import Waiters, Wake
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 from vlsn.segments.read_page import NO_LIMIT, Gathering
@@ -30,6 +31,8 @@ LOOK_BYTES_MAX = 32 * MIB
 """Bytes of blocks that one read with a filter by key looks at where it finds nothing."""
 LOOK_BYTES_AT_ONCE = MIB
 """Bytes of them between which others get their turns, about a millisecond's work."""
+WAKES_A_TURN = 16
+"""Pages that are begun in one turn of the event loop; many wait where many readers want different things."""
 _PADDING = [bytes(size) for size in range(8)]
 
 
@@ -50,6 +53,9 @@ class Reads:
         self._log = log
         self._offload = offload
         self._waiters = Waiters()
+        self._pages = Waiters()
+        """Those who make a page for others, which takes a while: they are woken in turns."""
+        self._woken: deque[Wake] = deque()
 
     @property
     def durable(self) -> Vlsn:
@@ -62,10 +68,40 @@ class Reads:
         if durable >= self._waiters.lowest:
             for wake in self._waiters.take(durable):
                 wake(None)
+        if durable >= self._pages.lowest:
+            called = bool(self._woken)
+            self._woken.extend(self._pages.take(durable))
+            if not called:
+                self._wake()
+
+    def _wake(self) -> None:
+        for _ in range(min(WAKES_A_TURN, len(self._woken))):
+            self._woken.popleft()(None)
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._wake)
 
     def fail(self, error: VlsnLogError) -> None:
-        for wake in self._waiters.take_all():
+        for wake in (*self._waiters.take_all(), *self._pages.take_all()):
             wake(error)
+
+    async def until(self, vlsn: int) -> None:
+        """Returns once ``vlsn`` is durable here, in its turn. Raises ``NotMaster`` when the log is closed meanwhile."""
+        if self.durable >= vlsn:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake(error: VlsnLogError | None) -> None:
+            if not reached.done():
+                if error is None:
+                    reached.set_result(None)
+                else:
+                    reached.set_exception(error)
+
+        number = self._pages.add(Vlsn(vlsn), wake)
+        try:
+            await reached
+        finally:
+            self._pages.remove(number)
 
     async def reached(self, vlsn: int, deadline: float) -> bool:
         """Says whether ``vlsn`` was durable here before ``deadline`` (loop time). Raises ``QueueFull``, ``NotMaster``
@@ -107,19 +143,19 @@ class Reads:
             durable = self.durable
             if at > durable:
                 if not await self._wait(at, deadline):
-                    return EntryPage([], at, self.durable, self._term_before(at))
+                    return EntryPage([], at, self.durable, self.term_before(at))
                 self._start(at)
                 continue
             entries, next_vlsn = await self._entries(at, durable, wanted)
             if entries:
-                return EntryPage(entries, next_vlsn, durable, self._term_before(next_vlsn))
+                return EntryPage(entries, next_vlsn, durable, self.term_before(next_vlsn))
             if next_vlsn == at:
                 raise Damaged(f"VLSN {at} is durable, but cannot be read here", vlsn=at)
             at = next_vlsn
             if keys is not None and at <= durable:
                 looked += LOOK_BYTES_AT_ONCE
                 if looked >= LOOK_BYTES_MAX:
-                    return EntryPage([], at, durable, self._term_before(at))
+                    return EntryPage([], at, durable, self.term_before(at))
                 await asyncio.sleep(0)  # what lies in the ring is looked at on the loop
 
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
@@ -167,7 +203,7 @@ class Reads:
             raise Damaged(f"VLSN {vlsn} cannot be read here", vlsn=vlsn)
         return run.data[0]
 
-    def _term_before(self, vlsn: int) -> int:
+    def term_before(self, vlsn: int) -> int:
         """Returns the term of the entry before ``vlsn``; 0 where it is not there, or not durable."""
         return self._log.history.term_of(Vlsn(vlsn - 1)) if 1 < vlsn <= self.durable + 1 else 0
 

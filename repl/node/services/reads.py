@@ -17,6 +17,12 @@ class NodeReads(NodeService):
     def end(self) -> int:
         return self._reads().durable + 1
 
+    def term_before(self, vlsn: int) -> int:
+        return self._reads().term_before(vlsn)
+
+    async def until(self, vlsn: int) -> None:
+        await self._reads().until(vlsn)
+
     async def read(
         self,
         from_vlsn: int | None,

@@ -201,6 +201,13 @@ class MemoryNode:
     def end(self) -> int:
         return self.durable + 1
 
+    def term_before(self, vlsn: int) -> int:
+        return int(self.entries[vlsn - 2].term) if 1 < vlsn <= self.durable + 1 else 0
+
+    async def until(self, vlsn: int) -> None:
+        while self.durable < vlsn:
+            await self._wait(3600)
+
     async def read(
         self,
         from_vlsn: int | None,
@@ -224,7 +231,7 @@ class MemoryNode:
                     break
                 page.append(entry)
             next_vlsn = entry.vlsn + 1
-        return EntryPage(page, next_vlsn, self.durable)
+        return EntryPage(page, next_vlsn, self.durable, self.term_before(next_vlsn))
 
     async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
         start = self.first if from_vlsn is None else from_vlsn

@@ -124,7 +124,7 @@ async def test_append_says_what_a_producer_is_refused_for(error: VlsnLogError, s
     assert error.retry_safe is isinstance(error, OutOfSequence), "the others may be in the log"
 
 
-def test_a_head_that_never_comes_again_is_not_remembered() -> None:
+async def test_a_head_that_never_comes_again_is_not_remembered() -> None:
     gateway = Gateway(MemoryNode().services)
     assert gateway.quick(request("POST", "/v1/entries", OCTETS)) is not None
     assert gateway.quick(request("POST", f"/v1/entries?{NAMED}", OCTETS)) is None

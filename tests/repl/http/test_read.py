@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from repl.http.limits import PAGES_IN_FLIGHT_BYTES_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, READS_MAX
+from repl.http.limits import PAGES_IN_FLIGHT_BYTES_MAX, READ_BYTES_MAX
 from repl.http.routes import Gateway
 from repl.http.types import Response
 from tests.repl.http.calls import call, refused, whole_body
@@ -210,16 +210,20 @@ async def test_read_large_page_is_whole_and_counted_until_it_is_taken() -> None:
 
 async def test_read_waits_have_a_limit_and_take_no_place_of_those_that_do_not() -> None:
     node = node_with(b"a")
-    gateway = Gateway(node.services)
-    waiting = [asyncio.create_task(call(gateway, "GET", "/v1/entries?from=3&wait=60")) for _ in range(READS_MAX)]
-    await node.until_waits(READS_MAX)
-    refused(await call(gateway, "GET", "/v1/entries"), 429, "queue-full")
-    for task in waiting[: READS_AT_ONCE_MAX * 2]:
-        task.cancel()
-    await asyncio.wait(waiting[: READS_AT_ONCE_MAX * 2])
+    gateway = Gateway(node.services, readers_max=20)
+    target = "/v1/entries?from=3&wait=60"
+    waiting = [asyncio.create_task(call(gateway, "GET", target)) for _ in range(20)]
+    await node.until_waits()
+    refused(await call(gateway, "GET", target), 429, "queue-full")
+    refused(await call(gateway, "GET", "/v1/tail"), 429, "queue-full")
     assert len(await rows(await call(gateway, "GET", "/v1/entries"))) == 1
+    waiting[0].cancel()
+    await asyncio.wait(waiting[:1])
+    waiting.append(asyncio.create_task(call(gateway, "GET", target)))
+    await asyncio.sleep(0)
+    refused(await call(gateway, "GET", target), 429, "queue-full")
     node.append(b"b")
-    for response in await asyncio.gather(*waiting[READS_AT_ONCE_MAX * 2 :]):
+    for response in await asyncio.gather(*waiting[1:]):
         assert len(await rows(response)) == 1
 
 

@@ -11,18 +11,52 @@ import pytest
 from repl.api import EntryPage
 from repl.http import limits, tail
 from repl.http.routes import Gateway
-from repl.http.types import Response, Stream
+from repl.http.types import Piece, Response
 from tests.repl.http.calls import call, refused, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import Halted
 from vlsn.limits import MIB
 
 
-def stream_of(response: Response) -> Stream:
-    assert response.status == 200
-    assert response.headers["Content-Type"] == "text/event-stream"
-    assert response.stream is not None
-    return response.stream
+class Client:
+    """Takes what is pushed (``types.Sink``), unless told not to; gives it a piece at a time."""
+
+    def __init__(self, response: Response) -> None:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "text/event-stream"
+        assert response.push is not None
+        self._push = response.push
+        self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+        self.takes = True
+        self.pieces: list[Piece] = []
+        self._push.begin(self)
+
+    def write(self, piece: Piece) -> bool:
+        self.pieces.append(piece)
+        self._pieces.put_nowait(piece)
+        return self.takes
+
+    def end(self) -> None:
+        self._pieces.put_nowait(None)
+
+    def go_on(self) -> None:
+        self.takes = True
+        self._push.go_on()
+
+    def leave(self) -> None:
+        self._push.close()
+
+    async def next(self) -> bytes:
+        piece = await asyncio.wait_for(self._pieces.get(), 10)
+        return b"" if piece is None else piece.data
+
+    @property
+    def has_more(self) -> bool:
+        return not self._pieces.empty()
+
+
+async def tail_of(node: MemoryNode | Gateway, target: str, headers: dict[str, str] | None = None) -> Client:
+    return Client(await call(node, "GET", target, headers))
 
 
 def events(piece: bytes) -> list[tuple[int, str]]:
@@ -40,48 +74,49 @@ def events(piece: bytes) -> list[tuple[int, str]]:
 async def test_tail_gives_what_is_there_then_what_comes() -> None:
     node = MemoryNode()
     node.append(b"a", b"two\nlines")
-    stream = stream_of(await call(node, "GET", "/v1/tail?from=1"))
-    assert events(await anext(stream)) == [(2, "a"), (3, "two\nlines")]
-    coming = asyncio.ensure_future(anext(stream))
+    client = await tail_of(node, "/v1/tail?from=1")
+    assert events(await client.next()) == [(2, "a"), (3, "two\nlines")]
     await node.until_waits()
     node.append(b"c")
-    assert events(await coming) == [(4, "c")]
-    await stream.aclose()
+    assert events(await client.next()) == [(4, "c")]
+    client.leave()
 
 
 async def test_tail_resumes_after_the_last_event_id() -> None:
     node = MemoryNode()
     node.append(b"a", b"b", b"c")
-    stream = stream_of(await call(node, "GET", "/v1/tail?from=1", {"Last-Event-ID": "3"}))
-    assert events(await anext(stream)) == [(4, "c")]
-    await stream.aclose()
+    client = await tail_of(node, "/v1/tail?from=1", {"Last-Event-ID": "3"})
+    assert events(await client.next()) == [(4, "c")]
+    client.leave()
 
 
 async def test_tail_ids_with_terms_find_out_that_what_was_read_is_not_in_the_log() -> None:
     node = MemoryNode()
     node.append(b"a", b"b", b"c")
-    stream = stream_of(await call(node, "GET", "/v1/tail?from=3&ids=vlsn@term"))
-    first = (await anext(stream)).split(b"\n")[0]
+    client = await tail_of(node, "/v1/tail?from=3&ids=vlsn@term")
+    first = (await client.next()).split(b"\n")[0]
     assert first == b"id: 3@7"
-    await stream.aclose()
+    client.leave()
     seen = {"Last-Event-ID": first.removeprefix(b"id: ").decode()}
     for target in ("/v1/tail?ids=vlsn@term", "/v1/tail?from=2&after_term=6"):
-        again = stream_of(await call(node, "GET", target, seen))
-        assert b'"value":"c"' in await anext(again)
-        await again.aclose()
+        again = await tail_of(node, target, seen)
+        assert b'"value":"c"' in await again.next()
+        again.leave()
     other = refused(await call(node, "GET", "/v1/tail?ids=vlsn@term", {"Last-Event-ID": "3@6"}), 409, "not-in-log")
     assert (other["vlsn"], other["term"], other["found"]) == (3, 6, 7)
 
 
 async def test_tail_comments_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "TAIL_COMMENT_S", 0.01)
+    monkeypatch.setattr(tail, "TAIL_COMMENT_S", 0.1)
     node = MemoryNode()
-    stream = stream_of(await call(node, "GET", "/v1/tail"))
+    client = await tail_of(node, "/v1/tail")
     for _ in range(3):
-        assert (await anext(stream)).startswith(b":")
+        assert (await client.next()).startswith(b":")
     node.append(b"a")
-    assert events(await anext(stream)) == [(2, "a")]
-    await stream.aclose()
+    while (piece := await client.next()).startswith(b":"):
+        pass
+    assert events(piece) == [(2, "a")]
+    client.leave()
 
 
 @pytest.mark.parametrize(
@@ -112,54 +147,46 @@ async def test_tail_trimmed_start_is_refused_before_the_stream() -> None:
 async def test_tail_that_fails_later_says_why_and_ends() -> None:
     node = MemoryNode()
     node.append(b"a")
-    stream = stream_of(await call(node, "GET", "/v1/tail"))
-    await anext(stream)
-    coming = asyncio.ensure_future(anext(stream))
+    client = await tail_of(node, "/v1/tail")
+    await client.next()
     await node.until_waits()
     node.wake(Halted("a person is needed"))
-    event, _, data = (await coming).partition(b"\ndata: ")
+    event, _, data = (await client.next()).partition(b"\ndata: ")
     assert event == b"event: error"
     assert stdlib_json.loads(data)["type"] == "halted"
-    with pytest.raises(StopAsyncIteration):
-        await anext(stream)
-    await stream.aclose()
+    assert await client.next() == b""
+    client.leave()
 
 
-async def test_tail_places_are_few_and_given_back() -> None:
-    gateway = Gateway(MemoryNode().services)
-    streams = [stream_of(await call(gateway, "GET", "/v1/tail")) for _ in range(limits.TAILS_MAX)]
+async def test_tail_places_are_limited_and_given_back() -> None:
+    gateway = Gateway(MemoryNode().services, readers_max=30)
+    clients = [await tail_of(gateway, "/v1/tail") for _ in range(30)]
+    answer = await call(gateway, "GET", "/v1/tail")
+    refused(answer, 429, "queue-full")
+    clients[0].leave()
+    clients[0].leave()
+    last = await tail_of(gateway, "/v1/tail")
     refused(await call(gateway, "GET", "/v1/tail"), 429, "queue-full")
-    await streams[0].aclose()
-    await streams[0].aclose()
-    last = stream_of(await call(gateway, "GET", "/v1/tail"))
-    refused(await call(gateway, "GET", "/v1/tail"), 429, "queue-full")
-    for stream in [*streams, last]:
-        await stream.aclose()
+    for client in [*clients, last]:
+        client.leave()
 
 
-async def test_tail_events_that_nobody_takes_are_counted_and_end_the_next_tail() -> None:
+async def test_a_tail_that_takes_nothing_is_left_out_until_it_does_and_then_misses_nothing() -> None:
     node = MemoryNode()
-    node.append(bytes(MIB), b"after")  # six bytes of JSON for each of the first entry's
     gateway = Gateway(node.services)
-    held: list[Stream] = []
-    while True:
-        stream = stream_of(await call(gateway, "GET", "/v1/tail?from=2"))
-        piece = await anext(stream)
-        if piece.startswith(b"event: error\n"):
-            break
-        held.append(stream)
-    assert b'"type":"queue-full"' in piece
-    with pytest.raises(StopAsyncIteration):
-        await anext(stream)
-    assert 6 * MIB * len(held) <= limits.TAILS_IN_FLIGHT_BYTES_MAX < 6 * MIB * (len(held) + 1)
-    other = stream_of(await call(gateway, "GET", "/v1/tail?from=3"))
-    assert events(await anext(other)) == [(3, "after")]
-    assert events(await anext(held[0])) == [(3, "after")]  # it has taken what it had
-    stream = stream_of(await call(gateway, "GET", "/v1/tail?from=2"))
-    assert (await anext(stream)).startswith(b"id: 2\n")
-    for each in (*held, other, stream):
-        await each.aclose()
-        await each.aclose()
+    slow, quick = await tail_of(gateway, "/v1/tail?from=2"), await tail_of(gateway, "/v1/tail?from=2")
+    assert (await slow.next()).startswith(b":") and (await quick.next()).startswith(b":")
+    slow.takes = False
+    for vlsn, value in enumerate((b"a", b"b", b"c"), 2):
+        await node.until_waits()
+        node.append(value)
+        assert events(await quick.next()) == [(vlsn, value.decode())]
+    assert events(await slow.next()) == [(2, "a")]
+    assert not slow.has_more
+    slow.go_on()
+    assert events(await slow.next()) == [(3, "b"), (4, "c")]
+    slow.leave()
+    quick.leave()
 
 
 async def test_one_large_entry_is_counted_until_it_is_taken() -> None:
@@ -188,35 +215,31 @@ class CountingNode(MemoryNode):
 async def test_tails_that_stand_at_one_place_share_one_read_and_one_answer() -> None:
     node = CountingNode()
     gateway = Gateway(node.services)
-    streams = [stream_of(await call(gateway, "GET", "/v1/tail?from=2")) for _ in range(50)]
-    for stream in streams:
-        assert (await anext(stream)).startswith(b":")
-    coming = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    clients = [await tail_of(gateway, "/v1/tail?from=2") for _ in range(50)]
+    for client in clients:
+        assert (await client.next()).startswith(b":")
     await node.until_waits()
+    assert len(node.waits) == 1
     before = node.reads
     node.append(b"to all")
-    pieces = await asyncio.gather(*coming)
+    pieces = [await client.next() for client in clients]
     assert all(events(piece) == [(2, "to all")] for piece in pieces)
+    assert len({id(client.pieces[-1]) for client in clients}) == 1
     assert node.reads == before + 1
-    for stream in streams:
-        await stream.aclose()
+    for client in clients:
+        client.leave()
 
 
 async def test_a_tail_that_leaves_does_not_take_the_page_away_from_the_others() -> None:
     node = MemoryNode()
     gateway = Gateway(node.services)
-    streams = [stream_of(await call(gateway, "GET", "/v1/tail?from=2")) for _ in range(3)]
-    for stream in streams:
-        await anext(stream)
-    coming = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    clients = [await tail_of(gateway, "/v1/tail?from=2") for _ in range(3)]
+    for client in clients:
+        await client.next()
     await node.until_waits()
-    coming[0].cancel()
-    await asyncio.wait(coming[:1])
-    late = asyncio.ensure_future(anext(streams[0]))
-    for each in coming[1:]:
-        each.cancel()
-    await asyncio.wait(coming[1:])
+    clients[0].leave()
+    clients[1].leave()
     node.append(b"a")
-    assert events(await late) == [(2, "a")]
-    for stream in streams:
-        await stream.aclose()
+    assert events(await clients[2].next()) == [(2, "a")]
+    clients[2].leave()
+    assert not any(client.has_more for client in clients)

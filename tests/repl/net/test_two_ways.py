@@ -12,6 +12,11 @@ from repl.net import AiohttpNetwork
 from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_net import POST, Wire, post
 
+
+def poll(wanted: bytes) -> bytes:
+    return b"GET /v1/entries?%b&wait=0.02 HTTP/1.1\r\nHost: localhost\r\n\r\n" % wanted
+
+
 CHUNKED = POST.replace(b"Content-Length: %d\r\n\r\n%b", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
 REQUESTS = [
     post(b"v"),
@@ -27,10 +32,15 @@ REQUESTS = [
     post(b"not a line").replace(b"octet-stream", b"x-ndjson"),
     post(b"t").replace(b"octet-stream", b"json"),
     CHUNKED,
+    poll(b"from=2&limit=1"),
+    poll(b"from=1&kinds=all&limit=3"),
+    poll(b"from=5000"),
+    poll(b"from=3&after_term=6"),
+    poll(b"from=2&limit=0"),
     b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"PUT /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nab",
 ]
-WEIGHTS = [30, 5, 5, 5, 5, 1, 5, 5, 2, 5, 2, 2, 2, 2, 2]
+WEIGHTS = [30, 5, 5, 5, 5, 1, 5, 5, 2, 5, 2, 2, 2, 5, 5, 1, 3, 2, 2, 2]
 
 
 async def answers(pieces: list[bytes], count: int, *, short: bool, pause_s: float) -> tuple[list[object], list[object]]:
