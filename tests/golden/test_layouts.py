@@ -104,7 +104,7 @@ def test_block_of_every_column_is_its_golden_bytes() -> None:
         b"value",
         offsets_of([b"key", b""]),
         b"key",
-        txns=bytes(8) + (10).to_bytes(8, "little"),
+        txns=(10).to_bytes(8, "little") * 2,
     )
     data = block.build(
         term=3,
@@ -117,7 +117,7 @@ def test_block_of_every_column_is_its_golden_bytes() -> None:
     )
     assert data == golden("block_columns.hex")
     one, two = block.entries(data, block.decode(data))
-    assert one == block.Entry(Vlsn(10), Term(3), CLOCK_US + 1, EntryKind.DATA, 0, b"key", b"")
+    assert one == block.Entry(Vlsn(10), Term(3), CLOCK_US + 1, EntryKind.DATA, 10, b"key", b"")
     assert two == block.Entry(Vlsn(11), Term(3), CLOCK_US + 1, EntryKind.COMMIT, 10, None, b"value")
 
 

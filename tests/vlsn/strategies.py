@@ -77,8 +77,14 @@ def blocks(draw: st.DrawFn) -> bytes:
     count = len(some_values)
     first = draw(positive)
     columns = columns_of(some_values, None if not any(some_keys or ()) else [key or b"" for key in some_keys or ()])
+    kinds = (draw(st.lists(st.sampled_from(list(EntryKind)), min_size=1, max_size=5)) * count)[:count]
     if draw(st.booleans()):
-        txns = (draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5)) * count)[:count]
+        kinds = kinds[:1] * count
+    if draw(st.booleans()):
+        txns = [0] * count
+        for begin, end in zip(*[iter(sorted(draw(st.sets(st.integers(0, count), max_size=6))))] * 2, strict=False):
+            txns[begin:end] = [first + begin] * (end - begin)
+            kinds[begin:end] = [EntryKind.DATA] * (end - begin - 1) + [EntryKind.COMMIT]
         column = b"".join(txn.to_bytes(8, "little") for txn in txns) if any(txns) else b""
         columns = Columns(
             columns.count, columns.value_offsets, columns.values, columns.key_offsets, columns.keys, column
@@ -91,13 +97,12 @@ def blocks(draw: st.DrawFn) -> bytes:
         columns = replace(
             columns, producers=producer_columns([row[0] for row in names], [row[1] for row in names], counts)
         )
-    kinds = st.sampled_from(list(EntryKind))
     return block.build(
         term=draw(positive),
         first_vlsn=first,
         dtvlsn=draw(st.integers(0, first - 1)),
         clock_us=draw(st.integers(0, 2**63 - 1)),
-        kind=(draw(st.lists(kinds, min_size=1, max_size=5)) * count)[:count] if draw(st.booleans()) else draw(kinds),
+        kind=kinds,
         columns=columns,
         submissions=submitted,
     )

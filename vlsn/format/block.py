@@ -44,6 +44,7 @@ from vlsn.format.columns import (
 from vlsn.format.columns import BlockFlag as BlockFlag
 from vlsn.format.columns import Columns as Columns
 from vlsn.format.columns import columns_of as columns_of
+from vlsn.format.transactions import COMMIT, DATA, check_transactions
 from vlsn.ids import NUMBER_MAX as NUMBER_MAX
 from vlsn.ids import Term, Vlsn
 from vlsn.levels import unread
@@ -86,6 +87,7 @@ class EntryKind(IntEnum):
     ABORT = 4
 
 
+assert (EntryKind.DATA, EntryKind.COMMIT) == (DATA, COMMIT)
 SUPPORTED = KINDS | TXNS | PRODUCERS | KEYS
 _ALL_KINDS = bytes(EntryKind)
 _COVERED = BLOCK_BYTES - 4
@@ -222,12 +224,13 @@ def check_body(block: Buffer, header: BlockHeader) -> None:
     lay = header.layout
     check_columns(block, lay, header.count, header.key_bytes, header.value_bytes)
     if header.flags & (KINDS | TXNS):
-        _check_kinds_and_txns(block, lay, header.count)
+        _check_kinds_and_txns(block, lay, header)
     if lay.producers >= 0:
         producer_columns.check(block, lay.producers, header.submissions, header.count)
 
 
-def _check_kinds_and_txns(block: Buffer, lay: Layout, count: int) -> None:
+def _check_kinds_and_txns(block: Buffer, lay: Layout, header: BlockHeader) -> None:
+    count = header.count
     if lay.kinds >= 0:
         kinds = bytes(block[lay.kinds : lay.kinds + count])
         if kinds.translate(None, _ALL_KINDS) or kinds.count(kinds[0]) == count:
@@ -235,8 +238,12 @@ def _check_kinds_and_txns(block: Buffer, lay: Layout, count: int) -> None:
         check_zero(block, lay.kinds + count, lay.txns if lay.txns >= 0 else _after_kinds(lay))
     if lay.txns >= 0:
         txns = np.frombuffer(block, "<u8", count, lay.txns)
-        if not txns.any() or int(txns.max()) > NUMBER_MAX:
-            raise BadBody("transactions out of range, or a column of zeros")
+        if not txns.any():
+            raise BadBody("a column of zeros")
+        by_row = np.frombuffer(block, np.uint8, count, lay.kinds) if lay.kinds >= 0 else None
+        check_transactions(
+            txns, by_row if by_row is not None else np.full(count, header.kind, np.uint8), header.first_vlsn
+        )
 
 
 def _after_kinds(lay: Layout) -> int:

@@ -26,8 +26,8 @@ from vlsn.format.block import (
 )
 from vlsn.format.block_heads import heads_good
 from vlsn.format.columns import PRODUCERS
+from vlsn.format.own_entries import own_entries
 from vlsn.format.records import CommitEntry, GroupEntry, TermEntry
-from vlsn.format.transactions import check_transactions, own_entries
 from vlsn.seams import Buffer
 
 _FEW = 16
@@ -102,7 +102,6 @@ def _check_own_entries(block: Buffer) -> int:
     """Checks that the log's own entries in ``block`` can be read: the log reads them once they have their place.
     Returns the level that they set, 0 for none."""
     header, level = decode(block), 0
-    check_transactions(block, header)
     for entry in own_entries(block, header).entries:
         match entry.kind:
             case EntryKind.COMMIT:

@@ -22,9 +22,9 @@ from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import TermRun
+from vlsn.format.own_entries import own_entries
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.format.records import CommitEntry, GroupEntry
-from vlsn.format.transactions import own_entries
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
 from vlsn.levels import LEVEL_1
 from vlsn.limits import HANDLES_MAX

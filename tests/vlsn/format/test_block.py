@@ -215,8 +215,8 @@ def with_columns(kinds: list[int], txns: list[int]) -> bytes:
     ids=["unknown kind", "column of one kind", "padding", "column of zeros", "past 63 bits"],
 )
 def test_kinds_and_transactions_out_of_their_rules_are_refused(change: Callable[[bytearray], None]) -> None:
-    good = with_columns([EntryKind.DATA, EntryKind.GROUP], [7, 0])
-    assert [(entry.kind, entry.txn) for entry in block.entries(good, block.decode(good))] == [(0, 7), (2, 0)]
+    good = with_columns([EntryKind.COMMIT, EntryKind.GROUP], [1, 0])
+    assert [(entry.kind, entry.txn) for entry in block.entries(good, block.decode(good))] == [(3, 1), (2, 0)]
     with pytest.raises(BadBody):
         block.decode(resealed(good, change))
 

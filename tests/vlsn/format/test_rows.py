@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from vlsn.errors import Damaged
 from vlsn.format import block as block_format
 from vlsn.format.block import BLOCK, BLOCK_BYTES, Entry, EntryKind
 from vlsn.format.checksum import crc
+from vlsn.format.columns import TXNS
 from vlsn.format.frame import FrameKind
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.ids import Lsn, Vlsn, lsn
@@ -25,8 +27,15 @@ KINDS = st.none() | st.frozensets(st.sampled_from([int(kind) for kind in EntryKi
 
 
 def follow_on(block: bytes, first: int) -> bytes:
-    """Returns the block under another name: its body as it is, from VLSN ``first`` on."""
+    """Returns the block under another name: its body as it is, from VLSN ``first`` on, but for transactions' ids."""
+    header = block_format.decode(block)
+    if header.flags & TXNS:
+        at = header.layout.txns
+        txns = np.frombuffer(block, "<u8", header.count, at)
+        moved = np.where(txns, txns - header.first_vlsn + first, 0).astype("<u8")
+        block = block[:at] + moved.tobytes() + block[at + 8 * header.count :]
     fields = list(BLOCK.unpack_from(block))
+    fields[-2] = crc(block[BLOCK_BYTES:])
     fields[5], fields[6], fields[7] = 1, first, 0
     head = BLOCK.pack(*fields)[: BLOCK_BYTES - 4]
     return head + crc(head).to_bytes(4, "little") + block[BLOCK_BYTES:]

@@ -13,10 +13,10 @@ from vlsn.format import block
 from vlsn.format.batch import decode, encode
 from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
 from vlsn.format.columns import Columns, columns_of
+from vlsn.format.own_entries import own_entries
 from vlsn.format.same_submission import lies_in, same
 from vlsn.format.seal import ALONE_BYTES, MIXED_ENTRIES_MAX, Sealed, seal
 from vlsn.format.submission import Submission, Transaction, Values, check_transaction
-from vlsn.format.transactions import check_transactions, own_entries
 from vlsn.ids import Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX, BODY_BYTES_MAX, TRANSACTION_BYTES_MAX
 
@@ -49,7 +49,6 @@ def test_each_transaction_is_whole_in_one_block(given: list[Submission], block_b
     taken = 0
     for one in sealed:
         header = block.decode(one.data)
-        check_transactions(one.data, header)
         part, taken = given[taken : taken + one.submissions], taken + one.submissions
         assert header.count == sum(each.count for each in part), "never split"
         assert len(one.data) <= block_bytes_max or one.submissions == 1
@@ -140,7 +139,7 @@ def test_what_is_no_whole_transaction_is_refused(kinds: list[EntryKind], txns: l
     columns = Columns(columns.count, columns.value_offsets, columns.values, txns=ids)
     data = block.build(term=3, first_vlsn=FIRST, dtvlsn=9, clock_us=7, kind=kinds, columns=columns, submissions=0)
     with pytest.raises(BadBody, match="transaction"):
-        check_transactions(data, block.decode(data))
+        block.decode(data)
 
 
 def test_the_limit_of_a_transaction_is_a_block() -> None:
