@@ -125,6 +125,8 @@ class Found:
 
     term: Term
     group: GroupEntry
+    level: int = LEVEL_1.min
+    """The highest that all members speak, set by the same block where it is not the lowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,8 @@ def decide(
         return Wait("founding: two members answered with one incarnation; is one directory a copy of another?")
     term = Term(max([stored_term, *(answer.term for answer in answers.values())]) + 1)
     listed = [Member(name=name, url=url, incarnation=answers[name].incarnation) for name, url in members.items()]
-    return Found(term, GroupEntry(group=group, members=listed))
+    level = min(answer.levels.max for answer in answers.values())
+    return Found(term, GroupEntry(group=group, members=listed), level)
 
 
 def listed_incarnation(group: GroupEntry | None, name: str) -> Incarnation | None:

@@ -34,6 +34,7 @@ from repl.offload import settle
 from repl.read.reads import Reads
 from repl.repair.integrity import resolve
 from repl.repair.restoring import Restoration
+from replica.level import store_level
 from vlsn.errors import (
     ChannelClosed,
     DuplicateFeed,
@@ -50,8 +51,9 @@ from vlsn.errors import (
 )
 from vlsn.format.block import EntryKind
 from vlsn.format.feed_messages import Ack
-from vlsn.format.records import TermEntry
+from vlsn.format.records import CommitEntry, Settings, TermEntry
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.levels import LEVEL_1
 from vlsn.seams import Channel
 from vlsn.write.queue import Pending
 
@@ -101,6 +103,8 @@ class Leading(Tenure):
 
     async def _lead(self) -> None:
         member, log, term = self.member, self.log, self.term
+        if self._founds is not None:
+            await store_level(log, self._founds.level)
         if self.electing.leads != term:
             raise NotMaster(f"term {term} was over before this node led it")
         entry = TermEntry(term=term, master=member.name, incarnation=f"{self.own:016x}").encode()
@@ -110,6 +114,9 @@ class Leading(Tenure):
         kinds, values = [EntryKind.TERM], [entry]
         if self._founds is not None:
             kinds, values = [EntryKind.TERM, EntryKind.GROUP], [entry, self._founds.group.encode()]
+            if self._founds.level > LEVEL_1.min:
+                kinds.append(EntryKind.COMMIT)
+                values.append(CommitEntry(set=Settings(level=self._founds.level)).encode())
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
             await sealed  # the group that this very block founds is in the log then, and counts

@@ -25,7 +25,7 @@ from tests.fakes.loop import Owner
 from tests.fakes.net import FakeHost, FakeNet
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import FakeThreads
-from vlsn.levels import LEVELS
+from vlsn.levels import LEVEL_1
 from vlsn.seams import Seams
 
 
@@ -48,7 +48,7 @@ class Machine:
         self.disk = FakeDisk(rng=rng, capacity_bytes=capacity_bytes)
         self.stores = FakeStores(self.disk)
         self.clock_offset_us = 0
-        self.levels = LEVELS
+        self.levels = LEVEL_1
         """The levels of the binary that its next process runs."""
         self.process: Process | None = None
         self.disk.on_stop = self.kill

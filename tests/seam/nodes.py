@@ -17,6 +17,7 @@ from tests.fakes.disk import StopHere
 from tests.fakes.machine import Machine
 from tests.fakes.net import FakeNet
 from vlsn.ids import NodeName
+from vlsn.levels import LEVEL_1, Levels
 from vlsn.limits import KIB
 
 PORT = 7701
@@ -39,12 +40,17 @@ class Group:
 
     node_class = Node
 
-    def __init__(self, seed: int, size: int = 3, **settings: Any) -> None:
+    def __init__(self, seed: int, size: int = 3, *, levels: Levels = LEVEL_1, **settings: Any) -> None:
+        """``levels`` are what its binaries speak: the group is founded at the highest. Most tests count VLSNs from a
+        founding at level 1, whose block is one entry shorter."""
         self.loop = asyncio.get_running_loop()
         self.rng = Random(seed)
         self.net = FakeNet(self.loop, Random(f"net/{seed}"))
         self.names = [f"n{number}" for number in range(1, size + 1)]
+        self.levels = levels
         self.machines = {name: Machine(name, self.loop, self.net, Random(f"{name}/{seed}")) for name in self.names}
+        for machine in self.machines.values():
+            machine.levels = levels
         self.client = self.net.host("client")
         self.nodes: dict[str, Node] = {}
         self.fatal: list[tuple[str, BaseException]] = []
@@ -54,6 +60,7 @@ class Group:
         """A new machine, its disk empty: of a newcomer, or in the place of one that is no more."""
         assert name not in self.nodes, f"{name} is up"
         made = self.machines[name] = Machine(name, self.loop, self.net, Random(f"{name}/{self.rng.random()}"))
+        made.levels = self.levels
         return made
 
     def url(self, name: str) -> str:

@@ -16,22 +16,21 @@ from tests.seam.test_membership import fed
 from vlsn.errors import BadArgument, VlsnLogError, WrongVersion
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry, Settings
-from vlsn.levels import Levels
+from vlsn.levels import LEVELS, Levels
 from vlsn.state import node_file
 from vlsn.write.local_log import LocalLog
 
-BOTH = Levels(1, 2)
+BOTH = LEVELS
 RAISE = CommitEntry(set=Settings(level=2)).encode()
 
 
-@pytest.fixture(autouse=True)
-def files_of_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets this process read both levels; what each node's binary speaks is its machine's."""
-    monkeypatch.setattr("vlsn.levels.LEVELS", BOTH)
-
-
 async def made(seed: int, **settings: Any) -> Group:
+    """A group of before the level, all of whose nodes run the later binary now."""
     group = Group(seed, **settings)
+    await group.start()
+    await group.serving()
+    group.kill(*group.names)
+    group.levels = BOTH
     for machine in group.machines.values():
         machine.levels = BOTH
     await group.start()

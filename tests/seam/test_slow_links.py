@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.seam.nodes import Group
 from vlsn.format import batch
 from vlsn.limits import KIB, MIB
 
-SETTINGS = {"segment_bytes": 24 * MIB, "checkpoint_bytes": 1 << 30}
+SETTINGS: dict[str, Any] = {"segment_bytes": 24 * MIB, "checkpoint_bytes": 1 << 30}
 
 
 @pytest.mark.parametrize("size", [300 * KIB, 1000 * KIB])
