@@ -65,7 +65,7 @@ ELSEWHERE = "0123456789abcdef"
 def test_a_feed_that_is_not_for_this_node_is_refused_before_the_upgrade(group: Group) -> None:
     with group.unharmed():
         for changed, status, slug in (
-            ({"Version": "2"}, 400, "wrong-version"),
+            ({"Version": "3"}, 400, "wrong-version"),
             ({"Version": ""}, 400, "wrong-version"),
             ({"Version": "1.0"}, 400, "wrong-version"),
             ({"Group": "another"}, 409, "wrong-group"),

@@ -160,9 +160,10 @@ def test_read_prints_what_was_asked_for(group: Group, shell: Shell) -> None:
     assert (
         shell("read", "--from", str(first), "--json").out == shell("read", "--from", str(first), "--format", "json").out
     )
-    kinds = rows(shell("read", "--to", "3", "--all-kinds", "--json"))
-    assert [(row["vlsn"], row["kind"]) for row in kinds] == [(1, "TERM"), (2, "GROUP"), (3, "DATA")]
-    assert [row["vlsn"] for row in rows(shell("read", "--to", "3", "--json"))] == [3]
+    kinds = rows(shell("read", "--to", "4", "--all-kinds", "--json"))
+    expected = [(1, "TERM"), (2, "GROUP"), (3, "COMMIT"), (4, "DATA")]
+    assert [(row["vlsn"], row["kind"]) for row in kinds] == expected
+    assert [row["vlsn"] for row in rows(shell("read", "--to", "4", "--json"))] == [4]
     assert shell("read", "--follow", "--from", str(first), "--to", str(third)).out == b"a\n\xff\nc\n"
 
 

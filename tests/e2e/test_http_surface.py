@@ -187,7 +187,7 @@ def test_without_from_a_page_begins_with_the_first_there_is(group: Group) -> Non
     assert [(row["vlsn"], row["kind"]) for row in rows] == [(1, "TERM"), (2, "GROUP")]
     assert json.loads(rows[1]["value"])["group"] == group.status("n2")["group"]
     (row,) = read(group, "n2", "limit=1").lines()
-    assert row["vlsn"] == 3
+    assert row["vlsn"] == 4
     assert "kind" not in row
 
 

@@ -6,6 +6,7 @@ are damage, as ever: a version counts only where its checksum does.
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import struct
@@ -94,19 +95,19 @@ def _patched(path: Path, at: int, data: bytes, start: int, end: int, crc_at: int
 
 def node_file(path: Path, right: bool) -> None:
     for slot in (0, 4096):
-        _patched(path / "node.id", slot + 8, b"\2", slot, slot + 4092, slot + 4092, right)
+        _patched(path / "node.id", slot + 8, b"\3", slot, slot + 4092, slot + 4092, right)
 
 
 def node_files_second_slot(path: Path, right: bool) -> None:
-    _patched(path / "node.id", 4096 + 8, b"\2", 4096, 8188, 8188, right)
+    _patched(path / "node.id", 4096 + 8, b"\3", 4096, 8188, 8188, right)
 
 
 def segment(path: Path, right: bool) -> None:
-    _patched(path / "00000001.vlog", 8, b"\2", 0, 4092, 4092, right)
+    _patched(path / "00000001.vlog", 8, b"\3", 0, 4092, 4092, right)
 
 
 def last_segment(path: Path, right: bool) -> None:
-    _patched(sorted(path.glob("*.vlog"))[-2], 8, b"\2", 0, 4092, 4092, right)
+    _patched(sorted(path.glob("*.vlog"))[-2], 8, b"\3", 0, 4092, 4092, right)
 
 
 def _block_with_one_behind_it(path: Path) -> tuple[Path, int, int]:
@@ -151,15 +152,17 @@ def state(path: Path, right: bool) -> None:
     assert right
     store = LmdbStores().open(str(path / "state"), map_bytes=MAP_BYTES)
     value = store.get(STATE_KEY)
-    assert value is not None and b'"level":1' in value
-    store.write([(STATE_KEY, value.replace(b'"level":1', b'"level":2'))])
+    assert value is not None
+    later, count = re.subn(rb'"level":[12]\b', b'"level":3', value)
+    assert count == 1
+    store.write([(STATE_KEY, later)])
     store.close()
 
 
 def state_of_another_shape(path: Path, right: bool) -> None:
     assert right
     store = LmdbStores().open(str(path / "state"), map_bytes=MAP_BYTES)
-    store.write([(STATE_KEY, b'{"level":2,"vlsn":"in another shape"}')])
+    store.write([(STATE_KEY, b'{"level":3,"vlsn":"in another shape"}')])
     store.close()
 
 
@@ -189,15 +192,15 @@ def marker(path: Path, right: bool) -> None:
 Later = Callable[[Path, bool], None]
 EVERY = ("node", "verify", "dump", "truncate", "accept", "clean", "index")
 FORMATS: dict[str, tuple[Later, str, str, tuple[str, ...]]] = {
-    "node file": (node_file, "node.id", "version 2", EVERY),
-    "node file, one slot": (node_files_second_slot, "node.id", "version 2", EVERY),
-    "segment": (segment, "00000001.vlog", "version 2", ("node", "verify", "dump", "truncate", "accept", "clean")),
-    "last segment": (last_segment, ".vlog", "version 2", ("node", "verify", "dump", "truncate", "accept", "clean")),
+    "node file": (node_file, "node.id", "version 3", EVERY),
+    "node file, one slot": (node_files_second_slot, "node.id", "version 3", EVERY),
+    "segment": (segment, "00000001.vlog", "version 3", ("node", "verify", "dump", "truncate", "accept", "clean")),
+    "last segment": (last_segment, ".vlog", "version 3", ("node", "verify", "dump", "truncate", "accept", "clean")),
     "block": (block, ".vlog", "version 2", ("node", "verify", "dump", "truncate")),
     "record": (record, ".vlog", "kind 6", ("node", "verify", "dump", "truncate", "accept")),
     "sidecar": (sidecar, "00000001.vidx", "version 2", EVERY),
-    "state": (state, "state", "level 2", ("node", "verify", "dump", "truncate", "accept", "clean")),
-    "state, shape": (state_of_another_shape, "state", "level 2", ("node", "verify", "dump", "truncate", "clean")),
+    "state": (state, "state", "level 3", ("node", "verify", "dump", "truncate", "accept", "clean")),
+    "state, shape": (state_of_another_shape, "state", "level 3", ("node", "verify", "dump", "truncate", "clean")),
     "index": (index, "index", "version 3", ("node", "verify", "index")),
     "index bucket": (index_bucket, "index", "version 2", ("node", "verify", "index")),
     "restore marker": (marker, "restore.marker", "version 2", EVERY),
@@ -210,7 +213,7 @@ def commands(made: Made, path: Path) -> dict[str, tuple[str | Path, ...]]:
         "node": ("node", *made.settings, "--dir", path, "--log-level", "error"),
         "verify": ("verify", path),
         "dump": ("dump", "--all", path),
-        "truncate": ("truncate", "--after", str(ENTRIES + 2), path),
+        "truncate": ("truncate", "--after", str(ENTRIES + 3), path),
         "accept": ("truncate", "--accept-floor", path),
         "clean": ("clean", path, "--dry-run"),
         "index": ("index", path),
