@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from repl.api import Acks as Acks
     from repl.api import Appended as Appended
+    from repl.arrow.read import read_arrow as read_arrow
     from repl.client.connect import Client as Client
     from repl.client.connect import connect as connect
     from repl.client.sync import SyncClient as SyncClient
@@ -28,6 +29,7 @@ _FROM = {
     "SyncClient": "repl.client.sync",
     "connect": "repl.client.connect",
     "connect_sync": "repl.client.sync",
+    "read_arrow": "repl.arrow.read",
 }
 
 

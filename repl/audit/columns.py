@@ -154,7 +154,7 @@ def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:
     right = sound(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
     if right.all():
         window = _Window(buf, some, headers)
-        right = window.rising
+        right = window.rising()
         if right.all():
             return window
     bad.update(some.offsets[~right].tolist())
@@ -170,15 +170,6 @@ class _Window(Rows):
         super().__init__(memoryview(buf)[base:end], some.offsets - base + FRAME_BYTES, headers)
         self.blocks = some
 
-    @property
-    def rising(self) -> Bools:
-        """Marks of blocks whose offsets rise from 0 to the length of what they point into."""
-        values = self._rise(self.layouts.value_offsets, self.headers["value_bytes"], np.ones(len(self.at), np.bool_))
-        keyed = self.has(BlockFlag.KEYS)
-        if keyed.any():
-            values &= self._rise(self.layouts.key_offsets, self.headers["key_bytes"], keyed)
-        return values
-
     def take(self, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
         """Returns the bytes from each start to its end as one Arrow array; starts and ends rise together."""
         offsets = np.empty(2 * len(starts), np.int32)
@@ -187,15 +178,6 @@ class _Window(Rows):
         alternating = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
         null = starts == ends if empty_is_null else None
         return alternating.take(pa.array(np.arange(0, len(offsets), 2), pa.int64(), mask=null))
-
-    def _rise(self, columns: I64, lengths: NDArray[Any], has: Bools) -> Bools:
-        starts, ends = self.offsets(columns, has)
-        stop = np.cumsum(self.count)
-        right: Bools = (starts[stop - self.count] == 0) & (ends[stop - 1] == lengths)
-        fall = np.flatnonzero(starts > ends)
-        if len(fall):
-            right[np.searchsorted(stop, fall, side="right")] = False
-        return right | ~has
 
 
 def _batch(window: _Window, part: Part, node: str, durable: int) -> Any:

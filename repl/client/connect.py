@@ -15,9 +15,10 @@ from contextlib import suppress
 from datetime import datetime
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from repl.api import Acks, Appended, ProducerAt
+from repl.client.block_pages import BlockReader, BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.endpoints import Endpoints
 from repl.client.identity import Identity
@@ -314,6 +315,25 @@ class Client(Generic[V]):
             )
 
         return limited(started(self, from_vlsn, at, pages), limit)
+
+    def block_pages(
+        self,
+        from_vlsn: Begin = None,
+        to_vlsn: int | None = None,
+        *,
+        at: datetime | int | None = None,
+        consistency: str = DURABLE,
+    ) -> AsyncIterator[BlocksPage]:
+        """Yields pages of whole blocks, checked, with what ``read`` gives and the log's own entries among it: for who
+        takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
+        one. ``read_arrow`` makes tables of them. Raises as ``read``."""
+        at_least = self._open_producer().highest_durable
+        reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)
+
+        def pages(first: int | None) -> AsyncIterator[Page]:
+            return reader.pages(first, to_vlsn, at_least=at_least, consistency=consistency)
+
+        return cast("AsyncIterator[BlocksPage]", started(self, from_vlsn, at, pages))
 
     async def tail(
         self,

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from repl.api import Acks, Appended, ProducerAt
+from repl.client.block_pages import BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.connect import FORKED, Client, V, connect
 from repl.client.starting import Begin
@@ -26,6 +28,7 @@ from vlsn.format.block import Entry
 from vlsn.seams import Buffer
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Page)
 
 
 class SyncClient(Generic[V]):
@@ -197,6 +200,18 @@ class SyncClient(Generic[V]):
         )
         return self._pages(pages)
 
+    def block_pages(
+        self,
+        from_vlsn: Begin = None,
+        to_vlsn: int | None = None,
+        *,
+        at: datetime | int | None = None,
+        consistency: str = DURABLE,
+    ) -> Iterator[BlocksPage]:
+        """Reads as ``Client.block_pages``. The next page is on its way while one is worked on."""
+        pages = self._client.block_pages(from_vlsn, to_vlsn, at=at, consistency=consistency)
+        return self._ahead(pages)
+
     def tail(
         self,
         from_vlsn: Begin = None,
@@ -263,16 +278,28 @@ class SyncClient(Generic[V]):
         while (page := self._run(_next(pages))) is not None:
             yield page
 
+    def _ahead(self, pages: AsyncIterator[P]) -> Iterator[P]:
+        coming = self._begin(_next(pages))
+        try:
+            while (page := coming.result()) is not None:
+                coming = self._begin(_next(pages))
+                yield page
+        finally:
+            coming.cancel()
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            work.close()
-            raise LogClosed(self._gone)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._begin(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # Ctrl-C in the waiting thread; a no-op when the work itself failed
             raise
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._loop is None:
+            work.close()
+            raise LogClosed(self._gone)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 _of_parents: list[object] = []
@@ -284,7 +311,7 @@ def _entries(pages: Iterator[Page]) -> Iterator[Entry]:
         yield from page.entries
 
 
-async def _next(pages: AsyncIterator[Page]) -> Page | None:
+async def _next(pages: AsyncIterator[P]) -> P | None:
     return await anext(pages, None)
 
 

@@ -63,16 +63,16 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class VlsnPlace:
     """The next VLSN, ``None`` for the first there is, and the term of the one before it. 0 stands for a term that is
     not known."""
 
     vlsn: int | None
     term: int = 0
 
-    def after(self, page: Page) -> _Place:
+    def after(self, page: Page) -> VlsnPlace:
         stays = page.next_vlsn == self.vlsn
-        return _Place(page.next_vlsn, page.term or (self.term if stays else 0))
+        return VlsnPlace(page.next_vlsn, page.term or (self.term if stays else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Reader:
             raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
         end: int | None = None
         durable = 0
-        place = _Place(_checked(from_vlsn))
+        place = VlsnPlace(_checked(from_vlsn))
         ask = f"consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}&" if consistency == LINEARIZABLE else ""
         while end is None or (place.vlsn is not None and place.vlsn <= end):
             lacking = end is not None and (place.vlsn or 0) > durable
@@ -161,7 +161,7 @@ class Reader:
         """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
         of any node. ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read. Raises
         ``Trimmed``, ``NotInLog``."""
-        place = _Place(_checked(from_vlsn), after_term or 0)
+        place = VlsnPlace(_checked(from_vlsn), after_term or 0)
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
             raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
         while True:
@@ -222,7 +222,7 @@ class Reader:
             raise BadBody(f"{url} answered nothing of a producer; is it a vlsnlog node?") from None
         return ProducerAt(ProducerPlace(said.next, said.first, said.last, said.term), said.durable, said.forgotten_to)
 
-    async def _page(self, place: _Place, ask: str, wanted: _Wanted, *, for_ever: bool = False) -> Page:
+    async def _page(self, place: VlsnPlace, ask: str, wanted: _Wanted, *, for_ever: bool = False) -> Page:
         silent_s = wanted.wait_s + SILENT_S if wanted.wait_s else None
         page_of = partial(self._page_of, place, ask, wanted)
         return await self._retried(page_of, for_ever=for_ever, silent_s=silent_s)
@@ -272,7 +272,7 @@ class Reader:
         assert fault is not None
         raise fault
 
-    async def _page_of(self, place: _Place, ask: str, wanted: _Wanted, url: str) -> Page:
+    async def _page_of(self, place: VlsnPlace, ask: str, wanted: _Wanted, url: str) -> Page:
         begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
             begin += f"after_term={place.term}&"
@@ -293,7 +293,12 @@ class Reader:
             entries = ndjson.decode_entries(bytes(response.body))
             return Page(entries, next_vlsn, durable, term_before)
         kinds = None if wanted.all_kinds else DATA_ONLY
-        entries, term = _decode(memoryview(response.body), from_vlsn=place.vlsn or 0, kinds=kinds)
+        return self._page_with(memoryview(response.body), place, next_vlsn, durable, kinds)
+
+    def _page_with(
+        self, body: memoryview, place: VlsnPlace, next_vlsn: int, durable: int, kinds: frozenset[int] | None
+    ) -> Page:
+        entries, term = _decode(body, from_vlsn=place.vlsn or 0, kinds=kinds)
         return Page(entries, next_vlsn, durable, term)
 
 

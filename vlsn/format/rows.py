@@ -41,6 +41,10 @@ class Rows:
         self.rows = int(self.count.sum())
         self.layouts = layouts(headers)
 
+    def only(self, which: slice) -> Rows:
+        """Keeps some of the blocks, in the same buffer."""
+        return Rows(self.buf, self.at[which], self.headers[which])
+
     def spread(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Repeats a value of each block for every entry of it."""
         return column if self.rows == len(column) else np.repeat(column, self.count)
@@ -99,6 +103,24 @@ class Rows:
         rows = self.spread(has)
         starts[rows], ends[rows] = words[places[rows]], words[places[rows] + 1]
         return starts, ends
+
+    def rising(self) -> Mask:
+        """Marks the blocks whose offsets rise from 0 to the length of what they point into. Of others nothing may be
+        cut."""
+        values = self._rise(self.layouts.value_offsets, self.headers["value_bytes"], None)
+        keyed = self.has(KEYS)
+        if keyed.any():
+            values &= self._rise(self.layouts.key_offsets, self.headers["key_bytes"], keyed)
+        return values
+
+    def _rise(self, columns: I64, lengths: npt.NDArray[Any], has: Mask | None) -> Mask:
+        starts, ends = self.offsets(columns, has)
+        stop = np.cumsum(self.count)
+        right: Mask = (starts[stop - self.count] == 0) & (ends[stop - 1] == lengths)
+        fall = np.flatnonzero(starts > ends)
+        if len(fall):
+            right[np.searchsorted(stop, fall, side="right")] = False
+        return right if has is None else right | ~has
 
     def _cuts(self, columns: I64, data: I64, has: Mask | None) -> tuple[I64, I64]:
         starts, ends = self.offsets(columns, has)

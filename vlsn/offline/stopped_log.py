@@ -86,6 +86,20 @@ class StoppedLog:
     ) -> Iterator[list[Entry]]:
         """Yields entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the durable end, or the log's),
         of these ``keys`` (None: all). Raises ``Trimmed``, and ``Damaged`` behind all that comes before it."""
+        kinds = None if all_kinds else DATA_ONLY
+        for rows, at, end in self.rows(from_vlsn, to_vlsn, undurable=undurable):
+            chosen = rows.chosen(at, end, kinds, None if keys is None else keys.mask(rows))
+            if isinstance(chosen, slice):
+                chosen = np.arange(*chosen.indices(rows.rows))
+            for start in range(0, len(chosen), ROWS_AT_ONCE):
+                yield rows.entries(chosen[start : start + ROWS_AT_ONCE])
+
+    def rows(
+        self, from_vlsn: int = 0, to_vlsn: int = 0, *, undurable: bool = False, keep: bool = False
+    ) -> Iterator[tuple[EntryRows, int, int]]:
+        """Yields the blocks that hold what ``entries`` gives, whole, by column, with the first and the last VLSN of
+        them that were asked for. Their bytes are used again for the next segment, unless ``keep``: then each segment
+        has its own, for as long as anybody holds them. Raises as ``entries``."""
         end = max(self.last, self.durable) if undurable else self.durable
         end = Vlsn(min(end, to_vlsn)) if to_vlsn else end
         if not end and not self._ends_in_damage:
@@ -93,12 +107,13 @@ class StoppedLog:
         if from_vlsn and from_vlsn < self.first:
             raise Trimmed(f"VLSN {from_vlsn} is not here: the log begins at VLSN {self.first}", first=self.first)
         at = from_vlsn or self.first
-        kinds = None if all_kinds else DATA_ONLY
         for position, link in enumerate(self._links):
             if at > end:
                 break
             if not self._may_hold(position, at):
                 continue
+            if keep:
+                self._buf = bytearray()
             blocks = self._visible(link)
             for low in range(int(np.searchsorted(blocks.lasts, at)), len(blocks), BLOCKS_AT_ONCE):
                 run = slice(low, low + BLOCKS_AT_ONCE)
@@ -109,7 +124,8 @@ class StoppedLog:
                 good = int(follows[0]) + 1 if len(follows) else len(firsts)
                 if firsts[0] > at:
                     raise self._lost(at, link, int(firsts[0]))
-                yield from self._decoded(blocks, low, low + good, at, int(end), kinds, keys)
+                places, heads = blocks.places[low : low + good], blocks.heads[low : low + good]
+                yield EntryRows(self._buf, places + FRAME_BYTES, heads), at, int(end)
                 at = int(lasts[good - 1]) + 1
                 if good < len(firsts) and at <= end:
                     raise self._lost(at, link, int(firsts[good]))
@@ -128,23 +144,6 @@ class StoppedLog:
         return Vlsn(self.last + 1)
 
     # Inside.
-
-    def _decoded(
-        self,
-        blocks: _Visible,
-        low: int,
-        high: int,
-        at: int,
-        end: int,
-        kinds: frozenset[int] | None,
-        keys: KeyFilter | None,
-    ) -> Iterator[list[Entry]]:
-        rows = EntryRows(self._buf, blocks.places[low:high] + FRAME_BYTES, blocks.heads[low:high])
-        chosen = rows.chosen(at, end, kinds, None if keys is None else keys.mask(rows))
-        if isinstance(chosen, slice):
-            chosen = np.arange(*chosen.indices(rows.rows))
-        for start in range(0, len(chosen), ROWS_AT_ONCE):
-            yield rows.entries(chosen[start : start + ROWS_AT_ONCE])
 
     def _lost(self, vlsn: int, link: Link, resume: int) -> Damaged:
         upto = f" to {resume - 1}" if resume > vlsn + 1 else ""

@@ -1,0 +1,151 @@
+"""Blocks as record batches, without a Python step an entry.
+
+A large block is a batch as it lies: its offsets and values are Arrow's already.
+
+    block    |hdr| key_offsets | value_offsets | keys | values |
+    batch            └── key ───────────┼────────┘        │
+                                        └───── value ─────┘
+
+Small ones are gathered, as many as make a batch: their values become one array over the bytes that they lie in, of
+which every other element is a value and the rest is what lies between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from vlsn.errors import BadBody
+from vlsn.format.block import BlockFlag, EntryKind
+from vlsn.format.columns import layout
+from vlsn.format.rows import I64, Rows
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("vlsn", pa.uint64(), nullable=False),
+        pa.field("term", pa.uint64(), nullable=False),
+        pa.field("time", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
+WHOLE_BYTES: Final = 64 << 10
+"""Bytes of keys and values from which a block is a batch of its own."""
+BATCH_BYTES: Final = 4 << 20
+"""Bytes of gathered blocks in a batch, which holds at least one."""
+_TIME: Final = pa.timestamp("us", "UTC")
+_DATA: Final = int(EntryKind.DATA)
+
+
+def reader_of(found: Iterator[tuple[Rows, int, int]]) -> Any:
+    """Makes the reader of these blocks' DATA entries, each from a first to a last VLSN."""
+    return pa.RecordBatchReader.from_batches(SCHEMA, _batches(found))
+
+
+def _batches(found: Iterator[tuple[Rows, int, int]]) -> Iterator[Any]:
+    for rows, first, last in found:
+        yield from batches_of(rows, first, last)
+
+
+def batches_of(rows: Rows, first: int, last: int) -> Iterator[Any]:
+    """Yields the DATA entries from VLSN ``first`` to ``last`` (inclusive) as batches, none of them empty. They hold
+    ``rows.buf``. Raises ``BadBody`` for offsets that do not rise."""
+    if not rows.rising().all():
+        raise BadBody("offsets of a block do not rise from 0 to their column's length")
+    headers = rows.headers
+    firsts = headers["first_vlsn"].astype(np.int64)
+    begin = int(np.searchsorted(firsts + rows.count, first, side="right"))
+    end = int(np.searchsorted(firsts, last, side="right"))
+    whole = headers["key_bytes"].astype(np.int64) + headers["value_bytes"] >= WHOLE_BYTES
+    whole &= headers["kind"] == _DATA
+    ends = rows.at + rows.layouts.end
+    if first > last:
+        return
+    at = begin
+    for alone in [*(np.flatnonzero(whole[begin:end]) + begin).tolist(), end]:
+        while at < alone:
+            stop = min(max(at + 1, int(np.searchsorted(ends, int(rows.at[at]) + BATCH_BYTES, side="right"))), alone)
+            batch = _gathered(rows, slice(at, stop), first, last)
+            if batch.num_rows:
+                yield batch
+            at = stop
+        if alone < end:
+            yield _whole(rows, alone, first, last)
+            at = alone + 1
+
+
+def _whole(rows: Rows, index: int, first: int, last: int) -> Any:
+    """Makes a batch of one block of DATA, copying no key and no value."""
+    header = rows.headers[index]
+    count, block_first = int(header["count"]), int(header["first_vlsn"])
+    key_bytes, value_bytes = int(header["key_bytes"]), int(header["value_bytes"])
+    lay = layout(int(header["flags"]), count, key_bytes, value_bytes, int(header["submissions"]))
+    base, buf = int(rows.at[index]), pa.py_buffer(rows.buf)
+    offsets = buf.slice(base + lay.value_offsets, 4 * (count + 1))
+    values = pa.Array.from_buffers(pa.binary(), count, [None, offsets, buf.slice(base + lay.values, value_bytes)])
+    if lay.keys < 0:
+        keys = pa.nulls(count, pa.binary())
+    else:
+        places = np.frombuffer(rows.buf, "<i4", count + 1, base + lay.key_offsets)
+        there = np.packbits(places[1:] != places[:-1], bitorder="little")
+        offsets = buf.slice(base + lay.key_offsets, 4 * (count + 1))
+        keys = pa.Array.from_buffers(
+            pa.binary(), count, [pa.py_buffer(there), offsets, buf.slice(base + lay.keys, key_bytes)]
+        )
+    batch = _batch(
+        np.arange(block_first, block_first + count, dtype=np.uint64),
+        np.full(count, header["term"], np.uint64),
+        np.full(count, header["clock_us"], np.int64),
+        keys,
+        values,
+    )
+    skip = max(first - block_first, 0)
+    return batch.slice(skip, min(last - block_first + 1, count) - skip)
+
+
+def _gathered(rows: Rows, which: slice, first: int, last: int) -> Any:
+    """Makes a batch of several blocks, copying their keys and values."""
+    base = int(rows.at[which.start])
+    some = rows.only(which)
+    vlsns = some.vlsns()
+    wanted = slice(max(first - int(vlsns[0]), 0), max(last - int(vlsns[0]) + 1, 0))
+    chosen: slice | I64 = wanted
+    if some.headers["kind"].any():
+        data = some.kinds() == _DATA
+        data[: wanted.start] = data[wanted.stop :] = False
+        chosen = np.flatnonzero(data)
+    buf = pa.py_buffer(rows.buf)
+    buf = buf.slice(base, int(rows.at[which.stop - 1] + rows.layouts.end[which.stop - 1]) - base)
+    starts, ends = (cut[chosen] - base for cut in some.value_cuts())
+    values = _taken(buf, starts, ends, empty_is_null=False)
+    if some.has(BlockFlag.KEYS).any():
+        starts, ends = (cut[chosen] - base for cut in some.key_cuts())
+        keys = _taken(buf, starts, ends, empty_is_null=True)
+    else:
+        keys = pa.nulls(len(values), pa.binary())
+    return _batch(
+        vlsns[chosen].astype(np.uint64),
+        some.column("term")[chosen].astype(np.uint64),
+        some.column("clock_us")[chosen],
+        keys,
+        values,
+    )
+
+
+def _taken(buf: Any, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
+    """Returns the bytes of ``buf`` from each start to its end as one array; starts and ends rise together."""
+    offsets = np.empty(2 * len(starts), np.int32)
+    offsets[0::2], offsets[1::2] = starts, ends
+    if not len(starts):
+        return pa.array([], pa.binary())
+    alternating = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), buf])
+    null = starts == ends if empty_is_null else None
+    return alternating.take(pa.array(np.arange(0, len(offsets), 2), pa.int64(), mask=null))
+
+
+def _batch(vlsns: Any, terms: Any, times: I64, keys: Any, values: Any) -> Any:
+    time = pa.Array.from_buffers(_TIME, len(times), [None, pa.py_buffer(np.ascontiguousarray(times))])
+    return pa.RecordBatch.from_arrays([pa.array(vlsns), pa.array(terms), time, keys, values], schema=SCHEMA)

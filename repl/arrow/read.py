@@ -1,0 +1,89 @@
+"""``read_arrow``: the entries of a group, a node, or a stopped node's directory, as a stream of record batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from repl.client.sync import connect_sync
+from repl.client.tail import DURABLE
+from vlsn.errors import BadArgument
+from vlsn.format.rows import Rows
+from vlsn.offline.stopped_log import StoppedLog
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NEEDS_PYARROW = "read_arrow needs PyArrow; install it with: pip install 'vlsnlog[arrow]'"
+Asked = tuple[Rows, int, int]
+"""Blocks, with the first and the last VLSN that were asked for."""
+
+
+def read_arrow(
+    source: str | os.PathLike[str],
+    from_vlsn: int | None = None,
+    to_vlsn: int | None = None,
+    *,
+    consistency: str = DURABLE,
+    timeout_s: float = 10.0,
+) -> pa.RecordBatchReader:
+    """Reads entries as Arrow record batches, a row an entry: ``vlsn`` and ``term`` (uint64), ``time`` (timestamp of µs,
+    UTC: when the master sealed it), ``key`` (binary, null where there is none) and ``value`` (binary).
+
+    ``source``: URLs of a group, separated by commas (a node that fails is left for the next); one URL; or the directory
+    of a stopped node, whose durable entries are read.  From ``from_vlsn`` (default: the first there is) to ``to_vlsn``
+    (default: what is durable when it starts), both included; VLSNs of the log's own entries are left out.
+    ``consistency`` and ``timeout_s`` are those of ``connect(…).read``, for URLs.
+
+    It is read as it is asked for: a page of about 4 MiB and the next one of a node, a segment of a directory, are in
+    memory, and what batches hold that the caller keeps. A large block is a batch of its own, whose keys and values
+    lie where they came in; small ones are gathered.  Batches are checked as every read is.
+
+    Raises ``ModuleNotFoundError`` without PyArrow; ``BadArgument``, ``Unreachable``, ``Trimmed``, ``Damaged``,
+    ``LogInUse`` … at once where the first batch meets them, else from the batch that does."""
+    if find_spec("pyarrow") is None:
+        raise ModuleNotFoundError(NEEDS_PYARROW, name="pyarrow")
+    from repl.arrow.batches import reader_of
+
+    place = os.fspath(source)
+    for name, vlsn in (("from_vlsn", from_vlsn), ("to_vlsn", to_vlsn)):
+        if vlsn is not None and vlsn < 1:
+            raise BadArgument(f"{name} is {vlsn}; the first VLSN is 1")
+    if place.startswith(("http://", "https://")):
+        found = _of_group(place, from_vlsn, to_vlsn, consistency, timeout_s)
+    elif "://" in place:
+        raise BadArgument(f"{place}: a source is http:// URLs, or the directory of a stopped node")
+    elif consistency != DURABLE:
+        raise BadArgument(f"consistency={consistency}: only a running group can confirm it; a directory is as it is")
+    else:
+        found = _of_directory(place, from_vlsn, to_vlsn)
+    return reader_of(_begun(found))
+
+
+def _of_group(
+    urls: str, from_vlsn: int | None, to_vlsn: int | None, consistency: str, timeout_s: float
+) -> Iterator[Asked]:
+    with connect_sync(urls, timeout_s=timeout_s) as log:
+        end = 0
+        for page in log.block_pages(from_vlsn, to_vlsn, consistency=consistency):
+            end = end or min(page.durable, to_vlsn or page.durable)
+            if page.rows is not None:
+                yield page.rows, from_vlsn or 1, end
+
+
+def _of_directory(directory: str, from_vlsn: int | None, to_vlsn: int | None) -> Iterator[Asked]:
+    if not os.path.isdir(directory):
+        raise BadArgument(f"{directory}: is no directory; name a stopped node's, or http:// URLs")
+    log = StoppedLog(PosixDisk(), LmdbStores(), os.path.abspath(directory))
+    yield from log.rows(from_vlsn or 0, to_vlsn or 0, keep=True)
+
+
+def _begun(found: Iterator[Asked]) -> Iterator[Asked]:
+    """Takes the first one now: what cannot be read is said to the caller, not to whoever draws batches."""
+    first = next(found, None)
+    return iter(()) if first is None else chain((first,), found)

@@ -1,0 +1,85 @@
+"""Pages of whole blocks, for who reads them by column: checked, and not cut into entries.
+
+    body     |hdr|offsets| a | bc |  | hdr |offsets| d |      at   0 88 …
+    page.rows.vlsns(), .kinds(), .value_cuts() …              an array each, a row an entry
+
+Everything is checked that decoding checks, for all blocks of a page at once: both checksums, fields, that blocks follow
+on one another, that offsets rise.  So whatever a node sends, no offset leads out of the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from repl.client.tail import Page, Reader, VlsnPlace
+from vlsn.errors import BadBody
+from vlsn.format import block, scan
+from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.block_heads import heads_good
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.rows import Rows
+from vlsn.ids import padded
+
+_BODY_BYTES_AT: Final = 52
+_BODY_BYTES: Final = Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksPage(Page):
+    """Whole blocks; ``entries`` stays empty.  ``rows`` is None where the page has no block, and may begin before what
+    was asked for, or end past it: blocks are not cut."""
+
+    rows: Rows | None = None
+
+
+class BlockReader(Reader):
+    """Reads pages as ``Reader`` does, of blocks."""
+
+    def _page_with(
+        self, body: memoryview, place: VlsnPlace, next_vlsn: int, durable: int, kinds: frozenset[int] | None
+    ) -> Page:
+        rows = checked_rows(body)
+        if rows is None:
+            return BlocksPage([], next_vlsn, durable)
+        first, end = int(rows.headers["first_vlsn"][0]), int(rows.headers["first_vlsn"][-1]) + int(rows.count[-1])
+        if next_vlsn != end or (place.vlsn is not None and not first <= place.vlsn < end):
+            raise BadBody(f"a page of VLSN {first} to {end - 1} for one from {place.vlsn} to {next_vlsn - 1}")
+        return BlocksPage([], next_vlsn, durable, int(rows.headers["term"][-1]), rows)
+
+
+def checked_rows(body: memoryview) -> Rows | None:
+    """Finds the blocks of ``body``, each padded to 8 bytes, and checks them; None where it is empty. Raises
+    ``BadBody``, ``WrongVersion``."""
+    starts: list[int] = []
+    at = 0
+    while at < len(body):
+        if len(body) - at < BLOCK_BYTES:
+            raise BadBody(f"{len(body) - at} bytes are no block")
+        starts.append(at)
+        (body_bytes,) = _BODY_BYTES.unpack_from(body, at + _BODY_BYTES_AT)
+        at += padded(BLOCK_BYTES + body_bytes)
+    if at != len(body):
+        raise BadBody(f"the last block ends {at - len(body)} bytes past the page")
+    if not starts:
+        return None
+    places = np.array(starts, np.int64)
+    headers = scan.block_headers(body, FRAME_BYTES, places)
+    bodies = places + BLOCK_BYTES
+    good = (scan.header_crcs(headers) == headers["header_crc"]) & heads_good(headers)
+    good &= scan.piece_crcs(body, bodies, bodies + headers["body_bytes"]) == headers["body_crc"]
+    firsts = headers["first_vlsn"].astype(np.int64)
+    good[1:] &= firsts[1:] == firsts[:-1] + headers["count"][:-1]
+    good[1:] &= headers["term"][1:] >= headers["term"][:-1]
+    if good.all():
+        rows = Rows(body, places, headers)
+        good = rows.rising()
+    if not good.all():
+        bad = int(good.argmin())
+        end = starts[bad] + BLOCK_BYTES + int(headers["body_bytes"][bad])
+        block.decode(body[starts[bad] : end])  # names what is wrong when it is wrong by itself
+        raise BadBody(f"the block of VLSN {firsts[bad]} does not follow on the one before it")
+    return rows
