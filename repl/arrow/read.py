@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from repl.client.starting import Begin
 from repl.client.sync import connect_sync
 from repl.client.tail import DURABLE
 from vlsn.errors import BadArgument
@@ -15,6 +17,7 @@ from vlsn.format.rows import Rows
 from vlsn.offline.stopped_log import StoppedLog
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
+from vlsn.times import time_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,9 +29,10 @@ Asked = tuple[Rows, int, int]
 
 def read_arrow(
     source: str | os.PathLike[str],
-    from_vlsn: int | None = None,
+    from_vlsn: Begin = None,
     to_vlsn: int | None = None,
     *,
+    at: datetime | int | None = None,
     consistency: str = DURABLE,
     timeout_s: float = 10.0,
 ) -> pa.RecordBatchReader:
@@ -38,7 +42,7 @@ def read_arrow(
     ``source``: URLs of a group, separated by commas (a node that fails is left for the next); one URL; or the directory
     of a stopped node, whose durable entries are read.  From ``from_vlsn`` (default: the first there is) to ``to_vlsn``
     (default: what is durable when it starts), both included; VLSNs of the log's own entries are left out.
-    ``consistency`` and ``timeout_s`` are those of ``connect(…).read``, for URLs.
+    ``from_vlsn``, ``at`` and ``consistency`` are those of ``connect(…).read``, the last one for URLs only.
 
     It is read as it is asked for: a page of about 4 MiB and the next one of a node, a segment of a directory, are in
     memory, and what batches hold that the caller keeps. A large block is a batch of its own, whose keys and values
@@ -51,36 +55,46 @@ def read_arrow(
     from repl.arrow.batches import reader_of
 
     place = os.fspath(source)
+    if at is not None and from_vlsn is not None:
+        raise BadArgument("from_vlsn and at: only one of them says where to begin")
     for name, vlsn in (("from_vlsn", from_vlsn), ("to_vlsn", to_vlsn)):
-        if vlsn is not None and vlsn < 1:
+        if isinstance(vlsn, str) and (name, vlsn) not in (("from_vlsn", "start"), ("from_vlsn", "end")):
+            raise BadArgument(f"{name}: {vlsn!r} is no VLSN")
+        if isinstance(vlsn, int) and vlsn < 1:
             raise BadArgument(f"{name} is {vlsn}; the first VLSN is 1")
     if place.startswith(("http://", "https://")):
-        found = _of_group(place, from_vlsn, to_vlsn, consistency, timeout_s)
+        found = _of_group(place, from_vlsn, to_vlsn, at, consistency, timeout_s)
     elif "://" in place:
         raise BadArgument(f"{place}: a source is http:// URLs, or the directory of a stopped node")
     elif consistency != DURABLE:
         raise BadArgument(f"consistency={consistency}: only a running group can confirm it; a directory is as it is")
     else:
-        found = _of_directory(place, from_vlsn, to_vlsn)
+        found = _of_directory(place, from_vlsn, to_vlsn, at)
     return reader_of(_begun(found))
 
 
 def _of_group(
-    urls: str, from_vlsn: int | None, to_vlsn: int | None, consistency: str, timeout_s: float
+    urls: str, from_vlsn: Begin, to_vlsn: int | None, at: datetime | int | None, consistency: str, timeout_s: float
 ) -> Iterator[Asked]:
     with connect_sync(urls, timeout_s=timeout_s) as log:
+        begin = from_vlsn if isinstance(from_vlsn, int) else 1  # other places are where a block begins
         end = 0
-        for page in log.block_pages(from_vlsn, to_vlsn, consistency=consistency):
+        for page in log.block_pages(from_vlsn, to_vlsn, at=at, consistency=consistency):
             end = end or min(page.durable, to_vlsn or page.durable)
             if page.rows is not None:
-                yield page.rows, from_vlsn or 1, end
+                yield page.rows, begin, end
 
 
-def _of_directory(directory: str, from_vlsn: int | None, to_vlsn: int | None) -> Iterator[Asked]:
+def _of_directory(directory: str, from_vlsn: Begin, to_vlsn: int | None, at: datetime | int | None) -> Iterator[Asked]:
     if not os.path.isdir(directory):
         raise BadArgument(f"{directory}: is no directory; name a stopped node's, or http:// URLs")
     log = StoppedLog(PosixDisk(), LmdbStores(), os.path.abspath(directory))
-    yield from log.rows(from_vlsn or 0, to_vlsn or 0, keep=True)
+    begin = from_vlsn if isinstance(from_vlsn, int) else 0
+    if from_vlsn == "end":
+        begin = log.durable + 1
+    elif at is not None:
+        begin = max(log.at_time(time_us(at)), log.first)
+    yield from log.rows(begin, to_vlsn or 0, keep=True)
 
 
 def _begun(found: Iterator[Asked]) -> Iterator[Asked]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repl import connect_sync, read_arrow
-from tests.repl.audit.logs import Copy, blocks, numbered
+from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
 from tests.repl.client.group import GroupNode, ServedNode
 from vlsn import Log
 from vlsn.errors import BadArgument, Damaged, LogInUse, Trimmed, Unreachable
@@ -47,6 +47,23 @@ def test_a_directory_gives_what_reading_it_gives(directory: str) -> None:
     assert rows(read_arrow(directory, from_vlsn=300)) == found[299:]
     assert rows(read_arrow(directory, from_vlsn=301)) == []
     assert rows(read_arrow(directory, 5, 4)) == []
+
+
+def test_a_read_begins_where_it_is_told_to(directory: str, served: ServedNode) -> None:
+    found = rows(read_arrow(directory))
+    assert rows(read_arrow(directory, "start")) == found
+    assert rows(read_arrow(directory, "end")) == []
+    assert rows(read_arrow(directory, at=CLOCK_US + 101)) == found[100:]
+    with connect_sync(served.url) as log:
+        log.append_many([b"a", b"b"])
+        log.append(b"c")
+        assert rows(read_arrow(served.url, "end")) == []
+    for source in (directory, served.url):
+        with pytest.raises(BadArgument, match="only one"):
+            read_arrow(source, 5, at=CLOCK_US)
+        for place in ("begin", "5"):
+            with pytest.raises(BadArgument, match="is no VLSN"):
+                read_arrow(source, place)  # type: ignore[arg-type]
 
 
 def test_a_directory_gives_what_is_durable(tmp_path: Path) -> None:

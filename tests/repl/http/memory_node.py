@@ -27,7 +27,7 @@ from vlsn.errors import (
     WrongGroup,
 )
 from vlsn.format.batch import Batch, decode_entries
-from vlsn.format.block import Entry, EntryKind
+from vlsn.format.block import Entry, EntryKind, decode_header
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.seal import seal
 from vlsn.format.submission import Submission, Transaction
@@ -238,7 +238,8 @@ class MemoryNode:
         self._check(start)
         if start > self.durable:
             await self._wait(wait_s)
-        return BlockPage([b + bytes(-len(b) % 8) for b in self.blocks], self.durable + 1, self.durable)
+        held = [b for b in self.blocks if decode_header(b).last_vlsn >= start]
+        return BlockPage([b + bytes(-len(b) % 8) for b in held], max(start, self.durable + 1), self.durable)
 
     async def _wait(self, wait_s: float) -> None:
         if wait_s <= 0:
