@@ -13,7 +13,7 @@ from tests.fakes.threads import InlineThreads
 from vlsn.errors import LogFailed, NoSpace, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import TermEntry
-from vlsn.format.submission import Values
+from vlsn.format.submission import Submission, Values
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.limits import RETRY_S_MAX
 from vlsn.recover.recovery import recover
@@ -88,8 +88,10 @@ class Waiting(Pending):
 
     __slots__ = ("error", "synced", "values")
 
-    def __init__(self, values: list[bytes], durability: Durability = Durability.SYNC) -> None:
-        super().__init__(Values(values), durability)
+    def __init__(
+        self, values: list[bytes], durability: Durability = Durability.SYNC, submission: Submission | None = None
+    ) -> None:
+        super().__init__(submission or Values(values), durability)
         self.values = values
         self.synced = False
         self.error: VlsnLogError | None = None

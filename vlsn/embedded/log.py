@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import index
 from types import TracebackType
 from typing import ClassVar
@@ -34,13 +35,15 @@ from vlsn.embedded.calls import LogCalls
 from vlsn.embedded.end import LogEnd
 from vlsn.embedded.owned_values import owned_keys, owned_values
 from vlsn.embedded.readers import LogReading
+from vlsn.embedded.transaction import LogTransaction
 from vlsn.embedded.waiting_appends import WaitingAppend, WaitingAppends
 from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError, said_of
 from vlsn.format.block import Entry, EntryKind
-from vlsn.format.records import TermEntry
-from vlsn.format.submission import values_of
+from vlsn.format.records import CommitEntry, Settings, TermEntry
+from vlsn.format.submission import Submission, Transaction, values_of
 from vlsn.ids import Term, Vlsn
 from vlsn.index.range import VlsnRange
+from vlsn.levels import TRANSACTIONS
 from vlsn.real.clock import SystemClock, SystemRandom
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
@@ -213,6 +216,42 @@ class Log:
         await shot.future
         return Vlsn(pending.first), Vlsn(pending.last)
 
+    def transaction(self, *, durability: Durability = Durability.SYNC) -> LogTransaction:
+        """Begins a transaction: what is appended to it is logged whole or not at all, when its block ends or it is
+        committed. The first one of a log raises its level, and older binaries refuse it from then on.
+
+            with log.transaction() as txn:
+                txn.append(b"a")
+                txn.append([b"b", b"c"], keys=[b"k", None])
+            txn.first, txn.last                    four VLSNs: the last one is the COMMIT's
+        """
+        return LogTransaction(partial(self._commit, durability))
+
+    def _commit(self, durability: Durability, transaction: Transaction) -> tuple[Vlsn, Vlsn]:
+        if self._log.history.level < TRANSACTIONS:
+            self._calls.in_turn(self._raise_level)
+        shot = OneShot()
+        pending = self._queue(transaction, durability, shot)
+        shot.wait()
+        return Vlsn(pending.first), Vlsn(pending.last)
+
+    def _raise_level(self) -> None:
+        """Raises the level, in the node file first; whoever reads the log from now on must know of transactions."""
+        log = self._log
+        if log.history.level >= TRANSACTIONS:
+            return
+        stored: Answer[None] = Answer()
+        with log.latch:
+            log.check_open()
+            log.store_level(TRANSACTIONS, lambda error: stored.give(None) if error is None else stored.fail(error))
+        self._calls.wait(stored)
+        done: Answer[Vlsn] = Answer()
+        entry = CommitEntry(set=Settings(level=TRANSACTIONS)).encode()
+        with log.latch:
+            log.check_open()
+            log.append_entries([EntryKind.COMMIT], [entry], done.give)
+        self._calls.wait(done, for_room=False)
+
     def sync(self, vlsn: int | None = None) -> Vlsn:
         """Waits until everything up to ``vlsn`` is on the medium, and returns the last VLSN that is. The default is all
         that was appended before the call; returns at once where it is already. Raises ``BadArgument`` for a VLSN not
@@ -351,9 +390,12 @@ class Log:
         durability: Durability,
         shot: OneShot | LoopShot,
     ) -> WaitingAppend:
+        return self._queue(values_of(owned_values(values), owned_keys(keys)), durability, shot)
+
+    def _queue(self, submission: Submission, durability: Durability, shot: OneShot | LoopShot) -> WaitingAppend:
         if type(durability) is not Durability:
             durability = _durability(durability)
-        pending = WaitingAppend(values_of(owned_values(values), owned_keys(keys)), durability, shot)
+        pending = WaitingAppend(submission, durability, shot)
         if pending.cost > self._log.entry_bytes_max:
             raise TooLarge(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
         self._calls.check()

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from vlsn.errors import LogFailed, OutcomeUnknown, VlsnLogError
-from vlsn.format.submission import Values
+from vlsn.format.submission import Submission
 from vlsn.ids import Vlsn
 from vlsn.real.threads import LoopShot, OneShot, Relay
 from vlsn.state.options import Durability
@@ -28,7 +28,7 @@ class WaitingAppend(Pending):
 
     __slots__ = ("_told", "shot")
 
-    def __init__(self, submission: Values, durability: Durability, shot: OneShot | LoopShot) -> None:
+    def __init__(self, submission: Submission, durability: Durability, shot: OneShot | LoopShot) -> None:
         super().__init__(submission, durability)
         self.shot = shot
         self._told = False

@@ -1,0 +1,118 @@
+"""Transactions of ``vlsn.Log``, on the real disk."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from vlsn import Log
+from vlsn.errors import BadArgument, LogClosed, TooLarge, WrongVersion
+from vlsn.levels import LEVEL_1
+from vlsn.limits import ENTRY_BYTES_MAX, TRANSACTION_BYTES_MAX
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+from vlsn.state.options import Durability, LogOptions
+from vlsn.verify.verify import verify
+
+
+def values(log: Log) -> list[bytes]:
+    return [entry.value for entry in log.read()]
+
+
+def test_a_transaction_is_logged_when_its_block_ends(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        log.append(b"before")
+        with log.transaction() as txn:
+            txn.append(b"a", keys=[b"k"]).append([b"b", b"c"])
+            assert values(log) == [b"before"]
+        assert txn.last - txn.first == 3
+        assert log.range.last_txn_end == txn.last
+        entries = list(log.read(from_vlsn=txn.first, all_kinds=True))
+        assert [(each.vlsn - txn.first, each.txn, each.key, each.value) for each in entries] == [
+            (0, txn.first, b"k", b"a"),
+            (1, txn.first, None, b"b"),
+            (2, txn.first, None, b"c"),
+            (3, txn.first, None, b""),
+        ]
+        assert values(log) == [b"before", b"a", b"b", b"c"]
+    with Log.open(tmp_path / "log") as log:
+        assert values(log) == [b"before", b"a", b"b", b"c"]
+        assert log.range.last_txn_end == txn.last
+    assert verify(PosixDisk(), LmdbStores(), str(tmp_path / "log")).ok
+
+
+def test_nothing_is_logged_of_what_failed_or_was_aborted(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        last = log.range.last
+        with suppress(RuntimeError), log.transaction() as txn:
+            txn.append(b"a")
+            raise RuntimeError
+        with log.transaction() as txn:
+            txn.append(b"b")
+            txn.abort()
+        assert log.range.last == last
+        with pytest.raises(BadArgument, match="aborted"):
+            txn.append(b"c")
+        with log.transaction() as txn:
+            txn.append(b"d")
+            assert txn.commit() == (txn.first, txn.last)
+        with pytest.raises(BadArgument, match="committed"):
+            txn.commit()
+        assert values(log) == [b"d"]
+
+
+def test_what_is_too_large_is_refused_and_the_rest_stays(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        with log.transaction() as txn:
+            for _ in range(TRANSACTION_BYTES_MAX // ENTRY_BYTES_MAX):
+                txn.append(b"." * ENTRY_BYTES_MAX)
+            with pytest.raises(TooLarge, match="transaction"):
+                txn.append(b"." * ENTRY_BYTES_MAX)
+            with pytest.raises(TypeError):
+                txn.append("text")  # type: ignore[arg-type]
+            txn.append(b"last")
+        assert txn.last - txn.first == TRANSACTION_BYTES_MAX // ENTRY_BYTES_MAX + 1
+        assert values(log)[-1] == b"last"
+    with Log.open(tmp_path / "small", LogOptions(segment_bytes=1 << 20)) as log:
+        txn = log.transaction()
+        txn.append(b"." * ENTRY_BYTES_MAX)
+        with pytest.raises(TooLarge, match="segment"):
+            txn.commit()
+
+
+def test_many_small_ones_and_their_durability(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        for durability in Durability:
+            for number in range(50):
+                with log.transaction(durability=durability) as txn:
+                    txn.append([b"%d" % number] * 3)
+        log.sync()
+        assert len(values(log)) == 3 * 50 * len(Durability)
+        txn = log.transaction()
+        txn.append(b"late")
+    with pytest.raises(LogClosed):
+        txn.commit()
+
+
+def test_the_first_one_raises_the_level_that_older_binaries_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    with Log.open(path) as log:
+        log.append(b"plain")
+    with monkeypatch.context() as older:
+        older.setattr("vlsn.levels.LEVELS", LEVEL_1)
+        Log.open(path).close()
+    with Log.open(path) as log:
+        with log.transaction() as txn:
+            txn.append(b"a")
+        before = log.range.last
+        with log.transaction() as txn:
+            txn.append(b"b")
+        assert txn.first == before + 1, "raised once"
+    with monkeypatch.context() as older:
+        older.setattr("vlsn.levels.LEVELS", LEVEL_1)
+        with pytest.raises(WrongVersion, match="version 2"):
+            Log.open(path)
