@@ -34,6 +34,10 @@ class BadBody(VlsnLogError):
     retry_safe = True
 
 
+class BadTransaction(BadBody):
+    """A transaction that is not whole in its block."""
+
+
 class BadArgument(VlsnLogError):
     """A parameter, flag or setting out of its range or not understood."""
 

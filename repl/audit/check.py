@@ -22,7 +22,8 @@ from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Frames, read_frames
 from repl.audit.plan import Bounds, Part
 from vlsn.errors import BadBody
-from vlsn.format.block import decode_header
+from vlsn.format.block import check_kinds_and_transactions, decode_header
+from vlsn.format.columns import TXNS
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.format.segment import sidecar_name
@@ -89,6 +90,7 @@ def check_segment(buf: Buffer, part: Part, source: str, bounds: Bounds, sidecar:
     findings = [
         *(_damage(offset, frames, blocks, place) for offset in bad[:FINDINGS_MAX]),
         *_order(visible, bad, place),
+        *_transactions(buf, visible, place),
         *(record for record in records if isinstance(record, Finding)),
         *(_sidecar(buf, frames, visible, sidecar, place) if part.readable else ()),
     ]
@@ -151,6 +153,20 @@ def _damage(offset: int, frames: Frames, blocks: Blocks, place: _Namer) -> Findi
     if frames.sums.body[row] != blocks.headers["body_crc"][block]:
         return place(Rule.BLOCK_BODY, offset, vlsn, "the block body's crc is wrong inside a right frame")
     return place(Rule.BLOCK_HEADER, offset, vlsn, "the block header's fields cannot be together")
+
+
+def _transactions(buf: Buffer, visible: Blocks, place: _Namer) -> Iterator[Finding]:
+    """Checks that each transaction is whole in its block."""
+    wrong = 0
+    for row in np.flatnonzero(visible.headers["flags"] & np.uint8(TXNS)).tolist():
+        block = memoryview(buf)[int(visible.offsets[row]) + FRAME_BYTES :]
+        try:
+            check_kinds_and_transactions(block, decode_header(block))
+        except BadBody as error:
+            yield place(Rule.TRANSACTION, int(visible.offsets[row]), int(visible.first[row]), str(error))
+            wrong += 1
+            if wrong == FINDINGS_MAX:
+                return
 
 
 def _order(visible: Blocks, bad: list[int], place: _Namer) -> Iterator[Finding]:

@@ -224,13 +224,15 @@ def check_body(block: Buffer, header: BlockHeader) -> None:
     lay = header.layout
     check_columns(block, lay, header.count, header.key_bytes, header.value_bytes)
     if header.flags & (KINDS | TXNS):
-        _check_kinds_and_txns(block, lay, header)
+        check_kinds_and_transactions(block, header)
     if lay.producers >= 0:
         producer_columns.check(block, lay.producers, header.submissions, header.count)
 
 
-def _check_kinds_and_txns(block: Buffer, lay: Layout, header: BlockHeader) -> None:
-    count = header.count
+def check_kinds_and_transactions(block: Buffer, header: BlockHeader) -> None:
+    """Checks what these two columns of a block say. Raises ``BadBody``, or ``BadTransaction`` for a transaction that is
+    not whole in it."""
+    lay, count = header.layout, header.count
     if lay.kinds >= 0:
         kinds = bytes(block[lay.kinds : lay.kinds + count])
         if kinds.translate(None, _ALL_KINDS) or kinds.count(kinds[0]) == count:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.errors import BadBody
+from vlsn.errors import BadTransaction
 
 DATA, COMMIT = 0, 3
 """The two kinds of entries that a transaction is made of, as ``block.EntryKind`` has them."""
@@ -21,13 +21,13 @@ DATA, COMMIT = 0, 3
 
 def check_transactions(txns: npt.NDArray[np.uint64], kinds: npt.NDArray[np.uint8], first_vlsn: int) -> None:
     """Checks that each transaction of a block is whole in it: its id, its DATA, one COMMIT at its end. Raises
-    ``BadBody``."""
+    ``BadTransaction``."""
     vlsns = np.arange(first_vlsn, first_vlsn + len(txns), dtype=np.uint64)
     changes = txns[1:] != txns[:-1]
     begins = np.concatenate(([True], changes))
     ends = np.concatenate((changes, [True]))
     inside = txns != 0
     if (inside & begins & (txns != vlsns)).any():
-        raise BadBody("a transaction that does not begin with its own VLSN")
+        raise BadTransaction("a transaction that does not begin with its own VLSN")
     if (inside & (kinds != np.where(ends, COMMIT, DATA))).any():
-        raise BadBody("a transaction that is not DATA with one COMMIT at its end")
+        raise BadTransaction("a transaction that is not DATA with one COMMIT at its end")

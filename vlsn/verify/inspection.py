@@ -23,7 +23,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, BadTransaction
 from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, VERSION
@@ -50,6 +50,8 @@ class Rule(StrEnum):
     """The disk does not give these bytes."""
     BLOCK_HEADER = "block-header"
     BLOCK_BODY = "block-body"
+    TRANSACTION = "transaction"
+    """A transaction that is not whole in its block."""
     CONTIGUITY = "contiguity"
     TERM_ORDER = "term-order"
     OVERMARK = "overmark"
@@ -254,6 +256,8 @@ def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
         return Fault(Rule.BLOCK_HEADER, offset, str(error))
     try:
         block_format.decode(block)
+    except BadTransaction as error:
+        return Fault(Rule.TRANSACTION, offset, str(error), int(header.first_vlsn))
     except BadBody as error:
         return Fault(Rule.BLOCK_BODY, offset, str(error), int(header.first_vlsn))
     return Fault(Rule.BLOCK_HEADER, offset, "the block's header cannot be", int(header.first_vlsn))

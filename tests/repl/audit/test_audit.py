@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from repl.audit.findings import Finding
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import LocalJobs, audited
 from tests.repl.audit.logs import Copy, blocks, numbered
 from vlsn.errors import BadArgument
+from vlsn.format.block import build
+from vlsn.format.columns import columns_of
 from vlsn.format.frame import FrameKind
 from vlsn.format.segment import segment_name, sidecar_name
 from vlsn.ids import Lsn, Term, Vlsn, lsn_file, lsn_offset
@@ -265,6 +268,17 @@ def test_a_falling_term_is_named(tmp_path: Path, roll: bool) -> None:
     report = audited(*copies)
     assert [(finding.rule, finding.vlsn) for finding in report.findings] == [("term-order", 21)] * 2
     assert (report.equal, report.exit_code) == (True, 1)
+
+
+def test_a_transaction_that_is_not_whole_in_its_block_is_named(tmp_path: Path) -> None:
+    columns = replace(columns_of([b"a", b"b"]), txns=(21).to_bytes(8, "little") * 2)
+    named = {}
+    for kinds in ([0, 3], [0, 0]):
+        block = build(term=1, first_vlsn=21, dtvlsn=0, clock_us=1, kind=kinds, columns=columns, submissions=1)
+        nodes = (f"n1-{kinds[1]}", f"n2-{kinds[1]}")
+        report = audited(*(Copy(tmp_path / node, node).add(*numbered(20), block).write() for node in nodes))
+        named[kinds[1]] = [(finding.rule, finding.vlsn) for finding in report.findings]
+    assert named == {3: [], 0: [("transaction", 21)] * 2}
 
 
 # Overmarks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -664,3 +665,13 @@ def test_any_flipped_bit_in_any_synced_frame_is_found_there(built: LogBuilder, d
     report = check(built)
     found = [(each.file, each.offset) for each in report.findings if each.rule in (Rule.FRAME_CRC, Rule.FRAME_HEADER)]
     assert found == [(piece.name, victim.offset)]
+
+
+def test_a_transaction_that_is_not_whole_in_its_block_is_named() -> None:
+    columns = block_format.columns_of([b"a", b"b"])
+    ids = msgspec.structs.replace(columns, txns=(1).to_bytes(8, "little") * 2)
+    for kinds, expected in (([0, 3], []), ([0, 0], [("transaction", "00000001.vlog", FIRST_FRAME, 1)])):
+        data = block_format.build(term=1, first_vlsn=1, dtvlsn=0, clock_us=1, kind=kinds, columns=ids, submissions=1)
+        built = log()
+        built.frame(FrameKind.BLOCK, data)
+        assert rows(check(built.write())) == expected
