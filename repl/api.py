@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from vlsn.errors import VlsnLogError
+from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.format.block import Entry
-from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.ids import NUMBER_MAX, Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.producers import ProducerPlace
 
@@ -105,6 +106,34 @@ class ProducerAt:
     place: ProducerPlace
     durable: int
     forgotten_to: int
+
+
+class Handle(NamedTuple):
+    """The name of an open transaction: ``t-<id>-<born>-<term>``.
+
+    ``id`` names its commit in the log, ``born`` is a VLSN that was durable when it began, and ``term`` the one of the
+    master that has its entries."""
+
+    id: int
+    born: int
+    term: int
+
+    def __str__(self) -> str:
+        return f"t-{self.id:016x}-{self.born}-{self.term}"
+
+    @classmethod
+    def parse(cls, text: str) -> Handle:
+        """Raises ``BadArgument`` for what no master has given out."""
+        match = _HANDLE.match(text)
+        numbers = (int(match[1], 16), int(match[2]), int(match[3])) if match is not None else (0, 0, 0)
+        if not 0 < numbers[0] <= NUMBER_MAX or max(numbers) > NUMBER_MAX:
+            raise BadArgument(
+                f"{text[:80]!a} is no transaction: it is t-ID-VLSN-TERM, as POST /v1/transactions answers"
+            )
+        return cls(*numbers)
+
+
+_HANDLE = re.compile(r"t-([0-9a-f]{16})-(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,22 @@ class OutcomeUnknown(VlsnLogError):
     retry_safe = False
 
 
+class TransactionGone(VlsnLogError):
+    """The transaction is not staged any more: it was aborted, nobody called it for too long, or its master leads no
+    longer. Nothing of it was logged, nor ever will be. Run it again, in another one."""
+
+    slug = "transaction-gone"
+    retry_safe = True
+
+
+class TransactionClosed(VlsnLogError):
+    """The transaction's commit is under way or in the log: it takes no more entries, no abort, and no commit under
+    another name.  Nothing was changed.  Its commit, asked again as it was, tells what became of it."""
+
+    slug = "transaction-closed"
+    retry_safe = True
+
+
 class GroupBusy(VlsnLogError):
     """Another change of the group is not durable yet, or the master's term has only begun; nothing was logged."""
 

@@ -44,6 +44,13 @@ class Counts:
     """Seconds from submission to acknowledgement."""
     duplicate_appends: int = 0
     """Submissions of producers that were here before."""
+    commits: int = 0
+    """Transactions that were submitted to be logged."""
+    aborted: int = 0
+    expired: int = 0
+    """Transactions that nobody called for too long."""
+    gone: int = 0
+    """Commits asked of which nothing is staged or logged."""
     old_images: int = 0
     readmitted: int = 0
     """Members that came back as another incarnation and were admitted under their names, by this node."""

@@ -14,7 +14,8 @@ and the same head are served, and each is then one call with its body.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from repl.api import Acks, Appended, Pending
@@ -24,17 +25,18 @@ from repl.http.services import Appends, Mastership
 from repl.http.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.format import batch
+from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import SEQUENCE_MAX
-from vlsn.format.submission import Submission, Values, values_of
+from vlsn.format.submission import Values, values_of
 from vlsn.seams import Buffer
 
 T = TypeVar("T")
 OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
 
-_ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
-_PARAMETERS = frozenset({"acks", "timeout", "producer", "sequence", "born"})
-_PARAMETERS_OCTETS = _PARAMETERS | {"key"}
+ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
+APPEND_PARAMETERS = frozenset({"acks", "timeout", "producer", "sequence", "born"})
+_KEY = frozenset({"key"})
 _KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
 _JSON = {"Content-Type": "application/json"}
 
@@ -65,7 +67,19 @@ class AppendRoutes:
             leave()
             raise
 
-    async def _submission(self, terms: _Terms, body: bytes) -> Submission:
+    @asynccontextmanager
+    async def entries(self, request: Request, known: frozenset[str]) -> AsyncIterator[Values | Batch]:
+        """Decodes a body of entries as ``append`` does, for whoever keeps them; its bytes are counted until the end.
+        ``known`` are the call's own parameters."""
+        terms = _Terms(request, self._limits, known)
+        body = await self._take_body(request, terms.body_bytes_max)
+        submission = await self._submission(terms, body) if terms.long(len(body)) else None
+        try:
+            yield submission or terms.submission(body)
+        finally:
+            self._bodies.give(len(body))
+
+    async def _submission(self, terms: _Terms, body: bytes) -> Batch:
         """Decodes a long body to a batch, with turns of the loop for others in between. The budget gets it back if that
         fails. One at a time, since lines as objects take several times the bytes that the budget counts."""
         try:
@@ -147,7 +161,8 @@ class _Terms:
 
     __slots__ = ("acks", "body_bytes_max", "born", "key", "kind", "limits", "producer", "timeout_s")
 
-    def __init__(self, request: Request, limits: AppendLimits) -> None:
+    def __init__(self, request: Request, limits: AppendLimits, known: frozenset[str] = APPEND_PARAMETERS) -> None:
+        """Reads them; ``known`` are the parameters of its route, beside the key of octets."""
         self.limits = limits
         self.kind = _content_type(request)
         self.body_bytes_max = limits.entry_bytes_max if self.kind == OCTETS else limits.body_bytes_max
@@ -156,16 +171,16 @@ class _Terms:
         self.born: int | None = None
         if request.query_text:
             fields = request.query
-            query.only(fields, _PARAMETERS_OCTETS if self.kind == OCTETS else _PARAMETERS)
-            self.acks = query.choice(fields, "acks", Acks.MAJORITY, _ACKS)
+            query.only(fields, known | _KEY if self.kind == OCTETS else known)
+            self.acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
             self.timeout_s = query.seconds(fields, "timeout", limits.timeout_s, 0.001, TIMEOUT_S_MAX)
             self.key = fields.get("key", "").encode("utf-8", "surrogateescape")
-            self.producer = _producer(fields)
+            self.producer = producer_in(fields)
             self.born = query.whole(fields, "born", None, 0, query.VLSN_MAX)
         if len(self.key) > limits.key_bytes_max:
             raise TooLarge(f"a key of {len(self.key)} bytes; at most {limits.key_bytes_max}")
 
-    def submission(self, body: bytes) -> Submission:
+    def submission(self, body: bytes) -> Values | Batch:
         named = self.producer
         if self.kind == OCTETS:
             return Values([body], [self.key] if self.key else None, named or (0, 0))
@@ -190,7 +205,7 @@ class _Terms:
         return self.kind == ndjson.CONTENT_TYPE and length > ndjson.SLICE_BYTES
 
 
-def decode_batch(data: Buffer, limits: AppendLimits) -> batch.Batch:
+def decode_batch(data: Buffer, limits: AppendLimits) -> Batch:
     """Raises ``BadBody`` and ``TooLarge``."""
     return batch.decode(
         data,
@@ -213,7 +228,7 @@ class _Append:
         self._pending: Pending | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, terms: _Terms, body: bytes, submission: Submission | None = None) -> Leave:
+    def begin(self, terms: _Terms, body: bytes, submission: Values | Batch | None = None) -> Leave:
         """Begins the append; ``submission`` is what is in the body, where that is known already."""
         self._held = len(body)
         try:
@@ -254,7 +269,7 @@ def _nothing() -> None:
     pass
 
 
-def _producer(fields: Mapping[str, str]) -> tuple[int, int] | None:
+def producer_in(fields: Mapping[str, str]) -> tuple[int, int] | None:
     """Reads id and sequence, which come together."""
     text = fields.get("producer")
     sequence = query.whole(fields, "sequence", None, 0, SEQUENCE_MAX)

@@ -46,6 +46,18 @@ PRODUCERS_WAITING_BYTES_MAX = 64 * MIB
 """Messages of producers that wait for room, one of each at most."""
 PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB
 """Batches of one connection that have no answer yet; past it the server stops reading."""
+TRANSACTIONS_MAX = 1_024
+"""Open transactions of one master."""
+STAGED_BYTES_MAX = 256 * MIB
+"""Entries of all open transactions, in the master's memory until they are committed or aborted."""
+STAGED_PART_BYTES = 512
+"""Memory that one call's entries take beside their own bytes …"""
+STAGED_ENTRY_BYTES = 64
+"""… and each entry of a call that does not come as a batch."""
+STAGED_S = 60.0
+"""Seconds after its last call when an open transaction ends, nothing logged."""
+COMMITTED_NAMES_MAX = 4_096
+"""Transactions whose producers' names a master remembers after their commits, for who asks again without."""
 SEGMENT_STREAMS_MAX = 32
 SEGMENT_PIECE_BYTES = MIB
 RESTORE_RANGES_MAX = 4

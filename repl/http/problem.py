@@ -44,6 +44,8 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "out-of-sequence": (409, "Not the producer's next submission"),
     "unknown-producer": (409, "A producer that the log does not know"),
     "duplicate-forgotten": (409, "Logged before, but where is not remembered"),
+    "transaction-gone": (409, "Nothing of the transaction is staged or logged"),
+    "transaction-closed": (409, "The transaction's commit is under way or logged"),
     "group-busy": (409, "Another change of the group is under way"),
     "outcome-unknown": (504, "Logged, but not acknowledged in time"),
     "damaged": (500, "Bytes that were synced do not read back"),

@@ -25,6 +25,8 @@ from repl.http.segments import SegmentRoutes
 from repl.http.services import Services
 from repl.http.status import StatusRoutes
 from repl.http.tail import TailRoutes
+from repl.http.transactions import PATH as TRANSACTIONS
+from repl.http.transactions import TransactionRoutes
 from repl.http.types import Handler, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, VlsnLogError
 
@@ -41,6 +43,7 @@ class Gateway:
         limits = limits or AppendLimits()
         bodies = limits.budget()
         appends = AppendRoutes(services.appends, bodies, limits)
+        transactions = TransactionRoutes(services.transactions, appends, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)
         pages, readers = Pages(services.reads), Budget("waiting readers", readers_max)
         reads, tails = ReadRoutes(services.reads, pages, readers), TailRoutes(services.reads, pages, readers)
@@ -50,8 +53,10 @@ class Gateway:
         self._browsers = Browsers(services.monitoring.addresses)
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
+        self._transaction = transactions.methods
         self._paths: Mapping[str, Methods] = {
             _APPENDS: {"POST": appends.append, "GET": reads.entries},
+            TRANSACTIONS: {"POST": transactions.begin},
             "/v1/tail": {"GET": tails.tail},
             "/v1/produce": {"GET": producers.produce},
             "/v1/feed": {"GET": feeds.feed},
@@ -89,7 +94,7 @@ class Gateway:
             if handler is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
-            if request.method == "POST" and request.path != _APPENDS:
+            if request.method == "POST" and not _takes_entries(request.path):
                 check_json(request)
             return await handler(request)
         except VlsnLogError as error:
@@ -109,7 +114,9 @@ class Gateway:
             return None
 
     def _item(self, path: str) -> Methods:
-        """Finds the methods of a path with a number at its end. Raises ``NotFound``."""
+        """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""
+        if path.startswith(TRANSACTIONS + "/"):
+            return self._transaction(path)
         collection, _, item = path.rpartition("/")
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}
@@ -118,6 +125,10 @@ class Gateway:
         if item and collection == "/v1/segments":
             return {"GET": partial(self._segment, item=item)}
         raise NotFound(f"there is no {path[:100]}")
+
+
+def _takes_entries(path: str) -> bool:
+    return path == _APPENDS or (path.startswith(TRANSACTIONS) and path.endswith("/entries"))
 
 
 def _allowed(methods: Methods) -> list[str]:

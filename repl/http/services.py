@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello, Pending, ProducerAt
+from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello, Handle, Pending, ProducerAt
+from vlsn.format.batch import Batch
 from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
-from vlsn.format.submission import Submission
+from vlsn.format.submission import Submission, Values
 from vlsn.levels import Levels
 from vlsn.seams import Channel
 
@@ -38,6 +39,30 @@ class Appends(Mastership, Protocol):
         ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``; of a producer
         ``OutOfSequence``, ``UnknownProducer``, ``DuplicateForgotten``.
         """
+        ...
+
+
+class Transactions(Mastership, Protocol):
+    """Transactions of the master's memory, until their commits log them whole."""
+
+    def begin(self) -> Handle:
+        """Raises ``NotMaster``, ``QueueFull``, ``WrongVersion`` below the level that has them."""
+        ...
+
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
+        """Stages more entries, and returns how many there are; ``after``: how many there were. Raises ``TooLarge``,
+        ``QueueFull``, ``BadArgument``, ``TransactionGone``, ``TransactionClosed``, ``OutcomeUnknown``."""
+        ...
+
+    def commit(
+        self, handle: Handle, acks: Acks, done: Done, *, name: tuple[int, int] | None, born: int | None
+    ) -> Pending:
+        """Submits all that is staged as one append, the producer's submission where it has a ``name``. Asked again it
+        is answered as the first time. ``done`` and what it raises: as for ``Appends.submit``."""
+        ...
+
+    async def abort(self, handle: Handle) -> None:
+        """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
         ...
 
 
@@ -251,6 +276,7 @@ class Services:
     """All that one node answers."""
 
     appends: Appends
+    transactions: Transactions
     reads: Reads
     files: Files
     feeds: Feeds

@@ -12,21 +12,33 @@ from collections.abc import Coroutine
 from typing import Any
 
 from feeder.acks import majority
-from repl.api import Acks, Done
+from repl.api import Acks, Done, Handle
 from repl.lead.append_book import Append, refusal_of
-from repl.lead.exactly_once import Once, ProducerAppend
+from repl.lead.exactly_once import CommitAgain, Once, ProducerAppend
 from repl.lead.held_appends import Gate
 from repl.lead.read_rounds import LeadersRounds
 from repl.lead.tenure import Tenure
-from vlsn.errors import InsufficientReplicas, LogFailed, NotMaster, OutcomeUnknown, QueueFull, TooLarge, VlsnLogError
+from vlsn.errors import (
+    InsufficientReplicas,
+    LogFailed,
+    NotMaster,
+    OutcomeUnknown,
+    QueueFull,
+    TooLarge,
+    TransactionClosed,
+    VlsnLogError,
+    WrongVersion,
+)
 from vlsn.format.same_submission import lies_in
-from vlsn.format.submission import Submission
+from vlsn.format.submission import Submission, Transaction, check_transaction
 from vlsn.ids import Vlsn
 from vlsn.seams import Buffer
-from vlsn.write.queue import Pending
+from vlsn.write.queue import Pending, cost_of
 
 SETTLE_S = 1.0
 """Seconds that a new lead holds appends back for replicas that have yet to come, before it refuses them."""
+
+TRANSACTIONS_LEVEL = 2
 
 
 class Admission:
@@ -53,11 +65,13 @@ class Admission:
         self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
 
     def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
-        """Raises ``InsufficientReplicas``, ``QueueFull``, ``TooLarge``, and what ``Once`` refuses with."""
+        """Raises ``InsufficientReplicas``, ``QueueFull``, ``TooLarge``, ``WrongVersion``, and what ``Once`` refuses
+        with."""
         log = self._log
-        why = self._must_wait(acks)
-        if log.overloaded:
-            raise QueueFull(f"{log.queue_length} entries already wait to be logged")
+        if isinstance(submission, Transaction):
+            self.check_transactions()
+            self.check_size(submission.count, submission.bytes)
+            self._lead.member.counts.commits += 1
         now = self._lead.member.seams.clock.monotonic_s()
         named = submission.producer != 0
         append = (
@@ -65,6 +79,13 @@ class Admission:
         )
         if append.cost > log.entry_bytes_max:
             raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
+        return self._take(append, born)
+
+    def _take(self, append: Append, born: int | None) -> Append:
+        log = self._log
+        why = self._must_wait(append.acks)
+        if log.overloaded:
+            raise QueueFull(f"{log.queue_length} entries already wait to be logged")
         if why:
             self._gate.hold(append, born, why)
         else:
@@ -110,6 +131,44 @@ class Admission:
             self._gate.release(lambda append: not self._lacking(append.acks))
             if not self._settling and not self._gate.in_doubt:
                 self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
+
+    # Transactions.
+
+    def check_transactions(self) -> None:
+        """Raises ``WrongVersion`` while some member may not read them."""
+        if (level := self._log.level) < TRANSACTIONS_LEVEL:
+            raise WrongVersion(
+                f"transactions need level {TRANSACTIONS_LEVEL}, the group is at level {level}: once all members run a "
+                "vlsnlog that speaks it, `vlsnlog group upgrade`"
+            )
+
+    def check_size(self, entries: int, size: int) -> None:
+        """Checks that a transaction of so many entries, its COMMIT included, and ``size`` bytes fits one block, and
+        that one a segment. Raises ``TooLarge``."""
+        check_transaction(entries, size)
+        log = self._log
+        if (cost := cost_of(entries, size)) > log.entry_bytes_max:
+            raise TooLarge(f"a transaction of {cost} bytes does not fit a segment of {log.options.segment_bytes}")
+
+    def ask_again(self, name: tuple[int, int], acks: Acks, done: Done, born: int | None) -> Append:
+        """Submits a transaction's commit of which only its name is left: answered as the first one was, or with
+        ``TransactionGone``. Raises as ``submit``."""
+        self.check_transactions()
+        now = self._lead.member.seams.clock.monotonic_s()
+        return self._take(CommitAgain(self._once, name, acks, done, now), born)
+
+    def has_commit(self, handle: Handle) -> bool:
+        return self._once.has_commit(handle.id)
+
+    async def settle_gone(self, handle: Handle) -> None:
+        """Makes sure that the transaction, of which nothing is staged, was never logged by its handle's name. Raises
+        ``TransactionClosed`` where it was, ``OutcomeUnknown``, ``NotMaster``."""
+        self.check_transactions()
+        if not self.has_commit(handle):
+            self._once.check_handle(handle.id, handle.born)
+            await self._rounds.index()
+        if self.has_commit(handle):
+            raise TransactionClosed(f"{handle} is committed")
 
     # A producer's.
 

@@ -11,7 +11,10 @@
    duplicate asks.  It must say what the original says: one that is queued is compared here, one that is in the log by
    ``repeat`` (``vlsn/format/same_submission.py``).
 3. What the queue gives back unlogged is due again.
-4. A table that lacks what came before some VLSN (``Producers.lacks_to``) says what it knows and nothing else: what it
+4. A transaction without a producer's name has its handle's: the handle's id and ``HANDLE_SEQUENCE``, the only sequence
+   there is of it, in a table of their own (``History.commits``).
+5. A commit whose entries are not here any more (``CommitAgain``) is looked for by its name, and never logged.
+6. A table that lacks what came before some VLSN (``Producers.lacks_to``) says what it knows and nothing else: what it
    would be "unknown" or "forgotten" for, or new without saying since when, is to come again.
 
 One for each lead; the log's own table (``vlsn/state/producers.py``) is what outlives it.  On the loop only.
@@ -24,10 +27,20 @@ from typing import TYPE_CHECKING
 
 from repl.api import Acks, Done
 from repl.lead.append_book import Append, refusal_of
-from vlsn.errors import DuplicateForgotten, OutOfSequence, ProducersMissing, UnknownProducer, VlsnLogError
+from vlsn.errors import (
+    DuplicateForgotten,
+    OutcomeUnknown,
+    OutOfSequence,
+    ProducersMissing,
+    TransactionGone,
+    UnknownProducer,
+    VlsnLogError,
+)
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.same_submission import same
-from vlsn.format.submission import Submission
+from vlsn.format.submission import Submission, Transaction
 from vlsn.ids import Term, Vlsn
+from vlsn.state.producers import Producers
 from vlsn.write.queue import Pending
 
 if TYPE_CHECKING:
@@ -56,6 +69,11 @@ class ProducerAppend(Append):
         self.first, self.last, self.term = first, last, term
 
     @property
+    def is_handles(self) -> bool:
+        """It is named by a transaction's handle."""
+        return self.sequence == HANDLE_SEQUENCE
+
+    @property
     def another(self) -> OutOfSequence:
         """The refusal of a submission whose sequence stands for other entries."""
         return OutOfSequence(f"sequence {self.sequence} of producer {self.producer:016x} was another submission")
@@ -64,6 +82,19 @@ class ProducerAppend(Append):
         self.once.left(self)
         for append in (self, *self.repeats):
             append.settle(refusal_of(error))
+
+
+class CommitAgain(ProducerAppend):
+    """A transaction's commit, asked again where its entries are not staged any more: all there is of it is its name."""
+
+    __slots__ = ()
+
+    def __init__(self, once: Once, name: tuple[int, int], acks: Acks, done: Done, since: float) -> None:
+        super().__init__(once, Transaction((), b"", name), acks, done, since)
+        self.submission = None
+
+    def lies_at(self, first: Vlsn, last: Vlsn, term: Term) -> None:
+        self.first, self.last, self.term = first, last, term
 
 
 class Once:
@@ -81,19 +112,24 @@ class Once:
         self._repeat = repeat
         self._lacks = lacks
         self._queued: dict[int, dict[int, ProducerAppend]] = {}
-        """Queued submissions by producer and sequence, ascending."""
+        """Queued submissions by producer (of transactions with handles: minus the handle's id) and sequence,
+        ascending."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
         """Submits; ``born`` is a VLSN that was durable before the producer's first submission. Raises ``OutOfSequence``
         for another submission under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what
-        the log raises, nothing logged."""
+        the log raises, nothing logged. ``OutcomeUnknown`` for a transaction's handle that may be forgotten."""
         try:
             due = self._due(append, born)
         except UnknownProducer as error:
             self._lacks(append, error)
             return
         if append.sequence == due:
-            self._push(append)
+            if isinstance(append, CommitAgain):
+                gone = "nothing of this transaction is staged here any more, nor logged: run it again in another one"
+                self._lacks(append, TransactionGone(gone))
+            else:
+                self._push(append)
         elif append.sequence > due:
             lacking = OutOfSequence(
                 f"sequence {append.sequence} of producer {append.producer:016x}, where {due} is due: what it was to "
@@ -116,21 +152,45 @@ class Once:
 
     def left(self, append: ProducerAppend) -> None:
         """Notes that it is not queued any more."""
-        queued = self._queued.get(append.producer)
+        key = _key(append)
+        queued = self._queued.get(key)
         if queued is not None and queued.get(append.sequence) is append:
             del queued[append.sequence]
             if not queued:
-                del self._queued[append.producer]
+                del self._queued[key]
+
+    def has_commit(self, handle: int) -> bool:
+        """Says whether the transaction of that handle's id is in the log or its queue."""
+        return -handle in self._queued or self._log.history.commits.find(handle, at=self._log.allocated + 1) is not None
+
+    def check_handle(self, handle: int, born: int) -> None:
+        """Checks that a transaction which is not known was never logged. Raises ``OutcomeUnknown``,
+        ``ProducersMissing``."""
+        table = self._log.history.commits
+        if born < (forgotten_to := table.forgotten_to(at=self._log.allocated + 1)):
+            if table.lacks_to:
+                raise missing(handle, table.lacks_to)
+            raise OutcomeUnknown(
+                f"transaction {handle:016x}, born at VLSN {born}, may have been logged and be forgotten: commits up to "
+                f"VLSN {forgotten_to} may be"
+            )
+
+    def _table(self, append: ProducerAppend) -> Producers:
+        history = self._log.history
+        return history.commits if append.is_handles else history.producers
 
     def _due(self, append: ProducerAppend, born: int | None) -> int:
         """Returns the sequence that this producer's next submission has."""
-        queued = self._queued.get(append.producer)
+        queued = self._queued.get(_key(append))
         if queued:
             return next(reversed(queued)) + 1
-        table, at = self._log.history.producers, self._log.allocated + 1
+        table, at = self._table(append), self._log.allocated + 1
         life = table.find(append.producer, at=at)
         if life is not None:
             return life.next
+        if append.is_handles:
+            self.check_handle(append.producer, born or 0)
+            return HANDLE_SEQUENCE
         is_new = append.sequence == 0 and born is not None and born >= table.forgotten_to(at=at)
         if table.lacks_to and not is_new:
             raise missing(append.producer, table.lacks_to)
@@ -145,7 +205,7 @@ class Once:
         return 0
 
     def _push(self, append: ProducerAppend) -> None:
-        self._queued.setdefault(append.producer, {})[append.sequence] = append
+        self._queued.setdefault(_key(append), {})[append.sequence] = append
         try:
             self._log.append(append)
         except BaseException:
@@ -153,15 +213,15 @@ class Once:
             raise
 
     def _meet_again(self, append: ProducerAppend) -> None:
-        original = self._queued.get(append.producer, {}).get(append.sequence)
+        original = self._queued.get(_key(append), {}).get(append.sequence)
         if original is not None:
-            assert original.submission is not None and append.submission is not None
-            if not same(original.submission, append.submission):
+            assert original.submission is not None
+            if append.submission is not None and not same(original.submission, append.submission):
                 raise append.another
             append.submission = None
             original.repeats.append(append)
             return
-        table = self._log.history.producers
+        table = self._table(append)
         life = table.find(append.producer, at=self._log.allocated + 1)
         place = table.place(life, append.sequence) if life is not None else None
         if place is None and table.lacks_to and (life is None or len(life) < table.limits.remembered):
@@ -173,6 +233,10 @@ class Once:
             )
         append.lies_at(*place)
         self._repeat(append)
+
+
+def _key(append: ProducerAppend) -> int:
+    return -append.producer if append.is_handles else append.producer
 
 
 def missing(producer: int, lacks_to: int) -> ProducersMissing:

@@ -30,6 +30,7 @@ from repl.lead.group_changes import Changes
 from repl.lead.handing_over import HandingOver
 from repl.lead.read_rounds import LeadersRounds
 from repl.lead.tenure import Tenure
+from repl.lead.transactions import Transactions
 from repl.offload import settle
 from repl.read.reads import Reads
 from repl.repair.integrity import resolve
@@ -84,6 +85,7 @@ class Leading(Tenure):
         self.messages = Messages()
         self.rounds = LeadersRounds(self)
         self.admission = Admission(self, self.rounds)
+        self.transactions = Transactions(self, self.admission)
         self.handing_over = HandingOver(self, self.admission)
         self.changes = Changes(self, self.handing_over)
         self._telling: asyncio.TimerHandle | None = None
@@ -156,6 +158,7 @@ class Leading(Tenure):
         if self.member.state == "MASTER":
             self.member.set_state("UNKNOWN", "stopped leading")
         self.admission.close()
+        self.transactions.close()
         if self._telling is not None:
             self._telling.cancel()
         for task in self.tasks.values():

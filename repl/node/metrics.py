@@ -75,6 +75,13 @@ class _Collector:
         yield _counter(
             "duplicate_appends", "Appends that were in the log or its queue before", counts.duplicate_appends
         )
+        staged = said["transactions"] or {"open": 0, "staged_bytes": 0}
+        yield _gauge("transactions_open", "Transactions that are staged at this master", staged["open"])
+        yield _gauge("transactions_staged_bytes", "Memory that their entries take", staged["staged_bytes"])
+        yield _counter("transactions_committed", "Transactions submitted to be logged", counts.commits)
+        yield _counter("transactions_aborted", "Transactions taken back by their clients", counts.aborted)
+        yield _counter("transactions_expired", "Transactions that nobody called for too long", counts.expired)
+        yield _counter("transactions_gone", "Calls for transactions that are neither staged nor logged", counts.gone)
         yield _gauge("segments", "Live segment files", said["log"]["segments"])
         yield _gauge("disk_bytes", "What all segment files take of the disk", said["log"]["bytes_on_disk"])
         yield _counter("given_back_bytes", "Disk given back behind sealed ends", log.placement.holes.given_bytes)

@@ -42,6 +42,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "checkpoint": None,
         "feeders": [],
         "replica": None,
+        "transactions": None,
         "log": None,
         "holds": [],
         "cleaning": None,
@@ -129,6 +130,8 @@ def status(parts: NodeParts) -> dict[str, Any]:
         ]
     if parts.leading is not None:
         base["feeders"] = _feeders(parts.leading)
+        open_ones = parts.leading.transactions
+        base["transactions"] = {"open": len(open_ones), "staged_bytes": open_ones.staged_bytes}
     if parts.following is not None:
         base["replica"] = _replica(parts.following)
     _place(parts, log, base["members"])

@@ -30,6 +30,11 @@ RECORD_ROOM_BYTES = FRAME_BYTES + max(
 )
 
 
+def cost_of(entries: int, size: int) -> int:
+    """Returns the bytes that so many entries of ``size`` bytes take of the queue and, at most, of a segment."""
+    return size + entries * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
+
+
 class Pending:
     """A submission on its way: queued, then sealed (``first``, ``last`` and ``term`` known), then synced.
 
@@ -41,7 +46,7 @@ class Pending:
         self.submission: Submission | None = submission
         """None once it is sealed: its bytes are the block's then."""
         self.count = submission.count
-        self.cost = submission.bytes + submission.count * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
+        self.cost = cost_of(submission.count, submission.bytes)
         self.durability = durability
         self.first = 0
         """Known once it is sealed, and from the start with ``NO_SYNC``: its place in the queue is its VLSN."""

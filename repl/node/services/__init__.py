@@ -13,11 +13,13 @@ from repl.node.services.monitoring import NodeMonitoring
 from repl.node.services.peers import NodePeers
 from repl.node.services.reads import NodeReads
 from repl.node.services.repairs import NodeRepairs
+from repl.node.services.transactions import NodeTransactions
 
 
 def services_of(parts: NodeParts) -> Services:
     return Services(
         appends=NodeAppends(parts),
+        transactions=NodeTransactions(parts),
         reads=NodeReads(parts),
         files=NodeFiles(parts),
         feeds=NodeFeeds(parts),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello, ProducerAt
+from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello, Handle, ProducerAt
 from repl.http.services import Services
 from vlsn.errors import (
     BadBody,
@@ -22,6 +22,7 @@ from vlsn.errors import (
     NotInLog,
     NotYet,
     OutcomeUnknown,
+    TransactionGone,
     Trimmed,
     VlsnLogError,
     WrongGroup,
@@ -29,8 +30,9 @@ from vlsn.errors import (
 from vlsn.format.batch import Batch, decode_entries
 from vlsn.format.block import Entry, EntryKind, decode_header
 from vlsn.format.key_filter import KeyFilter
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.seal import seal
-from vlsn.format.submission import Submission, Transaction
+from vlsn.format.submission import Submission, Transaction, Values
 from vlsn.ids import Term, Vlsn
 from vlsn.levels import LEVELS, Levels
 from vlsn.seams import Channel
@@ -91,6 +93,7 @@ class MemoryNode:
     named: list[tuple[int, int, int | None]] = field(default_factory=list)
     """Producer, sequence and birth of each submission."""
     producers: dict[int, ProducerPlace] = field(default_factory=dict)
+    stages: dict[Handle, list[Values | Batch]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
@@ -99,6 +102,7 @@ class MemoryNode:
     def services(self) -> Services:
         return Services(
             appends=self,
+            transactions=self,
             reads=self,
             files=self,
             feeds=self,
@@ -135,17 +139,52 @@ class MemoryNode:
     def dtvlsn(self) -> int:
         return self.durable
 
+    def begin(self) -> Handle:
+        if self.refuse is not None:
+            raise self.refuse
+        handle = Handle(len(self.stages) + 1, self.durable, TERM)
+        self.stages[handle] = []
+        return handle
+
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
+        parts = self._stage_of(handle)
+        if self.refuse is not None:
+            raise self.refuse
+        staged = sum(each.count for each in parts)
+        if after is not None and after + part.count == staged:
+            return staged
+        parts.append(part)
+        return staged + part.count
+
+    def commit(
+        self, handle: Handle, acks: Acks, done: Done, *, name: tuple[int, int] | None, born: int | None
+    ) -> MemoryPending:
+        parts = self._stage_of(handle)
+        pending = self.submit(Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born)
+        del self.stages[handle]
+        return pending
+
+    async def abort(self, handle: Handle) -> None:
+        self.stages.pop(handle, None)
+
+    def _stage_of(self, handle: Handle) -> list[Values | Batch]:
+        if handle not in self.stages:
+            raise TransactionGone(f"nothing of {handle} is staged")
+        return self.stages[handle]
+
     def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> MemoryPending:
         self.submissions += 1
         if self.refuse is not None:
             raise self.refuse
-        assert not isinstance(submission, Transaction)
-        pairs = (
-            decode_entries(submission) if isinstance(submission, Batch) else _pairs(submission.values, submission.keys)
-        )
+        is_transaction = isinstance(submission, Transaction)
+        parts = submission.parts if isinstance(submission, Transaction) else [submission]
         first = len(self.entries) + 1
-        for vlsn, (key, value) in enumerate(pairs, first):
-            self.entries.append(Entry(Vlsn(vlsn), TERM, CLOCK_US + vlsn, EntryKind.DATA, 0, key, value))
+        for vlsn, (key, value) in enumerate((pair for part in parts for pair in _pairs_of(part)), first):
+            txn = first if is_transaction else 0
+            self.entries.append(Entry(Vlsn(vlsn), TERM, CLOCK_US + vlsn, EntryKind.DATA, txn, key, value))
+        if is_transaction:
+            vlsn = len(self.entries) + 1
+            self.entries.append(Entry(Vlsn(vlsn), TERM, CLOCK_US + vlsn, EntryKind.COMMIT, first, None, b""))
         sealed = seal([submission], term=TERM, first_vlsn=first, dtvlsn=self.durable, clock_us=CLOCK_US)
         self.blocks += [block.data for block in sealed]
         last = Vlsn(len(self.entries))
@@ -375,6 +414,10 @@ class MemoryNode:
 
     def metrics_text(self) -> bytes:
         return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % len(self.entries)
+
+
+def _pairs_of(part: Values | Batch) -> list[tuple[bytes | None, bytes]]:
+    return decode_entries(part) if isinstance(part, Batch) else _pairs(part.values, part.keys)
 
 
 def _pairs(values: list[bytes], keys: list[bytes] | None) -> list[tuple[bytes | None, bytes]]:

@@ -1,0 +1,97 @@
+"""``/v1/transactions``: entries that are staged by several calls and logged whole by one.
+
+    POST /v1/transactions                begins one: {"transaction", "expires_s"}
+    POST /v1/transactions/{h}/entries    stages a body, of any type that POST /v1/entries takes: {"staged"}
+    POST /v1/transactions/{h}/commit     logs all of it, answered as an append; asked again, as the first time
+    DELETE /v1/transactions/{h}          forgets what is staged
+
+``after=N`` says how many entries were staged before: the last call, sent again, is known by it and adds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from repl.api import Acks, Appended, Handle
+from repl.http import problem, query
+from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, producer_in, redirect
+from repl.http.json_objects import HEADERS, answered
+from repl.http.limits import STAGED_S, TIMEOUT_S_MAX, AppendLimits
+from repl.http.services import Transactions
+from repl.http.types import Handler, Request, Response
+from vlsn.errors import BadArgument, NotFound, VlsnLogError
+from vlsn.limits import BATCH_ENTRIES_MAX
+
+PATH = "/v1/transactions"
+_NONE: frozenset[str] = frozenset()
+_STAGING = frozenset({"after"})
+
+
+class TransactionRoutes:
+    """``appends`` decodes the bodies of entries."""
+
+    def __init__(self, transactions: Transactions, appends: AppendRoutes, limits: AppendLimits) -> None:
+        self._transactions = transactions
+        self._appends = appends
+        self._limits = limits
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Finds the methods of a path below ``PATH``. Raises ``NotFound``, ``BadArgument``."""
+        text, *call = path.removeprefix(PATH + "/").split("/")
+        if call not in ([], ["entries"], ["commit"]):
+            raise NotFound(f"there is no {path[:100]}")
+        handle = Handle.parse(text)
+        if not call:
+            return {"DELETE": lambda request: self._abort(request, handle)}
+        if call == ["entries"]:
+            return {"POST": lambda request: self._stage(request, handle)}
+        return {"POST": lambda request: self._commit(request, handle)}
+
+    async def begin(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        return answered({"transaction": str(self._transactions.begin()), "expires_s": STAGED_S})
+
+    async def _stage(self, request: Request, handle: Handle) -> Response:
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        after = query.whole(request.query, "after", None, 0, BATCH_ENTRIES_MAX)
+        async with self._appends.entries(request, _STAGING) as part:
+            if part.producer:
+                raise BadArgument("a transaction has its producer's name from its commit: the batch may not name one")
+            return answered({"staged": await self._transactions.stage(handle, part, after)})
+
+    async def _commit(self, request: Request, handle: Handle) -> Response:
+        fields = request.query
+        query.only(fields, APPEND_PARAMETERS)
+        acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
+        timeout_s = query.seconds(fields, "timeout", self._limits.timeout_s, 0.001, TIMEOUT_S_MAX)
+        name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
+
+        def done(result: Appended | VlsnLogError) -> None:
+            if not told.done():
+                told.set_result(result)
+
+        pending = self._transactions.commit(handle, acks, done, name=name, born=born)
+        timer = loop.call_later(timeout_s, pending.expire)
+        try:
+            result = await told
+        finally:
+            timer.cancel()
+            pending.expire()  # of a client that is gone: nobody is told, and nothing is waited for
+        if isinstance(result, Appended):
+            return Response(200, HEADERS, result.document())
+        return problem.response(result)
+
+    async def _abort(self, request: Request, handle: Handle) -> Response:
+        query.only(request.query, _NONE)
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        await self._transactions.abort(handle)
+        return Response(204)

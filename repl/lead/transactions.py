@@ -1,0 +1,265 @@
+"""Transactions on their way into one lead's log: staged in its memory, logged whole by their commits.
+
+    begin ─► stage, stage … ─┬─ commit ─► one submission, as any append (``admission``) ─► acknowledged: the stage goes
+                             └─ abort, or no call for ``STAGED_S`` ─► the stage goes, and nothing was logged
+
+1. Nothing is in the log before the commit, and then all of it, in one block.
+2. A commit has a name in the log: a producer's submission, or the handle's id with ``HANDLE_SEQUENCE``.  Asked again it
+   is answered as the first one was, by this master or the next (``exactly_once``): while its entries are here they go
+   along, so that what was refused unlogged is logged now; without them the name alone is looked for.
+3. Once a commit was asked, nothing more is staged and nothing aborted, until it is known that nothing of it was logged.
+4. Whatever ends the lead ends its stages.
+
+On the loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeAlias
+
+from repl.api import Acks, Appended, Done, Handle
+from repl.http.limits import (
+    COMMITTED_NAMES_MAX,
+    STAGED_BYTES_MAX,
+    STAGED_ENTRY_BYTES,
+    STAGED_PART_BYTES,
+    STAGED_S,
+    TRANSACTIONS_MAX,
+    Budget,
+)
+from repl.lead.admission import Admission
+from repl.lead.append_book import Append
+from repl.lead.tenure import Tenure
+from vlsn.errors import BadArgument, NotMaster, TransactionClosed, TransactionGone, VlsnLogError
+from vlsn.format.batch import Batch
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
+from vlsn.format.submission import TRANSACTION_OVERHEAD_BYTES, Transaction, Values
+from vlsn.ids import NUMBER_MAX
+
+Name: TypeAlias = tuple[int, int]
+"""A producer, or a handle's id, and its sequence."""
+
+
+class _Stage:
+    """The entries of one open transaction."""
+
+    __slots__ = ("bytes", "deadline_s", "entries", "handle", "held", "name", "parts", "under_way", "unsure")
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.parts: list[Values | Batch] = []
+        self.entries = 0
+        self.bytes = Transaction((), b"", (handle.id, HANDLE_SEQUENCE)).bytes
+        """The most that it takes of a block, its COMMIT included."""
+        self.held = 0
+        """Bytes taken of the budget."""
+        self.deadline_s = 0.0
+        self.under_way = 0
+        """Commits that wait for their answers."""
+        self.unsure = False
+        """Some commit had no certain answer: it may be in the log, or still become so."""
+        self.name: Name | None = None
+        """The name of a commit that is under way, or may be logged."""
+
+    @property
+    def closed(self) -> bool:
+        return self.unsure or self.under_way > 0
+
+
+class Transactions:
+    """One lead's.  ``close`` when it has ended."""
+
+    def __init__(self, lead: Tenure, admission: Admission) -> None:
+        self._lead = lead
+        self._admission = admission
+        self._log = lead.log
+        self._counts = lead.member.counts
+        self._open: dict[int, _Stage] = {}
+        """The stages by id, the one first whose last call is longest ago."""
+        self._places = Budget("open transactions", TRANSACTIONS_MAX)
+        self._staged = Budget("bytes of staged transactions", STAGED_BYTES_MAX)
+        self._committed: dict[int, Name] = {}
+        """Producers' names of those that were committed last, by id."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def staged_bytes(self) -> int:
+        return self._staged.used
+
+    def begin(self) -> Handle:
+        """Raises ``WrongVersion``, ``QueueFull``, and ``NotMaster`` while this node hands over: the heir has no
+        stages."""
+        self._admission.check_transactions()
+        if self._lead.holds_back or self._lead.has_ended:
+            raise NotMaster("this node is handing over, or leads no more; try again")
+        self._places.take(1)
+        id = 0
+        while not id or id in self._open:
+            id = self._lead.member.seams.random.u64() & NUMBER_MAX
+        handle = Handle(id, self._log.dtvlsn, self._lead.term)
+        self._touch(_Stage(handle))
+        return handle
+
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None = None) -> int:
+        """Stages more entries and returns how many there are. ``after``: how many there were before, so that a call
+        whose answer was lost is known again. Raises ``TooLarge``, ``QueueFull``, ``BadArgument`` for entries that do
+        not follow, ``TransactionClosed``, and as ``TransactionGone`` says."""
+        stage = self._find(handle)
+        if stage is None:
+            await self._settle_gone(handle)
+            self._counts.gone += 1
+            raise _gone(handle)
+        if stage.closed:
+            raise _closed(handle)
+        self._touch(stage)
+        if after is not None and after != stage.entries:
+            if after + part.count == stage.entries:
+                return stage.entries  # the last call again
+            raise BadArgument(f"after={after}: {stage.entries} entries are staged")
+        entries = stage.entries + part.count
+        size = stage.bytes + part.bytes + TRANSACTION_OVERHEAD_BYTES * part.count
+        self._admission.check_size(entries + 1, size)
+        held = part.bytes + STAGED_PART_BYTES
+        if isinstance(part, Values):
+            held += STAGED_ENTRY_BYTES * part.count
+        self._staged.take(held)
+        stage.parts.append(part)
+        stage.entries, stage.bytes = entries, size
+        stage.held += held
+        return entries
+
+    def commit(
+        self,
+        handle: Handle,
+        acks: Acks,
+        done: Done,
+        *,
+        name: Name | None = None,
+        born: int | None = None,
+        entry: bytes = b"",
+    ) -> Append:
+        """Logs all that is staged as one submission, under ``name`` where it has one, and otherwise as the handle's.
+        ``entry`` is the COMMIT's value. ``born`` goes with ``name``, as in any submission.
+
+        ``done`` is called as for ``Admission.submit``, which this raises as, too; with ``TransactionGone`` where
+        nothing is staged or logged.  Raises ``TransactionClosed`` for a commit that is known under another name."""
+        stage = self._find(handle)
+        if stage is None:
+            return self._ask_again(handle, acks, done, name, born)
+        own = name or (handle.id, HANDLE_SEQUENCE)
+        if stage.closed and stage.name != own:
+            raise _closed(handle)
+        self._touch(stage)
+        if name is None:
+            born = handle.born if stage.closed else NUMBER_MAX  # it was never submitted before
+        submission = Transaction(tuple(stage.parts), entry, own)
+
+        def answered(result: Appended | VlsnLogError) -> None:
+            self._answered(stage, result)
+            done(result)
+
+        stage.name = own
+        stage.under_way += 1
+        try:
+            return self._admission.submit(submission, acks, answered, born)
+        except VlsnLogError as error:
+            self._answered(stage, error)
+            raise
+
+    async def abort(self, handle: Handle) -> None:
+        """Forgets what is staged; does nothing where nothing is staged or logged. Raises ``TransactionClosed``, and
+        what says that it is not known."""
+        stage = self._find(handle)
+        if stage is None:
+            await self._settle_gone(handle)
+        elif stage.closed:
+            raise _closed(handle)
+        else:
+            self._drop(stage)
+            self._counts.aborted += 1
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for stage in list(self._open.values()):
+            self._drop(stage)
+
+    # Stages.
+
+    def _find(self, handle: Handle) -> _Stage | None:
+        stage = self._open.get(handle.id)
+        return stage if stage is not None and stage.handle == handle else None
+
+    def _touch(self, stage: _Stage) -> None:
+        self._open.pop(stage.handle.id, None)
+        self._open[stage.handle.id] = stage
+        stage.deadline_s = self._loop.time() + STAGED_S
+        if self._timer is None:
+            self._timer = self._loop.call_at(stage.deadline_s, self._expire)
+
+    def _expire(self) -> None:
+        """Drops those whose time is over, but for those whose commits are under way."""
+        self._timer = None
+        now = self._loop.time()
+        while self._open and (stage := next(iter(self._open.values()))).deadline_s <= now:
+            if stage.under_way:
+                self._touch(stage)
+            else:
+                self._drop(stage)
+                self._counts.expired += 1
+        if self._open and self._timer is None:
+            self._timer = self._loop.call_at(next(iter(self._open.values())).deadline_s, self._expire)
+
+    def _drop(self, stage: _Stage) -> None:
+        if self._open.get(stage.handle.id) is stage:
+            del self._open[stage.handle.id]
+            self._staged.give(stage.held)
+            self._places.give(1)
+
+    async def _settle_gone(self, handle: Handle) -> None:
+        """Makes sure that nothing of it is logged.  Of a commit as a producer's submission only the master knows that
+        took it: who has asked for one asks for it again."""
+        if handle.id in self._committed:
+            raise _closed(handle)
+        await self._admission.settle_gone(handle)
+
+    # Commits.
+
+    def _ask_again(self, handle: Handle, acks: Acks, done: Done, name: Name | None, born: int | None) -> Append:
+        """Looks for a commit by its name alone, for its entries are not here."""
+        known = self._committed.get(handle.id)
+        if name is not None and (known not in (None, name) or self._admission.has_commit(handle)):
+            raise _closed(handle)
+        name = name or known
+
+        def answered(result: Appended | VlsnLogError) -> None:
+            self._counts.gone += isinstance(result, TransactionGone)
+            done(result)
+
+        if name is None:
+            return self._admission.ask_again((handle.id, HANDLE_SEQUENCE), acks, answered, handle.born)
+        return self._admission.ask_again(name, acks, answered, born)
+
+    def _answered(self, stage: _Stage, result: Appended | VlsnLogError) -> None:
+        stage.under_way -= 1
+        if isinstance(result, Appended):
+            self._drop(stage)
+            if stage.name is not None and stage.name[1] != HANDLE_SEQUENCE:
+                self._committed[stage.handle.id] = stage.name
+                if len(self._committed) > COMMITTED_NAMES_MAX:
+                    del self._committed[next(iter(self._committed))]
+        elif not result.retry_safe:
+            stage.unsure = True
+
+
+def _gone(handle: Handle) -> TransactionGone:
+    return TransactionGone(f"nothing of {handle} is staged here, nor logged: begin another one")
+
+
+def _closed(handle: Handle) -> TransactionClosed:
+    return TransactionClosed(f"the commit of {handle} is under way, or in the log; ask for it again as it was asked")

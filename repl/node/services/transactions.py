@@ -1,0 +1,27 @@
+"""Transactions: staged and committed by the lead, while this node is the master."""
+
+from __future__ import annotations
+
+from repl.api import Acks, Done, Handle
+from repl.lead.append_book import Append
+from repl.node.services.mastership import NodeMastership
+from vlsn.format.batch import Batch
+from vlsn.format.submission import Values
+
+
+class NodeTransactions(NodeMastership):
+    """``repl.http.services.Transactions``."""
+
+    def begin(self) -> Handle:
+        return self._lead().transactions.begin()
+
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
+        return await self._lead().transactions.stage(handle, part, after)
+
+    def commit(
+        self, handle: Handle, acks: Acks, done: Done, *, name: tuple[int, int] | None, born: int | None
+    ) -> Append:
+        return self._lead().transactions.commit(handle, acks, done, name=name, born=born)
+
+    async def abort(self, handle: Handle) -> None:
+        await self._lead().transactions.abort(handle)
