@@ -9,6 +9,11 @@ Type 2 is a producer's: behind ``id`` comes ``born``, a u64, then the batch at 2
 the producer's first submission, the same in all of its messages: by it the node tells a new producer from one that it
 has forgotten.
 
+Type 3 is a whole transaction: behind ``id`` come ``born``, ``producer`` and ``sequence``, u64 each, then a batch at 40
+that names no producer.  The name is a producer's submission, or its own: a random u63, with ``HANDLE_SEQUENCE``.
+``born`` of one that was never sent before may be ``NUMBER_MAX``: nothing of it can be forgotten.  Known from level 2 on
+(``level`` in a status); an older server ends the connection for it.
+
 Server to client, one message a wake-up, one or more answers in the order of the requests: 40 bytes each,
 then ``problem_bytes`` of a problem document, padded with zeros to 8.
 
@@ -34,6 +39,7 @@ import msgspec
 from repl.api import Acks, Appended
 from vlsn.errors import BadBody
 from vlsn.format.batch import BATCH_BYTES
+from vlsn.format.producer_columns import HANDLE_SEQUENCE, SEQUENCE_MAX
 from vlsn.ids import NUMBER_MAX, Term, Vlsn, padded
 from vlsn.limits import BODY_BYTES_MAX
 from vlsn.seams import Buffer
@@ -43,10 +49,12 @@ REQUEST_BYTES = 16
 ANSWER = Struct("<QBBHIQQQ")
 ANSWER_BYTES = 40
 _BORN = Struct("<Q")
+_NAMED = Struct("<QQQ")
 assert REQUEST.size == REQUEST_BYTES and ANSWER.size == ANSWER_BYTES
 
 APPEND = 1
 APPEND_ONCE = 2
+TRANSACTION = 3
 DONE = 0
 REFUSED = 1
 REPEATED = 2
@@ -54,7 +62,7 @@ TIMEOUT_MS_MAX = 600_000
 PROBLEM_BYTES_MAX = 4 * 1024
 REQUESTS_IN_FLIGHT_MAX = 1024
 """Requests of one connection that have no answer yet; past it the server stops reading."""
-REQUEST_MESSAGE_BYTES_MAX = REQUEST_BYTES + _BORN.size + BATCH_BYTES + BODY_BYTES_MAX
+REQUEST_MESSAGE_BYTES_MAX = REQUEST_BYTES + _NAMED.size + BATCH_BYTES + BODY_BYTES_MAX
 ANSWERS_MESSAGE_BYTES_MAX = REQUESTS_IN_FLIGHT_MAX * (ANSWER_BYTES + PROBLEM_BYTES_MAX)
 
 _ACKS = (Acks.NONE, Acks.MAJORITY, Acks.ALL)
@@ -91,10 +99,18 @@ class Asked(NamedTuple):
     timeout_ms: int
     born: int | None
     batch_at: int
+    transaction: tuple[int, int] | None = None
+    """The name of a whole transaction: a producer, or a handle's id, and its sequence."""
 
 
-def request_header(id: int, acks: Acks, timeout_ms: int, born: int | None = None) -> bytes:
-    """Packs what goes before the batch in one message."""
+def request_header(
+    id: int, acks: Acks, timeout_ms: int, born: int | None = None, transaction: tuple[int, int] | None = None
+) -> bytes:
+    """Packs what goes before the batch in one message; ``transaction`` is the name of a whole one, born at ``born``."""
+    if transaction is not None:
+        assert born is not None
+        head = REQUEST.pack(TRANSACTION, _ACKS_CODE[acks], 0, timeout_ms, id)
+        return head + _NAMED.pack(born, *transaction)
     if born is None:
         return REQUEST.pack(APPEND, _ACKS_CODE[acks], 0, timeout_ms, id)
     return REQUEST.pack(APPEND_ONCE, _ACKS_CODE[acks], 0, timeout_ms, id) + _BORN.pack(born)
@@ -105,7 +121,7 @@ def decode_request(message: Buffer) -> Asked:
     if len(message) < REQUEST_BYTES:
         raise BadBody(f"a produce message of {len(message)} bytes has no whole header ({REQUEST_BYTES} bytes)")
     kind, acks, zero, timeout_ms, id = REQUEST.unpack_from(message)
-    if kind not in (APPEND, APPEND_ONCE) or zero != 0:
+    if kind not in (APPEND, APPEND_ONCE, TRANSACTION) or zero != 0:
         raise BadBody(f"a produce message of unknown type {kind}")
     if acks >= len(_ACKS):
         raise BadBody(f"unknown acks code {acks}")
@@ -113,12 +129,24 @@ def decode_request(message: Buffer) -> Asked:
         raise BadBody(f"timeout of {timeout_ms} ms is not in 1–{TIMEOUT_MS_MAX}")
     if kind == APPEND:
         return Asked(id, _ACKS[acks], timeout_ms, None, REQUEST_BYTES)
+    if kind == TRANSACTION:
+        return _transaction(message, id, _ACKS[acks], timeout_ms)
     if len(message) < REQUEST_BYTES + _BORN.size:
         raise BadBody(f"a produce message of {len(message)} bytes ends before its producer's VLSN")
     [born] = _BORN.unpack_from(message, REQUEST_BYTES)
     if born > NUMBER_MAX:
         raise BadBody(f"a producer born at VLSN {born}")
     return Asked(id, _ACKS[acks], timeout_ms, born, REQUEST_BYTES + _BORN.size)
+
+
+def _transaction(message: Buffer, id: int, acks: Acks, timeout_ms: int) -> Asked:
+    if len(message) < REQUEST_BYTES + _NAMED.size:
+        raise BadBody(f"a produce message of {len(message)} bytes ends before its transaction's name")
+    born, producer, sequence = _NAMED.unpack_from(message, REQUEST_BYTES)
+    is_handle = sequence == HANDLE_SEQUENCE
+    if born > NUMBER_MAX or not producer or (producer > NUMBER_MAX if is_handle else sequence > SEQUENCE_MAX):
+        raise BadBody(f"a transaction named {producer:#x}, {sequence}, born at VLSN {born}")
+    return Asked(id, acks, timeout_ms, born, REQUEST_BYTES + _NAMED.size, (producer, sequence))
 
 
 def done_answer(id: int, appended: Appended) -> bytes:

@@ -25,6 +25,7 @@ from repl.client.identity import Identity
 from repl.client.produce import Producer
 from repl.client.starting import Begin, keys_of, limited, started
 from repl.client.tail import DURABLE, Page, Reader
+from repl.client.transaction import Transaction
 from repl.config import split_urls
 from repl.http.types import Network
 from vlsn.embedded.forks import tell_of_forks
@@ -73,7 +74,8 @@ class Client(Generic[V]):
         """The codec of appends that name no other."""
         self._acks = acks
         self._timeout_s = timeout_s
-        self._random = SystemRandom() if exactly_once else None
+        self._names = SystemRandom()
+        self._random = self._names if exactly_once else None
         self._given_network = network
         self._producer: Producer | None = None
         self._put: Callable[[Any, Any], Awaitable[int]] = _not_open
@@ -203,6 +205,26 @@ class Client(Generic[V]):
         master alone has synced it, and it may still be rolled back while ``durable`` is false.  Raises as
         ``append_many``."""
         return await self._append_batch(values, keys, None if acks is None else acks_of(acks), codec)
+
+    def transaction(self, *, acks: Acks | str | None = None) -> Transaction:
+        """Begins a transaction, whose entries are logged together as its block is left, or not at all. Nothing is sent
+        before; ``acks``: its policy where it is another than the client's.
+
+            async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
+
+        Up to 65 535 entries and 16 MiB.  Up to 1 MiB is kept here and survives any change of master; of more, what was
+        staged at a master that is gone is ``TransactionGone``, nothing logged: run the block again."""
+        producer = self._open_producer()
+        policy = self._acks if acks is None else acks_of(acks)
+        return Transaction(
+            self._endpoints,
+            self._network,
+            producer,
+            codec=self.codec,
+            acks=policy,
+            timeout_s=self._timeout_s,
+            random=self._names,
+        )
 
     async def submit(
         self,

@@ -35,6 +35,7 @@ class _StatusSaid(msgspec.Struct):
     state: str
     master: str | None = None
     term: int = 0
+    level: int = 1
     dtvlsn: int = 0
     range: dict[str, int] = {}
     members: list[dict[str, Any]] = []
@@ -63,6 +64,12 @@ class Status:
     def term(self) -> int:
         term = self.document.get("term")
         return term if isinstance(term, int) else 0
+
+    @property
+    def level(self) -> int:
+        """The group's level, as this node knows it durable."""
+        level = self.document.get("level")
+        return level if isinstance(level, int) else 1
 
     @property
     def durable(self) -> int:
@@ -104,6 +111,8 @@ class Endpoints:
         """Turns to be held while the master is looked for and connected to."""
         self.durable = 0
         """The highest VLSN that a node called durable."""
+        self.level = 1
+        """The group's level, as a node said it; it never falls."""
         self._network = network
         self._members: dict[str, str] = {}
         self._reached: dict[str, str] = {}
@@ -185,3 +194,4 @@ class Endpoints:
             self._members.update(status.members)
             self._reached[status.node] = status.url
             self.durable = max(self.durable, status.durable)
+            self.level = max(self.level, status.level)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from repl.api import Acks
 from repl.client.codec import BYTES
-from repl.produce_messages import Answer
+from repl.produce_messages import Answer, request_header
 from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.batch import BATCH_BYTES, encode_parts, of_producer
 from vlsn.format.producer_columns import PRODUCER_BYTES
+from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BLOCK_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 from vlsn.seams import Buffer
 
@@ -47,6 +48,7 @@ class Group:
         "large_bytes",
         "sent_at",
         "sequence",
+        "transaction",
         "uncertain",
         "values",
         "waiters",
@@ -68,6 +70,8 @@ class Group:
         self.identity: Identity | None = None
         """The identity whose submission it is, once it was sent; None while any would do."""
         self.sequence = 0
+        self.transaction = False
+        """The batch is a whole transaction; its ``identity`` is its own."""
         self.uncertain = False
         """Sent, and not answered: it may be in the log."""
 
@@ -97,7 +101,18 @@ class Group:
         named = (self.identity.producer, self.sequence) if self.identity is not None else None
         if self.batch is None:
             return encode_parts(self.values, self.keys, producer=named)
-        return self.batch if named is None else of_producer(self.batch, named)
+        return self.batch if named is None or self.transaction else of_producer(self.batch, named)
+
+    def header(self, acks: Acks, timeout_ms: int) -> bytes:
+        """Returns what goes before the batch; ``acks``: the client's policy."""
+        identity, policy = self.identity, self.acks or acks
+        if identity is None:
+            return request_header(self.id, policy, timeout_ms)
+        if not self.transaction:
+            return request_header(self.id, policy, timeout_ms, identity.born)
+        may_be_logged = self.uncertain or identity.broken
+        born = identity.born if may_be_logged else NUMBER_MAX
+        return request_header(self.id, policy, timeout_ms, born, (identity.producer, self.sequence))
 
     def acknowledge(self, answer: Answer, acks: Acks, start: int, end: int) -> None:
         """Wakes the waiters from ``start`` to ``end`` (exclusive); ``acks``: the client's policy."""

@@ -29,7 +29,7 @@ from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
 from repl.http.types import Network
-from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers, request_header
+from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers
 from vlsn.errors import (
     BadBody,
     LogClosed,
@@ -97,6 +97,11 @@ class Producer:
         self._settled = asyncio.Event()
         self._silent = asyncio.Event()
         self._hung = asyncio.Event()
+
+    @property
+    def known_durable(self) -> int:
+        """The highest VLSN that any node called durable."""
+        return max(self._endpoints.durable, self.highest_durable)
 
     async def flush(self) -> None:
         """Returns when every append put so far, and any put meanwhile, is answered or failed."""
@@ -221,8 +226,10 @@ class Producer:
         """Puts what was refused back to the front. Of an exactly-once client what was sent and not answered goes there,
         too; of another one that is unknown."""
         self._last_fault = fault
-        if self._identities is None or self._closing:
+        if self._closing:
             self._fail_in_flight(f"not acknowledged: {fault}")
+        elif self._identities is None:
+            self._fail_unnamed(f"not acknowledged: {fault}")
         for group in self._in_flight:
             group.uncertain = True
         back = [*self._refused, *self._in_flight]
@@ -236,10 +243,17 @@ class Producer:
 
     def _fail_in_flight(self, why: str) -> None:
         for group in self._in_flight:
-            group.fail(OutcomeUnknown(f"sent, but {why}; it may have been logged"))
+            group.fail(_unknown(why))
         self._in_flight.clear()
         self._in_flight_bytes = 0
         self._settle()
+
+    def _fail_unnamed(self, why: str) -> None:
+        """Fails what must not be sent again. Transactions have names of their own."""
+        for group in self._in_flight:
+            if group.identity is None:
+                group.fail(_unknown(why))
+        self._in_flight = deque(group for group in self._in_flight if group.identity is not None)
 
     def _settle(self) -> None:
         self._may_send.set()
@@ -279,11 +293,9 @@ class Producer:
         self._in_flight.append(group)
         self._in_flight_bytes += group.bytes
         timeout_ms = min(max(1, int((group.deadline - now) * 1000)), TIMEOUT_MS_MAX)
-        born = None
         if self._identities is not None:
-            self._identities.name(group, max(self._endpoints.durable, self.highest_durable))
-            born = group.identity.born if group.identity is not None else None
-        return b"".join((request_header(group.id, group.acks or self._acks, timeout_ms, born), *group.parts()))
+            self._identities.name(group, self.known_durable)
+        return b"".join((group.header(self._acks, timeout_ms), *group.parts()))
 
     # Answers.
 
@@ -345,13 +357,13 @@ class Producer:
     def _comes_again(self, group: Group, error: VlsnLogError) -> bool:
         """Says whether a producer may send ``group`` once more, though the refusal does not say that it is not
         logged."""
-        if self._identities is None:
+        identity = group.identity
+        if identity is None:
             return False
         if isinstance(error, OutcomeUnknown):
             group.uncertain = True
             return True
-        identity = group.identity
-        if identity is None or identity.fixed or group.uncertain:
+        if identity.fixed or group.uncertain:
             return False
         if isinstance(error, OutOfSequence | UnknownProducer):
             identity.broken = True
@@ -413,6 +425,10 @@ class Producer:
         if self._identities is not None and self._in_flight[0].sent_at + SILENCE_S < now:
             return True
         return min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now
+
+
+def _unknown(why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"sent, but {why}; it may have been logged")
 
 
 def _was_not_submitted(document: bytes) -> bool:

@@ -74,16 +74,20 @@ class AppendQueue:
         *,
         acks: Acks | None = None,
         name: Name | None = None,
+        transaction: bool = False,
     ) -> Awaitable[Appended]:
-        """Queues one atomic append of many, with ``acks`` and under its own ``name`` where it has them."""
+        """Queues one atomic append of many, with ``acks`` and under its own ``name`` where it has them; or a whole
+        transaction, which has a name."""
         batch = batch_of(values, keys, named=self._named)
         if self._full:
-            return self._when_room(self._put_batch, batch, acks, name)
-        return self._put_batch(batch, acks, name)
+            return self._when_room(self._put_batch, batch, acks, name, transaction)
+        return self._put_batch(batch, acks, name, transaction)
 
-    def _put_batch(self, batch: list[Buffer], acks: Acks | None, name: Name | None) -> Awaitable[Appended]:
+    def _put_batch(
+        self, batch: list[Buffer], acks: Acks | None, name: Name | None, transaction: bool
+    ) -> Awaitable[Appended]:
         group = self._begin()
-        group.batch, group.acks = batch, acks
+        group.batch, group.acks, group.transaction = batch, acks, transaction
         if name is not None:
             group.identity, group.sequence = name
         return self._waiter(group)

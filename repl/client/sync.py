@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
@@ -22,6 +22,7 @@ from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.connect import FORKED, Client, V, connect
 from repl.client.starting import Begin
 from repl.client.tail import DURABLE, Page
+from repl.client.transaction import Transaction
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import LogClosed
 from vlsn.format.block import Entry
@@ -121,6 +122,14 @@ class SyncClient(Generic[V]):
         """Appends as ``Client.append_batch``."""
         data, names = self._encoded(values, keys, codec)
         return self._run(self._client.append_batch(data, keys=names, acks=acks, codec="bytes"))
+
+    def transaction(self, *, acks: Acks | str | None = None) -> SyncTransaction:
+        """Begins one as ``Client.transaction``."""
+
+        async def begin() -> Transaction:
+            return self._client.transaction(acks=acks)
+
+        return SyncTransaction(self._run(begin()), self._run, self._client.codec)
 
     def submit(
         self,
@@ -300,6 +309,48 @@ class SyncClient(Generic[V]):
             work.close()
             raise LogClosed(self._gone)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+class SyncTransaction:
+    """``Transaction``, blocking."""
+
+    def __init__(self, transaction: Transaction, run: Callable[[Coroutine[Any, Any, Any]], Any], codec: Codec) -> None:
+        self._transaction = transaction
+        self._run = run
+        self._codec = codec
+
+    @property
+    def appended(self) -> Appended | None:
+        return self._transaction.appended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._transaction.__aexit__(kind, error, trace))
+
+    def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
+        """Adds as ``Transaction.append``."""
+        given = self._codec if codec is None else codec_of(codec)
+        self._run(self._transaction.append(given.value(value), key=given.key(key), codec="bytes"))
+
+    def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
+    ) -> None:
+        """Adds as ``Transaction.append_many``."""
+        given = self._codec if codec is None else codec_of(codec)
+        self._run(self._transaction.append_many(given.values(values), keys=given.keys(keys), codec="bytes"))
+
+    def commit(self) -> Appended | None:
+        """Commits as ``Transaction.commit``."""
+        appended: Appended | None = self._run(self._transaction.commit())
+        return appended
+
+    def abort(self) -> None:
+        """Aborts as ``Transaction.abort``."""
+        self._run(self._transaction.abort())
 
 
 _of_parents: list[object] = []

@@ -35,7 +35,7 @@ from repl.produce_messages import (
     refused_answer,
 )
 from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError
-from vlsn.format.submission import Submission
+from vlsn.format.submission import Submission, Transaction
 from vlsn.seams import Channel
 from vlsn.together import together
 
@@ -169,9 +169,10 @@ class _Producer:
         return not self._full
 
     def _submit(self, slot: _Slot, message: bytes, asked: Asked) -> None:
-        submission = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
-        if asked.born is not None and not submission.producer:
-            raise BadBody("a producer's message, but its batch names none")
+        batch = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
+        if asked.born is not None and (asked.transaction is None) != (batch.producer != 0):
+            raise BadBody("a producer's message names it in its batch, a transaction's does not")
+        submission = batch if asked.transaction is None else Transaction([batch], b"", asked.transaction)
         if self._line or not self._put(slot, submission, asked, len(message)):
             self._line.wait(self._again, len(message))
             self._waiting = _Waiting(slot, submission, asked, len(message))

@@ -37,6 +37,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "incarnation": f"{parts.member.incarnation:016x}",
         "process": f"{parts.member.process:016x}",
         "listed": False,
+        "level": 1,
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
         "dtvlsn": 0,
         "checkpoint": None,
@@ -72,6 +73,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
     if opened is None:
         return base
     log = opened.log
+    base["level"] = log.level
     span = log.range
     base["range"] = {
         "first": span.first,

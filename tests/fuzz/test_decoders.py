@@ -27,11 +27,13 @@ from tests.vlsn.strategies import blocks, entry_lists, rebuilt, with_batch_heade
 from vlsn.errors import BadBody, TooLarge, WrongVersion
 from vlsn.format import batch, block, feed_messages, frame
 from vlsn.format.checksum import crc
+from vlsn.format.producer_columns import HANDLE_SEQUENCE, SEQUENCE_MAX
 from vlsn.format.records import CheckpointEnd, CheckpointStart, GroupEntry, RollbackEnd, RollbackStart, TermEntry
 from vlsn.format.seal import seal
 from vlsn.format.segment import HEADER_PAGE, SegmentHeader
 from vlsn.format.sidecar import Sidecar
 from vlsn.format.submission import Values
+from vlsn.ids import NUMBER_MAX
 from vlsn.state.node_file import NodeRecord
 
 SALT, OFFSET = 0xDEADBEEF, 4096
@@ -154,8 +156,8 @@ def answer_again(data: bytes) -> None:
 
 
 def request_again(data: bytes) -> bytes:
-    id, acks, timeout_ms, born, batch_at = produce_messages.decode_request(data)
-    return produce_messages.request_header(id, acks, timeout_ms, born) + data[batch_at:]
+    id, acks, timeout_ms, born, batch_at, transaction = produce_messages.decode_request(data)
+    return produce_messages.request_header(id, acks, timeout_ms, born, transaction) + data[batch_at:]
 
 
 POSITION = feed_messages.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
@@ -185,6 +187,12 @@ FORMATS = {
     ),
     "produce request": Format(
         st.just(produce_messages.request_header(7, Acks.MAJORITY, 10_000) + b"batch"), request_again
+    ),
+    "transaction": Format(
+        st.tuples(st.integers(1, NUMBER_MAX), st.sampled_from((0, SEQUENCE_MAX, HANDLE_SEQUENCE))).map(
+            lambda name: produce_messages.request_header(7, Acks.MAJORITY, 10_000, 60, name) + b"batch"
+        ),
+        request_again,
     ),
     "block": Format(blocks(), rebuilt, with_block_header),
     "batch": Format(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, get_overloads
 
 from repl.client.connect import Client, connect
-from repl.client.sync import SyncClient, connect_sync
+from repl.client.sync import SyncClient, SyncTransaction, connect_sync
+from repl.client.transaction import Transaction
 
 OF_ONE_LOOP = {
     "codec": "an attribute: given when it is made",
@@ -26,7 +27,7 @@ def asked(call: Callable[..., Any]) -> tuple[list[tuple[str, Any, Any, str]], st
     """Returns a call's arguments, and what it gives once it is waited for."""
     signature = inspect.signature(call)
     arguments = [(each.name, each.kind, each.default, str(each.annotation)) for each in signature.parameters.values()]
-    gives = str(signature.return_annotation).replace("Async", "").replace("SyncClient", "Client")
+    gives = str(signature.return_annotation).replace("Async", "").replace("Sync", "")
     return arguments, gives
 
 
@@ -47,6 +48,13 @@ def test_calls_of_both_clients_ask_for_the_same_and_give_the_same() -> None:
     }
     assert differ == {}
     assert {"append", "append_many", "read", "read_pages", "tail", "tail_pages"} <= public(SyncClient)
+
+
+def test_transactions_of_both_clients_have_the_same_calls() -> None:
+    calls = public(SyncTransaction) - {"appended"}
+    assert calls == public(Transaction) == {"append", "append_many", "commit", "abort"}
+    for name in calls:
+        assert signatures(getattr(Transaction, name)) == signatures(getattr(SyncTransaction, name))
 
 
 def test_both_ways_to_connect_take_the_same() -> None:

@@ -20,6 +20,7 @@ from tests.repl.http.channels import MemoryChannel, pair
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import BadBody, ChannelClosed, NoSpace, NotMaster, OutcomeUnknown, QueueFull
 from vlsn.format import batch
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
 
 UPGRADE = {"Upgrade": "websocket"}
 
@@ -143,6 +144,11 @@ async def test_produce_bad_batch_is_refused_and_the_next_ones_too() -> None:
         message(1, b"v", timeout_ms=600_001),
         request_header(2, Acks.ALL, 9, 60)[:-1],
         request_header(2, Acks.ALL, 9, 2**63) + batch.encode([b"v"], producer=(1, 0)),
+        request_header(2, Acks.ALL, 9, 60, (1, 0))[:-1],
+        request_header(2, Acks.ALL, 9, 60, (0, 0)) + batch.encode([b"v"]),
+        request_header(2, Acks.ALL, 9, 60, (1, HANDLE_SEQUENCE + 1)) + batch.encode([b"v"]),
+        request_header(2, Acks.ALL, 9, 60, (2**63, HANDLE_SEQUENCE)) + batch.encode([b"v"]),
+        request_header(2, Acks.ALL, 9, 2**63, (1, 0)) + batch.encode([b"v"]),
     ],
 )
 async def test_produce_garbage_ends_the_connection_and_harms_nothing(garbage: bytes) -> None:
@@ -376,6 +382,17 @@ async def test_produce_gives_the_node_producer_sequence_and_birth() -> None:
     assert node.named == [(PRODUCER, 5, 60), (PRODUCER, 6, None), (0, 0, None)]
 
 
+async def test_produce_takes_a_whole_transaction_under_its_name() -> None:
+    node = MemoryNode()
+    async with producing(node) as channel:
+        for id, name in ((1, (5, HANDLE_SEQUENCE)), (2, (PRODUCER, 0))):
+            await channel.send(request_header(id, Acks.MAJORITY, 10_000, 60, name) + batch.encode([b"a", b"b"]))
+        await channel.send(message(3, b"c"))
+        assert [(one.first, one.last) for one in await answers(channel, 3)] == [(2, 4), (5, 7), (8, 8)]
+    assert node.named == [(5, HANDLE_SEQUENCE, 60), (PRODUCER, 0, 60), (0, 0, None)]
+    assert [entry.txn for entry in node.entries[1:]] == [2, 2, 2, 5, 5, 5, 0]
+
+
 async def test_produce_says_what_was_done_before() -> None:
     node = MemoryNode(duplicate=True)
     async with producing(node) as channel:
@@ -389,8 +406,9 @@ async def test_produce_says_what_was_done_before() -> None:
     [
         request_header(1, Acks.ALL, 9, 60) + batch.encode([b"v"]),
         request_header(1, Acks.ALL, 9, 60)[:16] + batch.encode([b"v"], producer=(1, 0)),
+        request_header(1, Acks.ALL, 9, 60, (1, 0)) + batch.encode([b"v"], producer=(1, 0)),
     ],
-    ids=["no producer in the batch", "no birth before it"],
+    ids=["no producer in the batch", "no birth before it", "a transaction with another name in the batch"],
 )
 async def test_a_producers_message_without_a_producer_is_refused(data: bytes) -> None:
     node = MemoryNode()

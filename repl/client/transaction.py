@@ -1,0 +1,321 @@
+"""Transactions of a client: entries that are logged whole, or not at all.
+
+    async with log.transaction() as txn:
+        await txn.append(b"a", key=b"k")
+        await txn.append_many([b"b", b"c"])
+    print(txn.appended.first, txn.appended.last)
+
+1. Up to ``KEPT_BYTES_MAX`` of entries are kept here and go out with the commit, in one message: one round trip, and a
+   commit whose answer was lost is sent again with them, to whoever leads.
+2. More than that is staged at the master, piece by piece.  A master that is no more takes it along: the commit is
+   refused with ``TransactionGone``, nothing logged, and the block is to be run again.
+3. Every transaction has a name of its own in the log, so its commit is made once however often it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+from tenacity import AsyncRetrying, retry_if_exception
+
+from repl.api import Acks, Appended
+from repl.client.backoff import Backoff
+from repl.client.codec import Codec, CodecName, codec_of
+from repl.client.endpoints import Endpoints
+from repl.client.group import Key, checked_value
+from repl.client.identity import Identity
+from repl.client.produce import Producer
+from repl.http import problem
+from repl.http.types import Network
+from vlsn.errors import (
+    BadBody,
+    OutcomeUnknown,
+    TransactionClosed,
+    TransactionGone,
+    Unreachable,
+    VlsnLogError,
+    WrongVersion,
+)
+from vlsn.format.batch import encode
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
+from vlsn.format.records import JSON_FAULTS
+from vlsn.ids import NUMBER_MAX
+from vlsn.limits import MIB
+from vlsn.seams import Buffer, Random
+
+T = TypeVar("T")
+KEPT_BYTES_MAX: Final = MIB
+"""Bytes of entries that a transaction keeps until its commit."""
+ENTRY_COST_BYTES: Final = 17
+"""Bytes that each entry is counted with beside its own."""
+TRANSACTIONS_LEVEL: Final = 2
+ATTEMPT_S: Final = 3.0
+"""Seconds after which a silent master is asked again, or the next one."""
+ABORT_S: Final = 2.0
+GRACE_S: Final = 1.0
+"""Seconds past a commit's time that the node's own answer is waited for."""
+
+_JSON: Final = {"Content-Type": "application/json"}
+_BATCH: Final = {"Content-Type": "application/x-vlsnlog-batch"}
+
+
+class _Begun(msgspec.Struct):
+    transaction: str
+
+
+class _Staged(msgspec.Struct):
+    staged: int
+
+
+class Transaction:
+    """One transaction: an async context manager that commits as it is left, and aborts where an exception leaves it.
+
+    Several coroutines may append to it.  After ``OutcomeUnknown`` ``commit`` may be called again, for the same one."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        network: Network,
+        producer: Producer,
+        *,
+        codec: Codec,
+        acks: Acks,
+        timeout_s: float,
+        random: Random,
+    ) -> None:
+        self.appended: Appended | None = None
+        """Where it lies, its COMMIT at ``last``; None before it is committed, and where nothing was appended."""
+        self._staging = Staging(endpoints, network, timeout_s)
+        self._endpoints = endpoints
+        self._producer = producer
+        self._codec = codec
+        self._acks = acks
+        self._random = random
+        self._values: list[bytes] = []
+        self._keys: list[Key] = []
+        self._bytes = 0
+        self._turn = asyncio.Lock()
+        self._identity: Identity | None = None
+        """Its name, once it went out in one message."""
+        self._over = ""
+        """The reason why nothing more is appended."""
+        self._may_be_logged = False
+        """A commit is under way, or had no certain answer."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            if not self._over:
+                await self.commit()
+        elif issubclass(kind, Exception):
+            await self.abort()
+        else:
+            self._end("it was cancelled")  # what is staged of it ends by itself
+
+    async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
+        """Adds one entry, which is in no log before the commit. Raises ``TypeError``, ``TooLarge``; what the master
+        refuses a piece with, once there is more than is kept here; ``TransactionGone``."""
+        given = self._codec if codec is None else codec_of(codec)
+        await self._add([given.value(value)], [given.key(key)])
+
+    async def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
+    ) -> None:
+        """Adds entries in their order; ``keys`` as many as values. Raises as ``append``, and ``BadBody``."""
+        given = self._codec if codec is None else codec_of(codec)
+        data, names = given.values(values), given.keys(keys)
+        if names is not None and len(names) != len(data):
+            raise BadBody(f"{len(data)} values and {len(names)} keys")
+        await self._add(data, [None] * len(data) if names is None else list(names))
+
+    async def commit(self) -> Appended | None:
+        """Logs all of it, and returns where it lies once the ack policy is met; None where there is nothing to log.
+
+        Raises, nothing logged, what an append is refused with (and may be called again), ``TransactionGone``, and
+        ``WrongVersion`` where the group's level has no transactions; ``OutcomeUnknown`` where no answer came."""
+        async with self._turn:
+            if self.appended is not None:
+                return self.appended
+            self._check_open()
+            try:
+                if self._staging.handle:
+                    await self._stage()
+                    self._may_be_logged = True
+                    self.appended = await self._staging.commit(self._acks)
+                elif self._values:
+                    self._may_be_logged = True
+                    self.appended = await self._commit_in_one()
+            except VlsnLogError as error:
+                self._may_be_logged &= not error.retry_safe
+                if isinstance(error, TransactionGone):
+                    self._end(str(error))
+                raise
+            self._end("it is committed")
+            return self.appended
+
+    async def abort(self) -> None:
+        """Forgets it. Where nothing can be told to the master, what is staged there ends by itself."""
+        if self.appended is not None:
+            raise TransactionClosed("the transaction is committed")
+        if not self._over:
+            self._end("it was aborted")
+            with suppress(VlsnLogError):
+                await self._staging.abort()
+
+    # Entries.
+
+    async def _add(self, values: list[bytes], keys: list[Key]) -> None:
+        self._check_open()
+        if self._may_be_logged:
+            raise TransactionClosed("the transaction's commit may be in the log: commit it again, or let go of it")
+        for value, key in zip(values, keys, strict=True):
+            checked_value(value, key)
+        self._values += values
+        self._keys += keys
+        self._bytes += sum(map(len, values)) + sum(len(key) for key in keys if key) + ENTRY_COST_BYTES * len(values)
+        if self._bytes > KEPT_BYTES_MAX:
+            async with self._turn:
+                if self._bytes > KEPT_BYTES_MAX:
+                    await self._stage()
+
+    async def _stage(self) -> None:
+        """Stages what is kept. What others append meanwhile is kept behind it."""
+        count, size = len(self._values), self._bytes
+        if not count:
+            return
+        try:
+            await self._staging.stage(encode(self._values, self._keys), count)
+        except TransactionGone as gone:
+            self._end(str(gone))
+            raise
+        del self._values[:count], self._keys[:count]
+        self._bytes -= size
+
+    async def _commit_in_one(self) -> Appended:
+        if self._endpoints.level < TRANSACTIONS_LEVEL:
+            await self._staging.find_level()
+        if self._identity is None:
+            self._identity = Identity(self._random.u64() & NUMBER_MAX or 1, self._producer.known_durable, fixed=True)
+        name = self._identity, HANDLE_SEQUENCE
+        return await self._producer.queue.put_many(
+            self._values, self._keys, acks=self._acks, name=name, transaction=True
+        )
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise TransactionClosed(f"the transaction takes nothing more: {self._over}")
+
+    def _end(self, why: str) -> None:
+        self._over = why
+        self._values, self._keys, self._bytes = [], [], 0
+
+
+class Staging:
+    """A transaction that is staged at the master, by its HTTP calls.  Each is asked again until ``timeout_s`` is over:
+    what was lost on the way is known again there."""
+
+    def __init__(self, endpoints: Endpoints, network: Network, timeout_s: float) -> None:
+        self.handle = ""
+        self._endpoints = endpoints
+        self._network = network
+        self._timeout_s = timeout_s
+        self._staged = 0
+
+    async def stage(self, batch: bytes, count: int) -> None:
+        """Stages a batch of ``count`` entries; begins the transaction before the first one."""
+        deadline = self._deadline()
+        if not self.handle:
+            begun = await self._retried(lambda: self._call("POST", "", deadline, _Begun), deadline)
+            self.handle = begun.transaction
+        path = f"/{self.handle}/entries?after={self._staged}"
+        await self._retried(lambda: self._call("POST", path, deadline, _Staged, batch), deadline)
+        self._staged += count
+
+    async def commit(self, acks: Acks) -> Appended:
+        deadline = self._deadline()
+        unsure = False
+
+        async def ask() -> Appended:
+            nonlocal unsure
+            left_s = max(0.001, min(ATTEMPT_S, deadline - asyncio.get_running_loop().time()))
+            path = f"/{self.handle}/commit?acks={acks}&timeout={left_s:.3f}"
+            url = await self._endpoints.master()
+            try:
+                return await self._request(url, "POST", path, left_s + GRACE_S, Appended)
+            except (Unreachable, OutcomeUnknown):
+                unsure = True
+                raise
+
+        try:
+            return await self._retried(ask, deadline)
+        except VlsnLogError as error:
+            if unsure and not isinstance(error, TransactionGone | OutcomeUnknown):
+                raise OutcomeUnknown(f"asked, but not acknowledged: {error}; it may have been logged") from error
+            raise
+
+    async def abort(self) -> None:
+        if self.handle:
+            async with asyncio.timeout(ABORT_S):
+                url = await self._endpoints.master()
+                await self._network.request("DELETE", f"{url}/v1/transactions/{self.handle}", timeout_s=ABORT_S)
+
+    async def find_level(self) -> None:
+        """Raises ``WrongVersion`` where the group has no transactions."""
+        await self._retried(self._endpoints.master, self._deadline())
+        if self._endpoints.level < TRANSACTIONS_LEVEL:
+            raise WrongVersion(
+                f"transactions need level {TRANSACTIONS_LEVEL}, the group is at level {self._endpoints.level}: once "
+                "all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
+            )
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._timeout_s
+
+    async def _retried(self, ask: Callable[[], Awaitable[T]], deadline: float) -> T:
+        loop = asyncio.get_running_loop()
+
+        async def once() -> T:
+            return await ask()
+
+        retrying = AsyncRetrying(
+            wait=Backoff(),
+            stop=lambda _: loop.time() >= deadline,
+            retry=retry_if_exception(_may_pass),
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        return await retrying(once)
+
+    async def _call(self, method: str, path: str, deadline: float, said: type[T], batch: bytes = b"") -> T:
+        left_s = max(0.001, min(ATTEMPT_S, deadline - asyncio.get_running_loop().time()))
+        return await self._request(await self._endpoints.master(), method, path, left_s, said, batch)
+
+    async def _request(
+        self, url: str, method: str, path: str, timeout_s: float, said: type[T], batch: Buffer = b""
+    ) -> T:
+        response = await self._network.request(
+            method,
+            f"{url}/v1/transactions{path}",
+            headers=_BATCH if batch else _JSON,
+            body=batch,
+            timeout_s=timeout_s,
+        )
+        if response.status != 200:
+            raise problem.error_of(bytes(response.body))
+        try:
+            return msgspec.json.decode(response.body, type=said)
+        except JSON_FAULTS:
+            raise BadBody(f"{url} answered nothing of a transaction; is it a vlsnlog node?") from None
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, VlsnLogError) and (error.transient or isinstance(error, OutcomeUnknown))
