@@ -114,6 +114,9 @@ class NodeConfig:
     connect_timeout_s: float = _setting(5.0, "seconds to wait for a peer's answer", low=0.05)
     head_s: float = _setting(10.0, "seconds a client has to send the head of a request", low=0.1)
     idle_s: float = _setting(120.0, "seconds of silence between two requests until a connection is closed", low=0.1)
+    readers_max: int = _setting(
+        0, "readers that wait at once, tails and long-polls; 0: what memory and file descriptors allow", high=1 << 20
+    )
     ready_lag_vlsns_max: int = _setting(100_000, "lag past which /readyz says no", low=0)
 
     def __post_init__(self) -> None:

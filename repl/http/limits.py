@@ -31,6 +31,8 @@ PAGES_IN_FLIGHT_BYTES_MAX = 64 * MIB
 """Answers to readers that their sockets have not taken yet."""
 READERS_MAX = 4_096
 """Readers that wait at once, tails and long-polls, where the setting ``readers_max`` says nothing else."""
+UNTAKEN_BYTES_MAX = 64 * MIB
+"""Bytes written for readers that their sockets have not taken; past it the longest stalled is given up."""
 PAGES_AT_ONCE_MAX = 2
 """Pages for waiting readers that are made at once, some milliseconds each; whoever stands at one place shares one."""
 DELIVERIES_A_TURN = 64
@@ -72,19 +74,19 @@ RETRY_AFTER_S = 1
 class Budget:
     """A number of bytes or places that is never passed."""
 
-    __slots__ = ("_limit", "_what", "given", "used")
+    __slots__ = ("_what", "given", "limit", "used")
 
     def __init__(self, what: str, limit: int) -> None:
         self._what = what
-        self._limit = limit
+        self.limit = limit
         self.used = 0
         self.given: Callable[[], None] | None = None
         """A call for when something is given back."""
 
     def check(self, count: int) -> None:
         """Raises ``QueueFull`` when less than ``count`` is left."""
-        if self.used + count > self._limit:
-            raise QueueFull(f"{self._what} are at their limit ({self._limit}); wait and send again")
+        if self.used + count > self.limit:
+            raise QueueFull(f"{self._what} are at their limit ({self.limit}); wait and send again")
 
     def take(self, count: int) -> None:
         """Takes ``count``, after ``check``, until it is given back."""

@@ -24,7 +24,6 @@ from repl.http.limits import (
     DELIVERIES_A_TURN,
     DELIVERY_BYTES,
     PAGES_AT_ONCE_MAX,
-    READ_BYTES_MAX,
     TAIL_PAGE_ENTRIES_MAX,
     WAITED_BYTES_MAX,
 )
@@ -188,19 +187,20 @@ class Pages:
 
     async def _serve(self, audience: Audience) -> None:
         """Serves a audience for as long as somebody stands there."""
-        bytes_max = READ_BYTES_MAX if audience.wanted.form in (Form.LINES, Form.BLOCKS) else WAITED_BYTES_MAX
+        awaited = audience.wanted.from_vlsn or 1
         try:
             while audience.readers:
-                at = audience.wanted.from_vlsn
-                if at is not None and audience.wanted.wait and at >= self._reads.end():
-                    await self._reads.until(at)
-                    bytes_max = WAITED_BYTES_MAX
+                if audience.wanted.wait and awaited >= self._reads.end():
+                    await self._reads.until(awaited)
                 async with self._at_once:
                     self._close(audience)
-                    page = await self.make(audience.wanted, bytes_max)
+                    page = await self.make(audience.wanted, WAITED_BYTES_MAX)
                 if page.piece.data or not audience.wanted.wait or _looked_for_nothing(page):
                     await self._deliver(audience, page)
+                awaited = page.next_vlsn if page.next_vlsn != audience.wanted.from_vlsn else page.durable + 1
                 self._move(audience, page.next_vlsn)
+                if awaited <= page.durable:
+                    await asyncio.sleep(0)  # who catches up from the ring waits for nothing else
         except VlsnLogError as error:
             await self._deliver(audience, error)
         except Exception as fault:  # the boundary of a audience's task

@@ -31,6 +31,7 @@ from repl.net.arrivals import Arrival, Arrivals
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
 from repl.net.turns import Turns
+from repl.net.untaken import Untaken
 from vlsn.errors import BadArgument, ChannelClosed
 from vlsn.limits import KEY_BYTES_MAX
 
@@ -56,11 +57,14 @@ _UNKNOWN: tuple[int, Start | None] = (0, None)
 class Server(web.Server):
     """aiohttp's server of our connections; holds the heads that all of them know."""
 
-    def __init__(self, handler: Any, quick: Quick | None, *, head_s: float, idle_s: float) -> None:
+    def __init__(
+        self, handler: Any, quick: Quick | None, *, head_s: float, idle_s: float, connections_max: int
+    ) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._quick = quick
         self.idle_s = idle_s
-        self.places = Places(head_s=head_s)
+        self.places = Places(head_s=head_s, connections_max=connections_max)
+        self.untaken = Untaken()
         self.known: dict[bytes, tuple[int, Start]] = {}
         self._polls: deque[bytes] = deque()
 
@@ -96,6 +100,7 @@ class Connection(RequestHandler):
         "head_since",
         "kept",
         "push",
+        "streams",
     )
 
     def __init__(self, server: Server, *, loop: asyncio.AbstractEventLoop) -> None:
@@ -127,6 +132,8 @@ class Connection(RequestHandler):
         self.head_since = 0.0
         self.kept = False
         self.push: Push | None = None
+        self.streams = False
+        """True while a stream is sent, which counts its bytes by itself."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -275,8 +282,14 @@ class Connection(RequestHandler):
         if self._tap is not None:
             self._tap.resumed()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._upgrade is None and not self.streams and self.transport is not None:
+            self._server.untaken.stalls(self, cast(asyncio.WriteTransport, self.transport))
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._server.untaken.goes_on(self)
         if self.push is not None:
             self.push.go_on()
 
@@ -291,6 +304,7 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         leave, self._leave = self._leave, None
         self._server.places.leave(self)
+        self._server.untaken.goes_on(self)
         super().connection_lost(exc)
         self._tell_answered()
         if leave is not None:

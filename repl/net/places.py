@@ -16,8 +16,10 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-CONNECTIONS_MAX = 4_096
+OTHERS_MAX = 4_096
+"""Connections beside those of waiting readers: appends, producers, reads."""
 KEPT = 128
+CONNECTIONS_MAX = OTHERS_MAX + KEPT
 KEPT_HEAD_S = 2.0
 HEAD_S = 10.0
 IDLE_S = 120.0

@@ -34,10 +34,12 @@ class Unread(Protocol):
         ...
 
 
-class Pushing(Protocol):
-    """A connection that may carry a ``Push``, which hears from it when the client has taken what was sent."""
+class Carrier(Protocol):
+    """A connection, as far as its answers' bodies have to do with it. A ``push`` hears from it when the client has
+    taken what was sent."""
 
     push: Push | None
+    streams: bool
 
     @property
     def writing_paused(self) -> bool: ...
@@ -94,7 +96,7 @@ class Reply:
 
     async def _push(self, incoming: web.BaseRequest, push: Push) -> None:
         transport, task = incoming.transport, asyncio.current_task()
-        connection = cast(Pushing, incoming.protocol)
+        connection = cast(Carrier, incoming.protocol)
         assert task is not None
         self._streams.tasks.add(task)
         try:
@@ -116,9 +118,10 @@ class Reply:
 
     async def _stream(self, incoming: web.BaseRequest) -> None:
         stream, transport = self._response.stream, incoming.transport
-        task = asyncio.current_task()
+        connection, task = cast(Carrier, incoming.protocol), asyncio.current_task()
         assert stream is not None and task is not None
         self._streams.tasks.add(task)
+        connection.streams = True
         try:
             chunked = self._begin(incoming, transport)
             assert transport is not None
@@ -144,6 +147,7 @@ class Reply:
                 raise ConnectionAbortedError(f"a stream failed: {fault}") from fault
             raise
         finally:
+            connection.streams = False
             self._streams.tasks.discard(task)
             await stream.aclose()
 
@@ -153,7 +157,7 @@ class PushSink:
 
     __slots__ = ("_chunked", "_connection", "_transport", "ended")
 
-    def __init__(self, transport: asyncio.WriteTransport, connection: Pushing, chunked: bool) -> None:
+    def __init__(self, transport: asyncio.WriteTransport, connection: Carrier, chunked: bool) -> None:
         self._transport = transport
         self._connection = connection
         self._chunked = chunked

@@ -18,7 +18,7 @@ from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
 from repl.net.connection import Connection, IncomingBody, Server
 from repl.net.doorway import Doorway
-from repl.net.places import HEAD_S, IDLE_S
+from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
 from repl.net.reply import Reply, Streams
 from repl.net.turns import Turns
 from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
@@ -30,9 +30,11 @@ CLOSE_S = 2.0
 class HttpListener:
     """One bound address and its connections."""
 
-    def __init__(self, handler: Handler, quick: Quick | None, *, head_s: float, idle_s: float) -> None:
+    def __init__(
+        self, handler: Handler, quick: Quick | None, *, head_s: float, idle_s: float, connections_max: int
+    ) -> None:
         self._handler = handler
-        self._server = Server(self._serve, quick, head_s=head_s, idle_s=idle_s)
+        self._server = Server(self._serve, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
         self._streams = Streams()
         self._arrivals = Arrivals()
         self._turns = Turns()
@@ -49,9 +51,10 @@ class HttpListener:
         *,
         head_s: float = HEAD_S,
         idle_s: float = IDLE_S,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> HttpListener:
         """Opens a listener; port 0 takes a free one. Raises ``OSError``."""
-        listener = cls(handler, quick, head_s=head_s, idle_s=idle_s)
+        listener = cls(handler, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
         port = await listener._accepting.bind(host, port)
         listener.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return listener

@@ -63,6 +63,9 @@ class _Collector:
         )
         yield _counter("rollbacks", "Rollbacks of what was not durable", events["rolled_back"])
         yield _histogram("append_seconds", "From submission to its acknowledgement", counts.appends)
+        if parts.readers is not None:
+            yield _gauge("waiting_readers", "Tails, and long-polls that wait", parts.readers.used)
+            yield _gauge("waiting_readers_max", "How many of them are taken", parts.readers.limit)
         opened = parts.open
         if opened is None:
             return

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from repl.config import NodeConfig
 from repl.group.role import cancelled
+from repl.http.limits import READERS_MAX
 from repl.http.routes import Gateway
 from repl.http.types import Listener, Network
 from repl.node.open_node import OpenNode
@@ -48,7 +49,8 @@ class Node(NodeParts):
         address cannot be had."""
         member, config = self.member, self.member.config
         try:
-            gateway = Gateway(self.services, append_limits(config))
+            gateway = Gateway(self.services, append_limits(config), readers_max=config.readers_max or READERS_MAX)
+            self.readers = gateway.readers
             self.listener = await member.network.serve(config.host, config.port, gateway.handle, quick=gateway.quick)
         except OSError as error:
             raise BadArgument(

@@ -8,6 +8,7 @@ from repl.config import NodeConfig
 from repl.follow.following import Following
 from repl.group.confirming import Confirming
 from repl.group.member import Member
+from repl.http.limits import Budget
 from repl.http.types import Network
 from repl.lead.leading import Leading
 from repl.node.open_node import OpenNode
@@ -28,6 +29,8 @@ class NodeParts:
         self.restoration = Restoration(self.member)
         self.open: OpenNode | None = None
         """``None`` between two logs; whoever needs it asks ``opened``."""
+        self.readers: Budget | None = None
+        """The readers that wait, once the node listens."""
 
     def opened(self) -> OpenNode:
         """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""

@@ -13,11 +13,13 @@ import os
 import resource
 import signal
 import sys
+from dataclasses import replace
 
 import uvloop
 
 from repl.config import NodeConfig
 from repl.net.network import AiohttpNetwork
+from repl.node.capacity import connections_of, memory_bytes, readers_of
 from repl.node.logging_format import log_to
 from repl.node.node import Node
 from vlsn.errors import VlsnLogError, WrongVersion, said_of
@@ -30,6 +32,7 @@ from vlsn.seams import Seams
 SWITCH_INTERVAL_S = 0.0005
 """The writer's thread gets the interpreter back within this time while the loop computes (default 5 ms)."""
 GC_THRESHOLD = 50_000
+FILES_MOST = 1 << 20
 logger = logging.getLogger("vlsnlog")
 
 
@@ -40,13 +43,15 @@ def run_node(config: NodeConfig) -> int:
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != most:  # each connection is one, and a log that cannot open its next segment ends
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    files = most if most != resource.RLIM_INFINITY else FILES_MOST
+    config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory_bytes()))
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 50, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(config))
+        return runner.run(_run(config, connections_max=connections_of(config.readers_max, files=files)))
 
 
-async def _run(config: NodeConfig) -> int:
+async def _run(config: NodeConfig, *, connections_max: int) -> int:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -65,7 +70,8 @@ async def _run(config: NodeConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
     seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), LoopThreads(loop), LmdbStores())
-    node = Node(config, seams, AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s), on_fatal=fatal)
+    network = AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s, connections_max=connections_max)
+    node = Node(config, seams, network, on_fatal=fatal)
     await node.start()
     status = await ended
     await node.stop()

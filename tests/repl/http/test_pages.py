@@ -305,3 +305,19 @@ async def test_a_filter_that_meets_nothing_in_one_look_is_told_how_far_it_came()
     node.append(*[b"v"] * 9)
     page = await Pages(node).get(Wanted(2, Form.LINES, keys=KeyFilter(b"none")), 60)
     assert (page.piece.data, page.next_vlsn, page.term) == (b"", 4, 7)
+
+
+async def test_a_durable_vlsn_in_the_middle_of_a_block_is_waited_past() -> None:
+    """Blocks are given whole, so there is nothing to give until the block's last entry is durable."""
+
+    class HalfBlock(MemoryNode):
+        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+            at = from_vlsn or 1
+            return BlockPage([b"a block!"], 4, 3) if self.durable >= 3 else BlockPage([], at, self.durable)
+
+    node = HalfBlock()
+    node.append(b"first")
+    waiting = asyncio.create_task(Pages(node).get(Wanted(2, Form.BLOCKS), 60))
+    await node.until_waits()
+    node.append(b"second")
+    assert (await waiting).next_vlsn == 4
