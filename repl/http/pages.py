@@ -89,7 +89,7 @@ class Page:
     def response(self) -> Response:
         """The same object for all, so that its bytes are made once, too."""
         if self._response is None:
-            self._response = Response(200, self.headers, self.piece.data)
+            self._response = Response(200, self.headers, self.piece.data, shared=True)
         return self._response
 
 
@@ -159,14 +159,13 @@ class Pages:
         if wanted.after_term:
             self._reads.check_place(wanted.after_vlsn, wanted.after_term)
         if wanted.form is Form.BLOCKS:
-            blocks = await self._reads.read_blocks(wanted.from_vlsn, bytes_max=bytes_max, wait_s=0.0)
+            blocks = await self._reads.read_blocks(wanted.from_vlsn, bytes_max=bytes_max)
             page = Page(wanted.form, b"".join(blocks.data), blocks.next_vlsn, blocks.durable)
         else:
             entries = await self._reads.read(
                 wanted.from_vlsn,
                 limit=wanted.limit,
                 bytes_max=bytes_max,
-                wait_s=0.0,
                 all_kinds=wanted.all_kinds,
                 keys=wanted.keys,
             )

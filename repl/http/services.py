@@ -88,7 +88,6 @@ class Reads(Protocol):
         *,
         limit: int,
         bytes_max: int,
-        wait_s: float,
         all_kinds: bool,
         keys: KeyFilter | None = None,
     ) -> EntryPage:
@@ -96,14 +95,14 @@ class Reads(Protocol):
         all).
 
         At most ``limit`` entries and about ``bytes_max`` bytes, never less than one entry when one is
-        there; waits up to ``wait_s`` for the first.  Entries above the durable end are never in it.
+        there.  Entries above the durable end are never in it.
         ``next_vlsn`` moves past what was skipped (TERM, GROUP …).  With ``keys`` a page may be empty though
         ``next_vlsn`` is not past the durable end: so much was looked at for nothing.  Raises ``Trimmed``,
         ``Damaged``, ``Halted``.
         """
         ...
 
-    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         """Reads whole durable blocks from the one that holds ``from_vlsn`` on; raises as ``read`` does."""
         ...
 

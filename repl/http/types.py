@@ -221,6 +221,8 @@ class Response:
     body: Buffer = b""
     stream: Stream | None = None
     push: Push | None = None
+    shared: bool = False
+    """Given to many clients, one after another: a carrier may keep the bytes that it made of it."""
 
 
 @dataclass(slots=True)

@@ -178,6 +178,13 @@ class PushSink:
 
 def write(transport: asyncio.WriteTransport, response: Response, connection: str = "", head_only: bool = False) -> None:
     """Writes a response that is no stream, whole; ``connection`` is its Connection field, if it has one."""
+    global _shared
+    if response.shared and not head_only:
+        if _shared[0] is not response or _shared[1:3] != (connection, _date()):
+            length = f"Content-Length: {len(response.body)}\r\n"
+            _shared = response, connection, _date(), _head(response, length + connection) + bytes(response.body)
+        transport.write(_shared[3])
+        return
     body: Buffer = response.body
     length = "" if "Content-Length" in response.headers else f"Content-Length: {len(body)}\r\n"
     head = _head(response, length + connection)
@@ -202,6 +209,8 @@ def _head(response: Response, last_fields: str) -> bytes:
     return head.encode("utf-8", "surrogateescape")
 
 
+_shared: tuple[Response | None, str, str, bytes] = (None, "", "", b"")
+"""The shared response that was written last, and its bytes."""
 _date_line = (0, "")
 
 

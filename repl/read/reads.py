@@ -129,7 +129,6 @@ class Reads:
         *,
         limit: int,
         bytes_max: int,
-        wait_s: float,
         all_kinds: bool,
         keys: KeyFilter | None = None,
     ) -> EntryPage:
@@ -137,15 +136,11 @@ class Reads:
         ``LOOK_BYTES_MAX`` that hold nothing wanted."""
         at = self._start(from_vlsn)
         wanted = _Wanted(limit, bytes_max, None if all_kinds else DATA_ONLY, keys)
-        deadline = asyncio.get_running_loop().time() + wait_s
         looked = 0
         while True:
             durable = self.durable
             if at > durable:
-                if not await self._wait(at, deadline):
-                    return EntryPage([], at, self.durable, self.term_before(at))
-                self._start(at)
-                continue
+                return EntryPage([], at, durable, self.term_before(at))
             entries, next_vlsn = await self._entries(at, durable, wanted)
             if entries:
                 return EntryPage(entries, next_vlsn, durable, self.term_before(next_vlsn))
@@ -158,13 +153,11 @@ class Reads:
                     return EntryPage([], at, durable, self.term_before(at))
                 await asyncio.sleep(0)  # what lies in the ring is looked at on the loop
 
-    async def blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         at = self._start(from_vlsn)
-        deadline = asyncio.get_running_loop().time() + wait_s
-        while at > self.durable:
-            if not await self._wait(at, deadline):
-                return BlockPage([], at, self.durable)
         durable = self.durable
+        if at > durable:
+            return BlockPage([], at, durable)
         ring = self._log.ring
         position = ring.position_of(Vlsn(at))
         data: list[bytes] = []

@@ -29,16 +29,13 @@ class NodeReads(NodeService):
         *,
         limit: int,
         bytes_max: int,
-        wait_s: float,
         all_kinds: bool,
         keys: KeyFilter | None = None,
     ) -> EntryPage:
-        return await self._reads().page(
-            from_vlsn, limit=limit, bytes_max=bytes_max, wait_s=wait_s, all_kinds=all_kinds, keys=keys
-        )
+        return await self._reads().page(from_vlsn, limit=limit, bytes_max=bytes_max, all_kinds=all_kinds, keys=keys)
 
-    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
-        return await self._reads().blocks(from_vlsn, bytes_max=bytes_max, wait_s=wait_s)
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
+        return await self._reads().blocks(from_vlsn, bytes_max=bytes_max)
 
     async def read_one(self, vlsn: int) -> Entry:
         return await self._reads().one(vlsn)

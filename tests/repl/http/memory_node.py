@@ -245,7 +245,7 @@ class MemoryNode:
 
     async def until(self, vlsn: int) -> None:
         while self.durable < vlsn:
-            await self._wait(3600)
+            await self._wait()
 
     async def read(
         self,
@@ -253,14 +253,11 @@ class MemoryNode:
         *,
         limit: int,
         bytes_max: int,
-        wait_s: float,
         all_kinds: bool,
         keys: KeyFilter | None = None,
     ) -> EntryPage:
         start = self.first if from_vlsn is None else from_vlsn
         self._check(start)
-        if start > self.durable:
-            await self._wait(wait_s)
         page: list[Entry] = []
         size, next_vlsn = 0, start
         for entry in self.entries[start - 1 : self.durable]:
@@ -272,25 +269,18 @@ class MemoryNode:
             next_vlsn = entry.vlsn + 1
         return EntryPage(page, next_vlsn, self.durable, self.term_before(next_vlsn))
 
-    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         start = self.first if from_vlsn is None else from_vlsn
         self._check(start)
-        if start > self.durable:
-            await self._wait(wait_s)
         held = [b for b in self.blocks if decode_header(b).last_vlsn >= start]
         return BlockPage([b + bytes(-len(b) % 8) for b in held], max(start, self.durable + 1), self.durable)
 
-    async def _wait(self, wait_s: float) -> None:
-        if wait_s <= 0:
-            return
+    async def _wait(self) -> None:
         wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waits.add(wait)
         self.changed.set()
         try:
-            async with asyncio.timeout(wait_s):
-                await wait
-        except TimeoutError:
-            pass
+            await wait
         finally:
             self.waits.discard(wait)
 

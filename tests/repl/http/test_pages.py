@@ -17,6 +17,7 @@ from repl.http.deadlines import TICK_S, Deadlines
 from repl.http.pages import Audience, Form, Page, Pages, Wanted
 from repl.http.slices import Slices
 from tests.repl.client.group import until
+from tests.repl.http.calls import OCTETS, call
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import Halted, NotInLog, Trimmed, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
@@ -186,10 +187,9 @@ async def test_readers_of_blocks_share_theirs() -> None:
     wanted = Wanted(2, Form.BLOCKS)
     waiting = [asyncio.create_task(pages.get(wanted, 60)) for _ in range(20)]
     await node.until_waits()
-    node.blocks.append(b"a block!")
-    node.append(b"a")
+    await call(node, "POST", "/v1/entries", OCTETS, b"a")
     assert {id(page) for page in await asyncio.gather(*waiting)} == {id(await waiting[0])}
-    assert (await waiting[0]).piece.data == b"a block!"
+    assert (await waiting[0]).piece.data.startswith(node.blocks[0])
 
 
 async def test_one_who_waits_in_vain_is_told_where_to_go_on_and_takes_nothing_from_the_others() -> None:
@@ -205,7 +205,7 @@ async def test_one_who_waits_in_vain_is_told_where_to_go_on_and_takes_nothing_fr
 @pytest.mark.parametrize("error", [Halted("a person is needed"), RuntimeError("a bug")])
 async def test_a_page_that_cannot_be_made_is_told_to_all_and_the_next_is_made_anew(error: Exception) -> None:
     class FailingNode(SlowNode):
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
             raise error
 
     node = FailingNode()
@@ -311,7 +311,7 @@ async def test_a_durable_vlsn_in_the_middle_of_a_block_is_waited_past() -> None:
     """Blocks are given whole, so there is nothing to give until the block's last entry is durable."""
 
     class HalfBlock(MemoryNode):
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
             at = from_vlsn or 1
             return BlockPage([b"a block!"], 4, 3) if self.durable >= 3 else BlockPage([], at, self.durable)
 
