@@ -24,7 +24,7 @@ PEER_SECONDS ?= 5
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers mutants track-record sim jepsen hostile failover kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers bench-readers mutants track-record sim jepsen hostile failover kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -47,6 +47,11 @@ format: $(STAMP) ## format the sources in place
 
 bench: $(STAMP) ## every work of the benchmark on clusters of its own
 	@$(BIN)/python -m repl.bench --seconds $(BENCH_SECONDS)
+
+bench-readers: $(STAMP) ## what waiting readers cost: 10,000 on three nodes, 1,000 and 100 on the master
+	@$(BIN)/python -m repl.bench.readers --readers 10000 --rate 1 --die
+	@$(BIN)/python -m repl.bench.readers --node master
+	@$(BIN)/python -m repl.bench.readers --readers 100 --tails 100 --node master --rate 80
 
 bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are installed
 	@$(BIN)/python -m repl.bench.peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)

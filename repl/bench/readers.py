@@ -53,7 +53,8 @@ class _Appends:
         return float(np.percentile(samples.milliseconds(), 50))
 
 
-async def _measured(options: argparse.Namespace) -> dict[str, Any]:
+async def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs all of it on a cluster of its own, and returns what is printed."""
     settings = {name: value for name, _, value in (each.partition("=") for each in options.setting)}
     async with Own(settings) as own, connect(own.urls) as client:
         appends = _Appends(client)
@@ -162,7 +163,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.tails is None:
         options.tails = options.readers // 2
-    print(msgspec.json.format(msgspec.json.encode(uvloop.run(_measured(options)))).decode())
+    print(msgspec.json.format(msgspec.json.encode(uvloop.run(measured(options)))).decode())
 
 
 if __name__ == "__main__":
