@@ -104,7 +104,7 @@ async def test_what_was_trimmed_is_told_with_the_first_that_is_left() -> None:
 @pytest.mark.parametrize("fault", [Damaged("bad", file="f", offset=8, vlsn=3), Halted("halted"), VlsnLogError("bug")])
 async def test_a_node_that_fails_is_left_for_the_next(fault: VlsnLogError) -> None:
     class Failing(GroupNode):
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
             raise fault
 
     good = GroupNode(name="n2")
@@ -203,7 +203,7 @@ async def test_a_tail_waits_once_for_a_node_that_is_stopped(monkeypatch: pytest.
     class Stopped(GroupNode):
         cancelled = 0
 
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int, wait_s: float) -> BlockPage:
+        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
             try:
                 await asyncio.sleep(60)
             finally:
