@@ -73,10 +73,10 @@ class Deadlines:
             self._call()
 
     def _call(self) -> None:
-        for _ in range(min(DUE_A_TURN, len(self._now))):
-            tick, one = self._now.popleft()
+        those = [self._now.popleft() for _ in range(min(DUE_A_TURN, len(self._now)))]
+        if self._now:
+            self._loop.call_soon(self._call)
+        for tick, one in those:
             if one.tick == tick:  # else it was cleared meanwhile, or put off
                 one.tick = 0
                 one.due()
-        if self._now:
-            self._loop.call_soon(self._call)

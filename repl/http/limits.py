@@ -34,7 +34,7 @@ READERS_MAX = 4_096
 UNTAKEN_BYTES_MAX = 64 * MIB
 """Bytes written for readers that their sockets have not taken; past it the longest stalled is given up."""
 PAGES_AT_ONCE_MAX = 2
-"""Pages for waiting readers that are made at once, some milliseconds each; whoever stands at one place shares one."""
+"""Pages of what was there before that are made at once for tails and long-polls, some milliseconds each."""
 DELIVERIES_A_TURN = 64
 """Readers that are given their page in one turn of the event loop, under 1 ms."""
 DELIVERY_BYTES = 32 * 1024

@@ -14,6 +14,7 @@ something for them.  Who wants the same, from the same VLSN on, in the same form
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -189,9 +190,11 @@ class Pages:
         awaited = audience.wanted.from_vlsn or 1
         try:
             while audience.readers:
-                if audience.wanted.wait and awaited >= self._reads.end():
+                waits = audience.wanted.wait and awaited >= self._reads.end()
+                if waits:
                     await self._reads.until(awaited)
-                async with self._at_once:
+                # What has just come is in memory. Who reads older pages, from the disk maybe, keeps nobody from it.
+                async with nullcontext() if waits else self._at_once:
                     self._close(audience)
                     page = await self.make(audience.wanted, WAITED_BYTES_MAX)
                 if page.piece.data or not audience.wanted.wait or _looked_for_nothing(page):

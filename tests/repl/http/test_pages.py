@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from repl.api import BlockPage, EntryPage
 from repl.http.deadlines import TICK_S, Deadlines
+from repl.http.limits import PAGES_AT_ONCE_MAX
 from repl.http.pages import Audience, Form, Page, Pages, Wanted
 from repl.http.slices import Slices
 from tests.repl.client.group import until
@@ -321,3 +322,31 @@ async def test_a_durable_vlsn_in_the_middle_of_a_block_is_waited_past() -> None:
     await node.until_waits()
     node.append(b"second")
     assert (await waiting).next_vlsn == 4
+
+
+async def test_who_reads_what_is_old_keeps_nobody_from_what_has_just_come() -> None:
+    class SlowDisk(MemoryNode):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.reading = 0
+            self.disk = asyncio.Event()
+
+        async def read(self, from_vlsn: int | None, **wanted: Any) -> EntryPage:
+            if (from_vlsn or 1) < 10:
+                self.reading += 1
+                await self.disk.wait()
+            return await super().read(from_vlsn, **wanted)
+
+    node = SlowDisk()
+    pages = Pages(node)
+    node.append(*[b"v"] * 20)
+    old = [asyncio.create_task(pages.get(Wanted(vlsn, Form.EVENTS), 60)) for vlsn in range(2, 10)]
+    live = asyncio.create_task(pages.get(Wanted(22, Form.EVENTS), 60))
+    await node.until_waits()
+    assert node.reading == PAGES_AT_ONCE_MAX
+    node.append(b"new")
+    assert (await live).next_vlsn == 23
+    assert not any(task.done() for task in old)
+    node.disk.set()
+    await asyncio.gather(*old)
+    assert node.reading == len(old)
