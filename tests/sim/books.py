@@ -55,6 +55,8 @@ class Promises:
         block = self.blocks.get(record.term)
         if block is None or block in blocks or block.last < min((each.first for each in blocks), default=0):
             return ""  # of what was cleaned away nothing is forgotten
+        if (block.term, block.last) <= (record.floor_term, record.floor_vlsn):
+            return ""  # its vote floor remembers: it neither stands nor votes below that
         return f"{block}, acknowledged in term {record.term}"
 
 

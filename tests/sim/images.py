@@ -278,10 +278,16 @@ class Images:
         self._was_slow |= self._is_slow(name)
         if name not in self.group.names:
             self._is_back()  # its member was removed, and it is switched off
-        elif not [each for each, other in self.group.nodes.items() if each != name and other.state != "RESTORING"]:
+        elif not self._may_tell(name):
             self._put_back_empty()
         else:
             self.nemesis.later(LOOK_S, lambda: self._look_again(turn))
+
+    def _may_tell(self, name: str) -> bool:
+        """Says whether another member is up with a log. Who waits to be listed has heard of nobody."""
+        _, durable = self.group.watch.groups[-1]
+        members = {member.name for member in durable.members} - {name}
+        return any(each in members and node.state != "RESTORING" for each, node in self.group.nodes.items())
 
     def _put_back_empty(self) -> None:
         name = self.returning

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fakes.loop import run
-from tests.sim.books import may_miss
+from tests.sim.books import Promises, may_miss
 from tests.sim.group import SimGroup, Violation
+from tests.sim.logs import Block
 from vlsn.format.records import GroupEntry, Member
+from vlsn.state.node_file import NodeRecord
 
 
 def listed(names: str) -> GroupEntry:
@@ -41,6 +45,16 @@ def listed(names: str) -> GroupEntry:
 )
 def test_majorities_of_two_lists_may_miss_one_another(one: str, other: str, apart: bool) -> None:
     assert may_miss(listed(one), listed(other)) is apart
+
+
+def test_what_a_vote_floor_remembers_is_not_forgotten() -> None:
+    """Its log ends before what it acknowledged, and it neither stands nor votes below that."""
+    promises = Promises(term=8)
+    promises.acknowledged(8, Block(65, 65, 5, 0))
+    had = [Block(1, 36, 1, 0)]
+    below = NodeRecord(group="sim", node="n3", incarnation=1, term=8, floor_term=8, floor_vlsn=37)
+    assert not promises.forgotten(below, had)
+    assert "acknowledged in term 8" in promises.forgotten(replace(below, floor_term=5, floor_vlsn=64), had)
 
 
 def test_what_all_have_is_on_everybodys_disk() -> None:
