@@ -10,7 +10,7 @@
 
 | f | process | value |
 |---|---|---|
-| append | a writer | ``numbers``: one atomic append; ``burst``: of several sent at once; ``txn``: a transaction |
+| append | a writer | ``numbers``: one atomic append; ``burst``: of several sent at once; ``txn``: it is a transaction |
 | | | ok: ``first`` VLSN |
 | seek | a reader | ``from`` VLSN, ``nodes`` that it may ask: what it polls next begins there |
 | poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page; of the log's own entries 0, or -2: COMMIT |

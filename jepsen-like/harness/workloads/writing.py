@@ -24,6 +24,7 @@ from vlsn.errors import Unreachable, VlsnLogError
 MANY_MAX = 5
 BURSTS = 0.1
 BURST_MAX = 8
+OCTETS = "application/octet-stream"
 PLAIN_TIMEOUT_S = 5.0
 PRODUCER_TIMEOUT_S = 60.0
 """A producer tries again what is unknown, so it is given the time to outlast most faults."""
@@ -78,33 +79,34 @@ class HttpAppender:
             raise LostAnswer(f"no answer in {PLAIN_TIMEOUT_S:g} s") from None
 
     async def _append(self, url: str, value: bytes) -> int:
-        status, headers, body = await _post(url, value)
+        status, headers, body = await ask("POST", url, value, OCTETS)
         if status == 307 and self._chance.random() < 0.7:
-            status, headers, body = await _post(headers["location"], value)
+            status, headers, body = await ask("POST", headers["location"], value, OCTETS)
         if status != 200:
             raise problem.error_of(body)
         return int(json.loads(body)["first"])
 
 
-async def _post(url: str, value: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Posts a value; returns status, headers by lower-case name, and body. Raises ``Unreachable`` when nothing was
+async def ask(method: str, url: str, sent: bytes, content_type: str) -> tuple[int, dict[str, str], bytes]:
+    """Makes a call; returns status, headers by lower-case name, and body. Raises ``Unreachable`` when nothing was
     sent, else ``LostAnswer``."""
     target = urlsplit(url)
     try:
         reader, writer = await asyncio.open_connection(target.hostname, target.port)
     except OSError as error:
         raise Unreachable(str(error)) from None
-    head = f"POST {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\nConnection: close\r\n"
-    head += f"Content-Type: application/octet-stream\r\nContent-Length: {len(value)}\r\n\r\n"
+    path = target.path + (f"?{target.query}" if target.query else "")
+    head = f"{method} {path} HTTP/1.1\r\nHost: {target.netloc}\r\nConnection: close\r\n"
+    head += f"Content-Type: {content_type}\r\nContent-Length: {len(sent)}\r\n\r\n"
     try:
-        writer.write(head.encode() + value)
+        writer.write(head.encode() + sent)
         answer = await reader.read()
         if not answer:
             raise LostAnswer("closed without an answer")
         first, *lines = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
         headers = {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
         body = answer.partition(b"\r\n\r\n")[2]
-        if len(body) != int(headers["content-length"]):
+        if len(body) != int(headers.get("content-length", 0)):
             raise LostAnswer(f"{len(body)} bytes of an answer of {headers['content-length']}")
         return int(first.split()[1]), headers, body
     except (OSError, ValueError, KeyError, IndexError) as error:
@@ -128,19 +130,21 @@ async def write(
     rate: float,
     stop: asyncio.Event,
     client: bool = True,
+    txn: bool = False,
 ) -> None:
     """Appends about ``rate`` times a second until ``stop``, one at a time or, through a ``client``, several at once.
-    These stay in their order. A writer whose append ended as unknown begins anew."""
+    These stay in their order. A writer whose append ended as unknown begins anew. ``txn``: each is a transaction."""
     bursts = itertools.count(1)
     while not stop.is_set():
         async with appender() as opened:
             while not stop.is_set():
-                if client and chance.random() < BURSTS:
+                if client and not txn and chance.random() < BURSTS:
                     size = chance.randint(2, BURST_MAX)
                     known = await _burst(f"{process}.{next(bursts)}", opened, recorder, chance, size)
                     await _pause(stop, chance.expovariate(rate / size))
                 else:
-                    known = await append_once(process, opened, recorder, _values(chance) if client else 1)
+                    count = chance.randint(1, MANY_MAX) if txn else _values(chance) if client else 1
+                    known = await append_once(process, opened, recorder, count, txn=txn)
                     await _pause(stop, chance.expovariate(rate))
                 if not known:
                     break
@@ -159,20 +163,23 @@ def _values(chance: Random) -> int:
     return chance.randint(2, MANY_MAX) if chance.random() < 0.3 else 1
 
 
-async def append_once(process: str, appender: Appender, recorder: Recorder, count: int, *, burst: str = "") -> bool:
+async def append_once(
+    process: str, appender: Appender, recorder: Recorder, count: int, *, burst: str = "", txn: bool = False
+) -> bool:
     """Sends one append of ``count`` values, noted; False when its end is unknown."""
     numbers = [recorder.next_number() for _ in range(count)]
-    recorder.record(process, "invoke", "append", {"numbers": numbers, **({"burst": burst} if burst else {})})
+    more: dict[str, Any] = {"burst": burst} if burst else {"txn": True} if txn else {}
+    recorder.record(process, "invoke", "append", {"numbers": numbers, **more})
     try:
         first = await appender.append([value_of(number) for number in numbers])
     except VlsnLogError as error:
         type_ = "fail" if error.retry_safe else "info"
-        recorder.record(process, type_, "append", {"numbers": numbers}, f"{error.slug}: {error}"[:200])  # type: ignore[arg-type]
+        recorder.record(process, type_, "append", {"numbers": numbers, **more}, f"{error.slug}: {error}"[:200])  # type: ignore[arg-type]
         return error.retry_safe
     except asyncio.CancelledError:
-        recorder.record(process, "info", "append", {"numbers": numbers}, "cancelled")
+        recorder.record(process, "info", "append", {"numbers": numbers, **more}, "cancelled")
         raise
-    recorder.record(process, "ok", "append", {"numbers": numbers, "first": first})
+    recorder.record(process, "ok", "append", {"numbers": numbers, "first": first, **more})
     return True
 
 

@@ -1,0 +1,112 @@
+"""Writers of transactions over plain HTTP, with nothing of ours in between: begun, staged by several calls, committed.
+
+A transaction whose commit was never sent fails for good, whatever became of the calls before it.  A commit is asked for
+again, at whichever node, until an answer is certain: the first one's VLSNs, or ``transaction-gone``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from random import Random
+from typing import Any
+
+from harness.values import key_of, number_of
+from harness.workloads.writing import PLAIN_TIMEOUT_S, LostAnswer, ask
+from repl.http import problem
+from vlsn.errors import VlsnLogError
+
+ABORTS, HESITATES = 0.05, 0.05
+"""The shares that are aborted, and calls before which the writer waits for a moment: faults strike there, too."""
+HESITATES_S = 1.0
+COMMIT_S = 20.0
+AGAIN_S = 0.2
+REDIRECTS_MAX = 3
+GONE = "transaction-gone"
+LINES = "application/x-ndjson"
+
+
+class Aborted(VlsnLogError):
+    """No commit was sent."""
+
+    slug = "aborted"
+    retry_safe = True
+
+
+class HttpTransactor:
+    """One writer's. Its transactions' entries have keys, and come in one to three calls."""
+
+    def __init__(self, urls: list[str], chance: Random) -> None:
+        self._urls = urls
+        self._chance = chance
+
+    async def append(self, values: list[bytes]) -> int:
+        try:
+            handle = await self._staged(values)
+        except VlsnLogError as error:
+            raise Aborted(f"{error.slug}: {error}") from None
+        if self._chance.random() < ABORTS:
+            await self._give_up(handle)
+            raise Aborted("the writer thought better of it")
+        return await self._commit(handle)
+
+    async def _staged(self, values: list[bytes]) -> str:
+        handle: str = (await self._surely("POST", ""))["transaction"]
+        done = 0
+        while done < len(values):
+            part = values[done : done + self._chance.randint(1, len(values) - done)]
+            rows = [{"key": key_of(number_of(value)).decode(), "value": value.decode()} for value in part]
+            body = "\n".join(map(json.dumps, rows)).encode()
+            done = (await self._surely("POST", f"/{handle}/entries?after={done}", body, LINES))["staged"]
+            if self._chance.random() < HESITATES:
+                await asyncio.sleep(self._chance.uniform(0.0, HESITATES_S))
+        return handle
+
+    async def _surely(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Any:
+        """Asks again for a while what nobody answers; what is sent twice here does no more than once."""
+        deadline_s = asyncio.get_running_loop().time() + PLAIN_TIMEOUT_S
+        while True:
+            try:
+                return await self._answer(method, path, body, content_type)
+            except VlsnLogError as error:
+                if error.slug == GONE or asyncio.get_running_loop().time() > deadline_s:
+                    raise
+            await asyncio.sleep(self._chance.uniform(0.0, AGAIN_S))
+
+    async def _give_up(self, handle: str) -> None:
+        """Aborts it; where that is not taken it expires."""
+        try:
+            await self._answer("DELETE", f"/{handle}")
+        except VlsnLogError:
+            return
+
+    async def _commit(self, handle: str) -> int:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + COMMIT_S
+        while True:
+            try:
+                return int((await self._answer("POST", f"/{handle}/commit?timeout={PLAIN_TIMEOUT_S:g}"))["first"])
+            except VlsnLogError as error:
+                if error.slug == GONE:
+                    raise
+                if loop.time() > deadline_s:
+                    raise LostAnswer(f"no certain answer in {COMMIT_S:g} s; the last: {error.slug}") from None
+            await asyncio.sleep(self._chance.uniform(0.0, AGAIN_S))
+
+    async def _answer(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Any:
+        """Asks any node, and whom it takes for the master. Raises what is no answer of 200 or 204."""
+        url = f"{self._chance.choice(self._urls)}/v1/transactions{path}"
+        try:
+            async with asyncio.timeout(PLAIN_TIMEOUT_S + 1.0):
+                for _ in range(REDIRECTS_MAX):
+                    status, headers, answer = await ask(method, url, body, content_type)
+                    if status != 307:
+                        break
+                    url = headers["location"]
+        except TimeoutError:
+            raise LostAnswer("no answer in time") from None
+        if status == 307:
+            raise LostAnswer("sent from node to node")
+        if status not in (200, 204):
+            raise problem.error_of(answer)
+        return json.loads(answer) if answer else None
