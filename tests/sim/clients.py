@@ -14,6 +14,7 @@ import msgspec
 from tests.sim.group import SimGroup
 from tests.sim.library import LibraryClient
 from tests.sim.report import Report
+from tests.sim.transactions import TransactionClient
 from vlsn.errors import VlsnLogError
 
 UNKNOWN = frozenset(("outcome-unknown", "internal"))
@@ -54,6 +55,7 @@ class Clients:
         readers: int,
         linearizable: int,
         libraries: int,
+        transactions: int,
         few_producers: bool,
     ) -> None:
         self.group = group
@@ -63,13 +65,14 @@ class Clients:
         self.latest = 0
         """The highest VLSN that any client was told of as durable."""
         self.refused: set[bytes] = set()
-        self._few_producers = few_producers
+        self.few_producers = few_producers
         """The log may forget some."""
         jobs = [self._plain(number) for number in range(plain)]
         jobs += [self._producer(number) for number in range(producers)]
         jobs += [self._reader(number) for number in range(readers)]
         jobs += [self._linearizable(number) for number in range(linearizable)]
         jobs += [LibraryClient(self, number).run() for number in range(libraries)]
+        jobs += [TransactionClient(self, number).run() for number in range(transactions)]
         self.tasks = [asyncio.create_task(job) for job in jobs]
 
     def _rng(self, kind: str, number: int) -> Random:
@@ -126,7 +129,7 @@ class Clients:
             value = f"p{number}.{lives}.{sequence}:".encode().ljust(size, b"y")
             name = f"&producer={producer:016x}&sequence={sequence}&born={born}"
             status, answer = await self.append(self.target(rng), value, acks="majority", more=name)
-            if status != 200 and answer["type"] in FORGOTTEN and self._few_producers:
+            if status != 200 and answer["type"] in FORGOTTEN and self.few_producers:
                 self.report.met["a producer that is forgotten"] += 1
                 lives += 1
                 producer, sequence, born = 100 * lives + number + 1, 0, self.latest
@@ -208,7 +211,9 @@ class Clients:
                 await asyncio.sleep(0.5)
                 continue
             self.report.operations += 1
-            for line in body.splitlines():
+            lines = body.splitlines()
+            self.group.watch.transactions.shown(f"a reader of {name}", len(lines), response.headers)
+            for line in lines:
                 entry = msgspec.json.decode(line)
                 self.group.watch.hold(entry["vlsn"] >= at, f"a reader of {name} went back to {entry['vlsn']}")
                 self.group.watch.shown(f"a reader of {name}", entry["vlsn"], entry["value"].encode())

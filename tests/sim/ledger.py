@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.logs import Block
 from vlsn.format.block import EntryKind, decode_header, entries
+from vlsn.format.columns import TXNS
 from vlsn.format.records import GroupEntry
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Ledger:
                 raise self._watch.violated(f"{node.name} calls {block} durable; {before} was")
             copy.checked = block.last
             index += 1
+        self._watch.transactions.agree(node, copy.checked)
 
     def _becomes_durable(self, node: SimNode, copy: Copy, block: Block) -> None:
         name, watch = node.name, self._watch
@@ -116,7 +118,10 @@ class Ledger:
         self.last = block.last
         self.groups += self.groups_in.get(key, [])
         data = self._bytes.pop(key)
-        for entry in entries(data, decode_header(data), kinds=DATA):
+        header = decode_header(data)
+        if header.flags & TXNS:
+            watch.transactions.durable(data, header)
+        for entry in entries(data, header, kinds=DATA):
             self.values[entry.vlsn] = entry.value
             before = self.places.setdefault(entry.value, entry.vlsn)
             if before != entry.vlsn:

@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+import vlsn.state.history
 import vlsn.state.producers
 from repl import connect
 from repl.api import Appended
@@ -33,21 +34,24 @@ TIMEOUT_S = 4.0
 PAUSES_S = (0.0, 0.05, 0.4, 1.0, 2.0)
 SIZES = (12, 300, 4000)
 FEW_PRODUCERS = 2
+FEW_HANDLES = 6
 FEW_RATE = 0.3
-"""The share of the seeds whose log remembers fewer producers than there are."""
+"""The share of the seeds whose log remembers fewer producers, and transactions, than there are."""
 
 
 @contextmanager
 def few_producers(seed: int) -> Iterator[bool]:
     """The log forgets whom it has not heard of for long, in some seeds."""
     few = Random(f"few/{seed}").random() < FEW_RATE
-    limits = vlsn.state.producers.ProducerLimits
+    limits, handles = vlsn.state.producers.ProducerLimits, vlsn.state.history.HANDLE_LIMITS
     if few:
+        vlsn.state.history.HANDLE_LIMITS = limits(producers=FEW_HANDLES, remembered=1)
         vlsn.state.producers.ProducerLimits = partial(limits, producers=FEW_PRODUCERS)  # type: ignore[assignment,misc]
     try:
         yield few
     finally:
         vlsn.state.producers.ProducerLimits = limits  # type: ignore[misc]
+        vlsn.state.history.HANDLE_LIMITS = handles
 
 
 class LibraryClient:

@@ -104,6 +104,10 @@ MET = {
     "healed without a minority first": COMMON,
     "each member asked to lead, clean and give its log": COMMON,
     "a producer that is forgotten": COMMON,
+    "a transaction that its client aborted": COMMON,
+    "a commit asked again, that is gone": COMMON,
+    "a commit asked again, answered as the first one was": COMMON,
+    "a commit asked for later, answered as before": COMMON,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,
     "a change of the group: promote": RARE,
@@ -122,6 +126,8 @@ COUNTED = {
     "read": "entries read",
     "linearizable": "linearizable reads",
     "by_library": "appends acknowledged to the client library",
+    "committed": "transactions committed",
+    "gone": "transactions gone",
     "changes": "changes of master",
     "rolled_back": "rollbacks",
     "restored": "network restores",
@@ -145,6 +151,8 @@ class Report:
     read: int = 0
     linearizable: int = 0
     by_library: int = 0
+    committed: int = 0
+    gone: int = 0
     last: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     """The faults that struck something, by kind."""

@@ -10,7 +10,11 @@ from tests.fakes.loop import run
 from tests.sim.books import Promises, may_miss
 from tests.sim.group import SimGroup, Violation
 from tests.sim.logs import Block
+from tests.sim.transactions import PAGE_ENTRIES, Sent, Transactions
+from vlsn.format.block import BlockHeader, EntryKind, decode_header
 from vlsn.format.records import GroupEntry, Member
+from vlsn.format.seal import seal
+from vlsn.format.submission import Submission, Transaction, Values
 from vlsn.state.node_file import NodeRecord
 
 
@@ -70,5 +74,54 @@ def test_what_all_have_is_on_everybodys_disk() -> None:
         with pytest.raises(Violation, match=r"\['n3'\] have never synced it"):
             group.books.all_have(answer, since)
         await group.stop()
+
+    run(main())
+
+
+def of_transactions(**rows: int) -> tuple[bytes, BlockHeader]:
+    """A block of VLSN 10, which is no transaction's, and of one of 11 to 14; ``rows`` have another kind."""
+    given: list[Submission] = [Values([b"alone"]), Transaction((Values([b"one", b"{}"]), Values([b"three"])))]
+    (sealed,) = seal(given, term=1, first_vlsn=10, dtvlsn=9, clock_us=0)
+    data, header = bytearray(sealed.data), decode_header(sealed.data)
+    for row, kind in rows.items():
+        data[header.layout.kinds + int(row[1:])] = kind
+    return bytes(data), header
+
+
+def test_half_of_a_transaction_is_found_in_a_block_in_a_page_and_in_the_end() -> None:
+    async def main() -> None:
+        watch = SimGroup(1, 3, lambda _: None).watch
+        books = watch.transactions
+        for half in of_transactions(_4=EntryKind.DATA), of_transactions(_2=EntryKind.COMMIT):
+            with pytest.raises(Violation, match=r"half of transaction|where 11 goes on|where 13 goes on"):
+                books.durable(*half)
+        books = watch.transactions = Transactions(watch)
+        books.durable(*of_transactions())
+        assert books.ends == {11: 14} and books.inside == {11, 12, 13}
+        for ends, durable in ((10, 14), (14, 14), (13, 10)):
+            headers = {"Vlsnlog-Next": str(ends + 1), "Vlsnlog-Durable": str(durable)}
+            if ends in books.inside:
+                books.shown("a reader", PAGE_ENTRIES, headers)
+                with pytest.raises(Violation, match="up to VLSN 13, and not its end"):
+                    books.shown("a reader", 3, headers)
+            else:
+                books.shown("a reader", 3, headers)
+        with pytest.raises(Violation, match="a durable end within a transaction: 12"):
+            books.shown("a reader", 3, {"Vlsnlog-Next": "11", "Vlsnlog-Durable": "12"})
+        places = watch.ledger.places
+        places.update({b"one": 11, b"{}": 12, b"three": 13})
+        books.sent = [Sent([b"one", b"{}", b"three"], first=11), Sent([b"never"], nowhere="gone"), Sent([b"unknown"])]
+        books.check()
+        for sent, said in (
+            (Sent([b"one", b"{}"]), "its COMMIT is 14"),
+            (Sent([b"{}", b"one"]), "is at VLSNs"),
+            (Sent([b"one", b"lost"]), "is at VLSNs"),
+            (Sent([b"lost"], first=11), "was acknowledged at 11"),
+            (Sent([b"one", b"{}", b"three"], first=21), "was acknowledged at 21"),
+            (Sent([b"one", b"{}", b"three"], nowhere="gone"), "nothing of it was to be logged: gone"),
+        ):
+            books.sent = [sent]
+            with pytest.raises(Violation, match=said):
+                books.check()
 
     run(main())

@@ -27,6 +27,9 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     index and term runs say what the log says, and       the same
         fit it
     a value is in the log once                           at each block that becomes durable
+    a transaction is in one block, its COMMIT last       the same
+    no page that a reader is given ends within one       at each page
+    small state is what the durable COMMITs have set     whenever a DTVLSN rises
     no node whose disk is sound is DAMAGED or HALTED     at each change of a state
     nobody is answered that a node has met its own bug   at each answer
 
@@ -43,6 +46,7 @@ from tests.sim.copies import Copy, Writing
 from tests.sim.ledger import Ledger
 from tests.sim.opening import Opening
 from tests.sim.terms import Terms
+from tests.sim.transactions import Transactions
 from tests.sim.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ class Watch(Verdict):
         """The nodes whose disks may rot."""
         self.leads: list[str] = []
         self.restored = 0
-        self.terms, self.ledger = Terms(self), Ledger(self)
+        self.terms, self.ledger, self.transactions = Terms(self), Ledger(self), Transactions(self)
         self.writing, self.opening = Writing(self), Opening(self)
         self.durable, self.values, self.groups = self.ledger.durable, self.ledger.values, self.ledger.groups
 

@@ -18,13 +18,14 @@ import msgspec
 
 from repl.node.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import library, whole
+from tests.sim import library, transactions, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
 from tests.sim.logs import sound, visible
 from tests.sim.nemesis import Nemesis, Rot
 from tests.sim.report import OPERATIONS_MIN, Report
+from vlsn.levels import LEVELS
 from vlsn.verify.verify import verify
 
 FAULTS_S = 60.0
@@ -74,6 +75,8 @@ class Simulation:
         rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         if rot != "none":
             settings["scrub_period_s"] = 5.0
+        if transactions.are_there(seed):
+            settings["levels"] = LEVELS
         self.group = SimGroup(seed, self.report.size, self.say, **settings)
         self.watch = self.group.watch
         self.nemesis = Nemesis(self.group, self.report, self.say, rot=rot)
@@ -97,6 +100,7 @@ class Simulation:
             linearizable=1,
             libraries=2 if self.rng.random() < library.RATE else 0,
             few_producers=self._few_producers,
+            transactions=transactions.CLIENTS if transactions.are_there(self.seed) else 0,
         )
         try:
             await self.nemesis.run(self.faults_s)
@@ -276,6 +280,7 @@ class Simulation:
                 await group.nodes[name].services.administration.checkpoint()
             found = verify(machine.disk, machine.stores, f"/{name}", live=True)
             watch.hold(found.ok, f"{name}: {found.findings}")
+        watch.transactions.check()
         values = set(watch.values.values())
         watch.hold(not self.clients.refused & values, "what was refused is in the log")
         for vlsn, value in self.clients.acknowledged.items():
