@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ import msgspec
 
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.format.block import Entry
+from vlsn.format.records import CommitEntry
 from vlsn.ids import NUMBER_MAX, Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.producers import ProducerPlace
@@ -134,6 +135,50 @@ class Handle(NamedTuple):
 
 
 _HANDLE = re.compile(r"t-([0-9a-f]{16})-(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})\Z", re.ASCII)
+
+
+@dataclass(slots=True, eq=False)
+class Puts:
+    """The names of the small state that a COMMIT sets, to JSON or (None) to nothing. ``expects``: for some of them the
+    VLSN of the COMMIT that must have set them last, 0 for none; nothing is logged where another one has."""
+
+    values: Mapping[str, bytes | None]
+    expects: Mapping[str, int] = field(default_factory=dict)
+    unlogged: Callable[[], None] = lambda: None
+    """A call for when the queue gives back the append that carries it."""
+
+    def entry(self) -> bytes:
+        """Makes the value of that COMMIT. Raises ``BadBody`` for too much of it."""
+        null = msgspec.Raw(b"null")
+        put = {name: msgspec.Raw(value) if value is not None else null for name, value in self.values.items()}
+        return CommitEntry(put=put).encode()
+
+
+class ConsumerAt(msgspec.Struct, frozen=True):
+    """A named position, as it is told.
+
+    ``next`` is the VLSN to be read next, ``term`` that of the one before it (0: not known), ``at`` the VLSN of the
+    COMMIT that set it, ``by`` what that commit was called.  ``lag_vlsns``: what is durable from the next entry of a
+    user on, ``lag_s``: since when that lies there; None where this node cannot say."""
+
+    name: str
+    next: int
+    term: int
+    at: int
+    lag_vlsns: int | None = None
+    lag_s: float | None = None
+    by: str = ""
+
+
+class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A position that is asked for. ``at``: the position that it starts from, by the VLSN of its COMMIT, 0 for none;
+    None: whatever it is."""
+
+    next: int
+    at: int | None = None
+    by: str = ""
+    term: int = 0
+    """The term of the VLSN before ``next``, of another group's log; this group's log knows its own."""
 
 
 @dataclass(frozen=True, slots=True)

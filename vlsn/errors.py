@@ -359,6 +359,9 @@ class NotListed(FeedRefused):
 
 
 class StaleTerm(FeedRefused):
+    """The term is behind; or a consumer's commit starts from a position that another one has replaced, and nothing of
+    it was logged: whoever sent it goes on from the position that there is now, if at all."""
+
     slug = "stale-term"
 
 

@@ -36,6 +36,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "read": ("read", "Print entries."),
     "status": ("status", "Ask every member how it is."),
     "group": ("group", "Show the members, add, remove or promote one, move mastership."),
+    "consumer": ("consumer", "Show where consumers are, move or delete their positions."),
     "checkpoint": ("admin", "Make nodes write a checkpoint now."),
     "rotate": ("admin", "Make nodes begin a new segment now."),
     "restore": ("admin", "Make one node give up its log and fetch another member's."),

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 from repl.api import Acks, Appended, ProducerAt
 from repl.client.block_pages import BlockReader, BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
+from repl.client.consumer import Consumer, Keeper
 from repl.client.endpoints import Endpoints
 from repl.client.identity import Identity
+from repl.client.positions import Positions
 from repl.client.produce import Producer
-from repl.client.starting import Begin, keys_of, limited, started
+from repl.client.starting import Begin, check_begin, keys_of, limited, started
 from repl.client.tail import DURABLE, Page, Reader
 from repl.client.transaction import Transaction
 from repl.config import split_urls
@@ -35,6 +37,7 @@ from vlsn.format.producer_columns import SEQUENCE_MAX
 from vlsn.ids import NUMBER_MAX, U64_MAX
 from vlsn.real.clock import SystemRandom
 from vlsn.seams import Buffer
+from vlsn.state.consumers import is_of_another_group, key_of
 from vlsn.times import time_us as microseconds
 
 if TYPE_CHECKING:
@@ -89,6 +92,7 @@ class Client(Generic[V]):
             self._network = real_network()
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
+        self._positions = Positions(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
         self._producer = Producer(
             self._endpoints, self._network, acks=self._acks, timeout_s=self._timeout_s, random=self._random
         )
@@ -224,6 +228,7 @@ class Client(Generic[V]):
             acks=policy,
             timeout_s=self._timeout_s,
             random=self._names,
+            positions=self._positions,
         )
 
     async def submit(
@@ -409,6 +414,45 @@ class Client(Generic[V]):
             return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys)
 
         return limited(started(self, from_vlsn, at, pages), limit)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        from_vlsn: Begin = None,
+        at: datetime | int | None = None,
+        kept_in: Keeper | None = None,
+    ) -> Consumer:
+        """Makes a worker of the consumer ``name`` (1–64 of ``[A-Za-z0-9._-]``): iterated over it reads on from where
+        that was last committed, for ever. ``from_vlsn`` and ``at`` say where it begins when it has no position yet, as
+        for ``read``.  ``kept_in``: the client of another group, whose transactions commit it.  Raises
+        ``BadArgument``."""
+        self._open_producer()
+        key_of(name)
+        if is_of_another_group(name):
+            raise BadArgument(f"{name!r}: the group goes in front by itself, where the position lies in another one")
+        check_begin(from_vlsn, at)
+        by = f"{SystemRandom().u64():016x}"
+        positions = (kept_in or self).positions
+        return Consumer(self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by)
+
+    @property
+    def positions(self) -> Positions:
+        """The positions of all consumers, for programs that look after them."""
+        self._open_producer()
+        return self._positions
+
+    async def group_name(self) -> str:
+        """Returns the name of the group that the nodes are of. Raises ``Unreachable``."""
+        self._open_producer()
+        return await self._reader.group()
+
+    async def first_vlsn(self) -> int:
+        """Returns the first VLSN that a node still has; one past the durable end where there is none. Raises
+        ``Unreachable``."""
+        self._open_producer()
+        first, _, durable = await self._reader.look(None)
+        return first or durable + 1
 
     def forked(self) -> None:
         """Lets go of the connection and its loop in a child process: they are its parent's. What is left of them here

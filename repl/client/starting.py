@@ -32,18 +32,31 @@ def keys_of(key: Buffer | None, key_prefix: Buffer | None) -> KeyFilter | None:
     return KeyFilter.of(None if key is None else bytes(key), None if key_prefix is None else bytes(key_prefix))
 
 
-def started(
-    places: Places, from_vlsn: Begin, at: datetime | int | None, pages: Callable[[int | None], AsyncIterator[Page]]
-) -> AsyncIterator[Page]:
-    """Returns ``pages`` from that place on. Raises ``BadArgument``."""
+def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
+    """Raises ``BadArgument`` for what is no place."""
     if at is not None:
         if from_vlsn is not None:
             raise BadArgument("from_vlsn and at: only one of them says where to begin")
         time_us(at)
-    elif isinstance(from_vlsn, str):
-        if from_vlsn not in ("start", "end"):
-            raise BadArgument(f"from_vlsn: {from_vlsn!r} is neither a VLSN nor one of start, end")
-    else:
+    elif isinstance(from_vlsn, str) and from_vlsn not in ("start", "end"):
+        raise BadArgument(f"from_vlsn: {from_vlsn!r} is neither a VLSN nor one of start, end")
+
+
+async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) -> int | None:
+    """Asks for the VLSN at that place; None for the first there is."""
+    if at is not None:
+        return await places.vlsn_at(at)
+    if from_vlsn == "end":
+        return await places.durable_vlsn() + 1
+    return from_vlsn if isinstance(from_vlsn, int) else None
+
+
+def started(
+    places: Places, from_vlsn: Begin, at: datetime | int | None, pages: Callable[[int | None], AsyncIterator[Page]]
+) -> AsyncIterator[Page]:
+    """Returns ``pages`` from that place on. Raises ``BadArgument``."""
+    check_begin(from_vlsn, at)
+    if at is None and not isinstance(from_vlsn, str):
         return pages(from_vlsn)
     return _started(places, from_vlsn, at, pages)
 
@@ -51,12 +64,7 @@ def started(
 async def _started(
     places: Places, from_vlsn: Begin, at: datetime | int | None, pages: Callable[[int | None], AsyncIterator[Page]]
 ) -> AsyncIterator[Page]:
-    first: int | None = None
-    if at is not None:
-        first = await places.vlsn_at(at)
-    elif from_vlsn == "end":
-        first = await places.durable_vlsn() + 1
-    async for page in pages(first):
+    async for page in pages(await first_of(places, from_vlsn, at)):
         yield page
 
 

@@ -21,6 +21,7 @@ from repl.client.block_pages import BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.connect import FORKED, Client, V, connect
 from repl.client.starting import Begin
+from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
 from repl.client.tail import DURABLE, Page
 from repl.client.transaction import Transaction
 from vlsn.embedded.forks import tell_of_forks
@@ -267,6 +268,33 @@ class SyncClient(Generic[V]):
         )
         return self._pages(pages)
 
+    def consumer(
+        self,
+        name: str,
+        *,
+        from_vlsn: Begin = None,
+        at: datetime | int | None = None,
+        kept_in: SyncClient[Any] | None = None,
+    ) -> SyncConsumer:
+        """Makes a worker as ``Client.consumer``; iterate over it."""
+        other = kept_in.elsewhere() if kept_in is not None and kept_in is not self else None
+        return SyncConsumer(self, self._client.consumer(name, from_vlsn=from_vlsn, at=at, kept_in=other))
+
+    @property
+    def positions(self) -> SyncPositions:
+        """The positions of all consumers, as ``Client.positions``."""
+        return SyncPositions(self, self._client.positions)
+
+    def elsewhere(self) -> OfAnotherLoop:
+        """Returns the positions of this group for a client with another loop."""
+        if self._loop is None:
+            raise LogClosed(self._gone)
+        return OfAnotherLoop(self._loop, self._client.positions)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a call of the asynchronous client, and waits for it. Raises ``LogClosed``."""
+        return self._run(work)
+
     def forked(self) -> None:
         """Closes the client in a child process, which has no threads of its parent; leaves the loop alone."""
         _of_parents.append(self._loop)
@@ -342,6 +370,10 @@ class SyncTransaction:
         """Adds as ``Transaction.append_many``."""
         given = self._codec if codec is None else codec_of(codec)
         self._run(self._transaction.append_many(given.values(values), keys=given.keys(keys), codec="bytes"))
+
+    def commit_position(self, consumer: SyncConsumer) -> None:
+        """Commits as ``Transaction.commit_position``."""
+        self._run(self._transaction.commit_position(consumer.inner))
 
     def commit(self) -> Appended | None:
         """Commits as ``Transaction.commit``."""

@@ -206,6 +206,29 @@ class Reader:
             raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
         return said.vlsn, said.time, durable
 
+    async def told(self, path: str) -> bytes | None:
+        """Returns what a node tells under ``path``, with all that was acknowledged to anybody before the call; None
+        where that is nothing. Raises as ``producer``."""
+        return await self._retried(partial(self._told, path))
+
+    async def _told(self, path: str, url: str) -> bytes | None:
+        target = f"{url}{path}?consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}"
+        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        if response.status == 200:
+            return bytes(response.body)
+        error = problem.error_of(bytes(response.body))
+        if response.status == 404 and error.slug == NotFound.slug:
+            return None
+        raise error
+
+    async def group(self) -> str:
+        """Returns the name of the nodes' group. Raises as ``pages``."""
+        return await self._retried(self._group_of)
+
+    async def _group_of(self, url: str) -> str:
+        status = await self._endpoints.status(url)
+        return str(status.document.get("group", ""))
+
     async def producer(self, producer: int) -> ProducerAt:
         """Raises ``Unreachable`` when no node served for ``give_up_s``, ``NotMaster`` or ``NotYet`` when none could
         confirm it."""

@@ -10,12 +10,13 @@
 2. More than that is staged at the master, piece by piece.  A master that is no more takes it along: the commit is
    refused with ``TransactionGone``, nothing logged, and the block is to be run again.
 3. Every transaction has a name of its own in the log, so its commit is made once however often it is asked for.
+4. One that commits the position of a consumer is staged too: its entries and the position are in one block, or neither.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -23,9 +24,10 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception
 
-from repl.api import Acks, Appended
+from repl.api import Acks, Appended, ConsumerChange
 from repl.client.backoff import Backoff
 from repl.client.codec import Codec, CodecName, codec_of
+from repl.client.consumer import Consumer, Positions
 from repl.client.endpoints import Endpoints
 from repl.client.group import Key, checked_value
 from repl.client.identity import Identity
@@ -33,8 +35,10 @@ from repl.client.produce import Producer
 from repl.http import problem
 from repl.http.types import Network
 from vlsn.errors import (
+    BadArgument,
     BadBody,
     OutcomeUnknown,
+    StaleTerm,
     TransactionClosed,
     TransactionGone,
     Unreachable,
@@ -87,6 +91,7 @@ class Transaction:
         acks: Acks,
         timeout_s: float,
         random: Random,
+        positions: Positions,
     ) -> None:
         self.appended: Appended | None = None
         """Where it lies, its COMMIT at ``last``; None before it is committed, and where nothing was appended."""
@@ -96,6 +101,9 @@ class Transaction:
         self._codec = codec
         self._acks = acks
         self._random = random
+        self._positions = positions
+        self._consumers: dict[str, tuple[Consumer, ConsumerChange]] = {}
+        """The consumers whose positions it commits, by their names in this group."""
         self._values: list[bytes] = []
         self._keys: list[Key] = []
         self._bytes = 0
@@ -137,28 +145,44 @@ class Transaction:
             raise BadBody(f"{len(data)} values and {len(names)} keys")
         await self._add(data, [None] * len(data) if names is None else list(names))
 
+    async def commit_position(self, consumer: Consumer) -> None:
+        """Commits with it where ``consumer`` is now: behind the last entry that it has given. Raises ``BadArgument``
+        for one that has read nothing, or whose position lies in another group (``kept_in``)."""
+        self._check_open()
+        if not consumer.lies_in(self._positions):
+            raise BadArgument(f"the position of consumer {consumer.name} lies in another group than this transaction")
+        name, change = consumer.change()
+        self._consumers[name] = consumer, change
+
     async def commit(self) -> Appended | None:
         """Logs all of it, and returns where it lies once the ack policy is met; None where there is nothing to log.
 
         Raises, nothing logged, what an append is refused with (and may be called again), ``TransactionGone``, and
-        ``WrongVersion`` where the group's level has no transactions; ``OutcomeUnknown`` where no answer came."""
+        ``StaleTerm`` where another worker has replaced the position of a consumer, ``WrongVersion`` where the group's
+        level has no transactions; ``OutcomeUnknown`` where no answer came."""
         async with self._turn:
             if self.appended is not None:
                 return self.appended
             self._check_open()
+            self._forget_consumers()
             try:
-                if self._staging.handle:
+                if self._staging.handle or self._consumers:
                     await self._stage()
+                    await self._staging.begin()
                     self._may_be_logged = True
-                    self.appended = await self._staging.commit(self._acks)
+                    changes = {name: change for name, (_, change) in self._consumers.items()}
+                    self.appended = await self._staging.commit(self._acks, changes)
                 elif self._values:
                     self._may_be_logged = True
                     self.appended = await self._commit_in_one()
             except VlsnLogError as error:
                 self._may_be_logged &= not error.retry_safe
-                if isinstance(error, TransactionGone):
+                if isinstance(error, TransactionGone | StaleTerm):
                     self._end(str(error))
                 raise
+            if self.appended is not None:
+                for consumer, change in self._consumers.values():
+                    consumer.committed_by(change, self.appended.last)
             self._end("it is committed")
             return self.appended
 
@@ -216,7 +240,14 @@ class Transaction:
 
     def _end(self, why: str) -> None:
         self._over = why
+        if self.appended is None:
+            self._forget_consumers()
         self._values, self._keys, self._bytes = [], [], 0
+
+    def _forget_consumers(self) -> None:
+        """Leaves it to the log where its consumers are, until it is certain that this has committed them."""
+        for consumer, _ in self._consumers.values():
+            consumer.committed(None)
 
 
 class Staging:
@@ -230,18 +261,24 @@ class Staging:
         self._timeout_s = timeout_s
         self._staged = 0
 
-    async def stage(self, batch: bytes, count: int) -> None:
-        """Stages a batch of ``count`` entries; begins the transaction before the first one."""
-        deadline = self._deadline()
+    async def begin(self) -> None:
+        """Begins it, where it has not begun yet."""
         if not self.handle:
+            deadline = self._deadline()
             begun = await self._retried(lambda: self._call("POST", "", deadline, _Begun), deadline)
             self.handle = begun.transaction
+
+    async def stage(self, batch: bytes, count: int) -> None:
+        """Stages a batch of ``count`` entries; begins the transaction before the first one."""
+        await self.begin()
+        deadline = self._deadline()
         path = f"/{self.handle}/entries?after={self._staged}"
         await self._retried(lambda: self._call("POST", path, deadline, _Staged, batch), deadline)
         self._staged += count
 
-    async def commit(self, acks: Acks) -> Appended:
+    async def commit(self, acks: Acks, positions: Mapping[str, ConsumerChange]) -> Appended:
         deadline = self._deadline()
+        body = msgspec.json.encode({"positions": positions}) if positions else b""
         unsure = False
 
         async def ask() -> Appended:
@@ -250,7 +287,7 @@ class Staging:
             path = f"/{self.handle}/commit?acks={acks}&timeout={left_s:.3f}"
             url = await self._endpoints.master()
             try:
-                return await self._request(url, "POST", path, left_s + GRACE_S, Appended)
+                return await self._request(url, "POST", path, left_s + GRACE_S, Appended, body, _JSON)
             except (Unreachable, OutcomeUnknown):
                 unsure = True
                 raise
@@ -300,13 +337,20 @@ class Staging:
         return await self._request(await self._endpoints.master(), method, path, left_s, said, batch)
 
     async def _request(
-        self, url: str, method: str, path: str, timeout_s: float, said: type[T], batch: Buffer = b""
+        self,
+        url: str,
+        method: str,
+        path: str,
+        timeout_s: float,
+        said: type[T],
+        body: Buffer = b"",
+        headers: Mapping[str, str] = _BATCH,
     ) -> T:
         response = await self._network.request(
             method,
             f"{url}/v1/transactions{path}",
-            headers=_BATCH if batch else _JSON,
-            body=batch,
+            headers=headers if body else _JSON,
+            body=body,
             timeout_s=timeout_s,
         )
         if response.status != 200:

@@ -57,7 +57,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "wrong-name": (409, "Another node"),
     "wrong-incarnation": (409, "Another incarnation"),
     "not-listed": (403, "The incarnation is not listed in the group"),
-    "stale-term": (409, "The term is behind"),
+    "stale-term": (409, "The term, or the position that is to be replaced, is behind"),
     "duplicate-feed": (409, "That replica is fed already"),
     "unreachable": (503, "Another node did not answer in time"),
     "integrity-fault": (409, "Two copies that must be equal are not"),

@@ -14,6 +14,8 @@ from repl.http import problem
 from repl.http.admin import AdminRoutes
 from repl.http.append import AppendRoutes
 from repl.http.browsers import Browsers, check_json
+from repl.http.consumers import PATH as CONSUMERS
+from repl.http.consumers import ConsumerRoutes
 from repl.http.feed import FeedRoutes
 from repl.http.limits import READERS_MAX, AppendLimits, Budget
 from repl.http.pages import Pages
@@ -50,6 +52,7 @@ class Gateway:
         reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
         peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
+        self._consumers = consumers = ConsumerRoutes(services.consumers)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._browsers = Browsers(services.monitoring.addresses)
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
@@ -62,6 +65,7 @@ class Gateway:
             "/v1/produce": {"GET": producers.produce},
             "/v1/feed": {"GET": feeds.feed},
             "/v1/segments": {"GET": segments.listing},
+            CONSUMERS: {"GET": consumers.list},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
             "/v1/peer/hello": {"POST": peers.hello},
@@ -95,7 +99,7 @@ class Gateway:
             if handler is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
-            if request.method == "POST" and not _takes_entries(request.path):
+            if request.method in ("POST", "PUT") and not _takes_entries(request.path):
                 check_json(request)
             return await handler(request)
         except VlsnLogError as error:
@@ -118,6 +122,8 @@ class Gateway:
         """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""
         if path.startswith(TRANSACTIONS + "/"):
             return self._transaction(path)
+        if path.startswith(CONSUMERS + "/"):
+            return self._consumers.methods(path)
         collection, _, item = path.rpartition("/")
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}

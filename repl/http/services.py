@@ -11,7 +11,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from repl.api import Acks, BlockPage, Done, EntryPage, FeedHello, Handle, Pending, ProducerAt
+from repl.api import (
+    Acks,
+    BlockPage,
+    ConsumerAt,
+    ConsumerChange,
+    Done,
+    EntryPage,
+    FeedHello,
+    Handle,
+    Pending,
+    ProducerAt,
+)
 from vlsn.format.batch import Batch
 from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
@@ -55,10 +66,18 @@ class Transactions(Mastership, Protocol):
         ...
 
     def commit(
-        self, handle: Handle, acks: Acks, done: Done, *, name: tuple[int, int] | None, born: int | None
+        self,
+        handle: Handle,
+        acks: Acks,
+        done: Done,
+        *,
+        name: tuple[int, int] | None,
+        born: int | None,
+        positions: Mapping[str, ConsumerChange],
     ) -> Pending:
-        """Submits all that is staged as one append, the producer's submission where it has a ``name``. Asked again it
-        is answered as the first time. ``done`` and what it raises: as for ``Appends.submit``."""
+        """Submits all that is staged as one append, the producer's submission where it has a ``name``, and sets the
+        ``positions`` of consumers with it. Asked again it is answered as the first time. ``done`` and what it raises:
+        as for ``Appends.submit``; ``StaleTerm`` for a position that another one has replaced."""
         ...
 
     async def abort(self, handle: Handle) -> None:
@@ -121,6 +140,32 @@ class Reads(Protocol):
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         """Tells how far that producer has come in what is durable, confirmed and raising as ``confirm``."""
+        ...
+
+
+class Consumers(Mastership, Protocol):
+    """Named positions: told as far as they are durable here, changed by the master."""
+
+    async def confirm(self, timeout_s: float) -> int:
+        """Confirms as ``Reads.confirm``."""
+        ...
+
+    async def consumers(self) -> list[ConsumerAt]:
+        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
+        ...
+
+    async def consumer(self, name: str) -> ConsumerAt:
+        """Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
+        ...
+
+    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
+        """Sets a position, durable on return. Raises ``StaleTerm`` where another one has come since the one that it
+        starts from, ``BadArgument``, ``Trimmed``, ``TooLarge``, ``WrongVersion`` below the level that has positions,
+        nothing logged; and what an append meets."""
+        ...
+
+    async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
+        """Deletes a position, durable on return. Raises ``NotFound``, and as ``set_consumer``."""
         ...
 
 
@@ -277,6 +322,7 @@ class Services:
     appends: Appends
     transactions: Transactions
     reads: Reads
+    consumers: Consumers
     files: Files
     feeds: Feeds
     peers: Peers

@@ -5,6 +5,9 @@
     POST /v1/transactions/{h}/commit     logs all of it, answered as an append; asked again, as the first time
     DELETE /v1/transactions/{h}          forgets what is staged
 
+A commit may have a body, ``{"positions": {NAME: {"next", "at"}}}``: positions of consumers that are set with it, each
+as by ``PUT /v1/consumers/NAME``.
+
 ``after=N`` says how many entries were staged before: the last call, sent again, is known by it and adds nothing.
 """
 
@@ -13,18 +16,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from repl.api import Acks, Appended, Handle
+import msgspec
+
+from repl.api import Acks, Appended, ConsumerChange, Handle
 from repl.http import problem, query
 from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, producer_in, redirect
 from repl.http.json_objects import HEADERS, answered
-from repl.http.limits import STAGED_S, TIMEOUT_S_MAX, AppendLimits
+from repl.http.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
 from repl.http.services import Transactions
 from repl.http.types import Handler, Request, Response
-from vlsn.errors import BadArgument, NotFound, VlsnLogError
+from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
+from vlsn.format.records import JSON_FAULTS
 from vlsn.limits import BATCH_ENTRIES_MAX
 
 PATH = "/v1/transactions"
 _NONE: frozenset[str] = frozenset()
+
+
+class _Commit(msgspec.Struct, forbid_unknown_fields=True):
+    positions: dict[str, ConsumerChange] = {}
+
+
+_decoder = msgspec.json.Decoder(_Commit)
 _STAGING = frozenset({"after"})
 
 
@@ -71,6 +84,7 @@ class TransactionRoutes:
         name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
+        positions = await _positions(request)
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
 
@@ -78,7 +92,7 @@ class TransactionRoutes:
             if not told.done():
                 told.set_result(result)
 
-        pending = self._transactions.commit(handle, acks, done, name=name, born=born)
+        pending = self._transactions.commit(handle, acks, done, name=name, born=born, positions=positions)
         timer = loop.call_later(timeout_s, pending.expire)
         try:
             result = await told
@@ -95,3 +109,12 @@ class TransactionRoutes:
             return redirect(self._transactions, request)
         await self._transactions.abort(handle)
         return Response(204)
+
+
+async def _positions(request: Request) -> Mapping[str, ConsumerChange]:
+    """Reads the positions in the body of a commit. Raises ``BadBody``, ``TooLarge``."""
+    body = await request.body(PEER_BODY_BYTES_MAX)
+    try:
+        return _decoder.decode(body).positions if body else {}
+    except JSON_FAULTS as error:
+        raise BadBody(f"the body of a commit is not what it may say: {error}") from None

@@ -12,10 +12,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from feeder.acks import majority
-from repl.api import Acks, Done, Handle
+from repl.api import Acks, Done, Handle, Puts
 from repl.lead.append_book import Append, refusal_of
 from repl.lead.exactly_once import CommitAgain, Once, ProducerAppend
 from repl.lead.held_appends import Gate
+from repl.lead.puts import QueuedPuts
 from repl.lead.read_rounds import LeadersRounds
 from repl.lead.tenure import Tenure
 from vlsn.errors import (
@@ -24,6 +25,7 @@ from vlsn.errors import (
     NotMaster,
     OutcomeUnknown,
     QueueFull,
+    StaleTerm,
     TooLarge,
     TransactionClosed,
     VlsnLogError,
@@ -48,7 +50,8 @@ class Admission:
         self._lead = lead
         self._rounds = rounds
         self._log = lead.log
-        self._once = Once(lead.log, self._repeat, self._lacks)
+        self._puts = QueuedPuts(lead.log)
+        self._once = Once(lead.log, self._repeat, self._lacks, self._puts.push)
         self._gate = Gate(self._put, self.open)
         self._settling = True
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,9 +67,11 @@ class Admission:
         """Refuses what is held back."""
         self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
 
-    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Append:
-        """Raises ``InsufficientReplicas``, ``QueueFull``, ``TooLarge``, ``WrongVersion``, and what ``Once`` refuses
-        with."""
+    def submit(
+        self, submission: Submission, acks: Acks, done: Done, born: int | None = None, puts: Puts | None = None
+    ) -> Append:
+        """Submits; ``puts`` is what the COMMIT of a transaction sets. Raises ``InsufficientReplicas``, ``QueueFull``,
+        ``TooLarge``, ``WrongVersion``, and what ``Once`` and ``QueuedPuts`` refuse with."""
         log = self._log
         if isinstance(submission, Transaction):
             self.check_transactions()
@@ -77,6 +82,7 @@ class Admission:
         append = (
             ProducerAppend(self._once, submission, acks, done, now) if named else Append(submission, acks, done, now)
         )
+        append.puts = puts
         if append.cost > log.entry_bytes_max:
             raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
         return self._take(append, born)
@@ -97,11 +103,14 @@ class Admission:
             if isinstance(append, ProducerAppend):
                 self._once.submit(append, born)
             else:
-                self._log.append(append)
+                self._puts.push(append)
+        except StaleTerm as stale:
+            self._lacks(append, stale)
         except LogFailed as failed:
             raise refusal_of(failed) from failed
 
     def sealed(self, pendings: list[Pending]) -> None:
+        self._puts.sealed(pendings)
         self._once.sealed(pendings)
 
     # Held back.

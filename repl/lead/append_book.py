@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from feeder.acks import durable_vlsn, synced_by_all, synced_count
-from repl.api import Acks, Appended, Done
+from repl.api import Acks, Appended, Done, Puts
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
 from vlsn.format.submission import Submission
@@ -25,7 +25,7 @@ from vlsn.write.queue import Pending
 class Append(Pending):
     """One append of a client; ``done`` is called exactly once."""
 
-    __slots__ = ("acks", "done", "doubt", "held", "settled", "since")
+    __slots__ = ("acks", "done", "doubt", "held", "puts", "settled", "since")
 
     def __init__(self, submission: Submission, acks: Acks, done: Done, since: float) -> None:
         super().__init__(submission)
@@ -36,6 +36,8 @@ class Append(Pending):
         self.doubt: asyncio.Future[None] | None = None
         self.held = ""
         """The reason why it is not in the log's queue yet (``repl.lead.held_appends``)."""
+        self.puts: Puts | None = None
+        """The names that its COMMIT sets."""
 
     def settle(self, result: Appended | VlsnLogError) -> None:
         if not self.settled:
@@ -46,6 +48,8 @@ class Append(Pending):
 
     def refused(self, error: VlsnLogError) -> None:
         """Answers an append that was never sealed."""
+        if self.puts is not None:
+            self.puts.unlogged()
         self.settle(refusal_of(error))
 
     def take_back(self) -> None:

@@ -79,6 +79,8 @@ class ProducerAppend(Append):
         return OutOfSequence(f"sequence {self.sequence} of producer {self.producer:016x} was another submission")
 
     def refused(self, error: VlsnLogError) -> None:
+        if self.puts is not None:
+            self.puts.unlogged()
         self.once.left(self)
         for append in (self, *self.repeats):
             append.settle(refusal_of(error))
@@ -100,17 +102,20 @@ class CommitAgain(ProducerAppend):
 class Once:
     """Exactly-once admission: ``submit`` queues a submission, ``repeat`` receives duplicates to be answered. Its
     ``submission`` is set while it must still be compared with the original. ``lacks`` receives those that follow on
-    what is not in the log, with what to refuse them with once it is certain that this log is the group's."""
+    what is not in the log, with what to refuse them with once it is certain that this log is the group's. ``queue``
+    puts one into the log's queue, where it is not to go there straight."""
 
     def __init__(
         self,
         log: LocalLog,
         repeat: Callable[[ProducerAppend], None],
         lacks: Callable[[Append, VlsnLogError], None],
+        queue: Callable[[Append], None] | None = None,
     ) -> None:
         self._log = log
         self._repeat = repeat
         self._lacks = lacks
+        self._queue = queue or log.append
         self._queued: dict[int, dict[int, ProducerAppend]] = {}
         """Queued submissions by producer (of transactions with handles: minus the handle's id) and sequence,
         ascending."""
@@ -207,7 +212,7 @@ class Once:
     def _push(self, append: ProducerAppend) -> None:
         self._queued.setdefault(_key(append), {})[append.sequence] = append
         try:
-            self._log.append(append)
+            self._queue(append)
         except BaseException:
             self.left(append)
             raise

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeAlias
 
-from repl.api import Acks, Appended, Done, Handle
+from repl.api import Acks, Appended, Done, Handle, Puts
 from repl.http.limits import (
     COMMITTED_NAMES_MAX,
     STAGED_BYTES_MAX,
@@ -141,10 +141,10 @@ class Transactions:
         *,
         name: Name | None = None,
         born: int | None = None,
-        entry: bytes = b"",
+        puts: Puts | None = None,
     ) -> Append:
         """Logs all that is staged as one submission, under ``name`` where it has one, and otherwise as the handle's.
-        ``entry`` is the COMMIT's value. ``born`` goes with ``name``, as in any submission.
+        ``puts`` is what its COMMIT sets. ``born`` goes with ``name``, as in any submission.
 
         ``done`` is called as for ``Admission.submit``, which this raises as, too; with ``TransactionGone`` where
         nothing is staged or logged.  Raises ``TransactionClosed`` for a commit that is known under another name."""
@@ -157,7 +157,7 @@ class Transactions:
         self._touch(stage)
         if name is None:
             born = handle.born if stage.closed else NUMBER_MAX  # it was never submitted before
-        submission = Transaction(tuple(stage.parts), entry, own)
+        submission = Transaction(tuple(stage.parts), puts.entry() if puts is not None else b"", own)
 
         def answered(result: Appended | VlsnLogError) -> None:
             self._answered(stage, result)
@@ -166,7 +166,7 @@ class Transactions:
         stage.name = own
         stage.under_way += 1
         try:
-            return self._admission.submit(submission, acks, answered, born)
+            return self._admission.submit(submission, acks, answered, born, puts)
         except VlsnLogError as error:
             self._answered(stage, error)
             raise

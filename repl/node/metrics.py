@@ -131,6 +131,16 @@ class _Collector:
             for hold in said["holds"]:
                 family.add_metric([hold["owner"], hold["name"]], hold[key])
             yield family
+        for name, key, text in (
+            ("consumer_next_vlsn", "next", "VLSN that a named consumer reads next"),
+            ("consumer_lag_vlsns", "lag_vlsns", "Durable VLSNs from a consumer's next entry on"),
+            ("consumer_lag_seconds", "lag_s", "Since when a consumer's next entry lies there"),
+        ):
+            family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["consumer"])
+            for consumer in said["consumers"]:
+                if consumer[key] is not None:
+                    family.add_metric([consumer["name"]], consumer[key])
+            yield family
         rolls = CounterMetricFamily("vlsnlog_rolls", "Segments rolled, by reason", labels=["reason"])
         for reason, count in log.stats.rolls.items():
             rolls.add_metric([reason], count)

@@ -19,6 +19,7 @@ from repl.group.member import Member, OpenMember
 from repl.lead.tenure import TICK_S
 from repl.node.roles import Roles
 from repl.offload import settle
+from repl.read.consumer_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
 from repl.read.segment_files import SegmentFiles
@@ -60,6 +61,8 @@ class OpenNode:
         member.damaged = self.mending.met
         self.reads = Reads(log, member.offload("reads"))
         self.read_index = ReadIndex(opened, self.reads)
+        self.consumers = ConsumerLags(log, self.reads, member.seams.clock)
+        log.consumer_holds.dropped = self._consumer_dropped
         self.files = SegmentFiles(log, member.offload("reads"))
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
         self.scrub = Scrub(opened)
@@ -83,6 +86,7 @@ class OpenNode:
             cleaning=self.cleaning.run(),
             mending=self.mending.run(),
             scrub=self.scrub.run(),
+            consumers=self.consumers.run(),
             producers=LostProducers(self.opened).run(),
             restore=self._restoration.wanted(),
         )
@@ -120,6 +124,9 @@ class OpenNode:
     def _background_told(self, fault: Fault) -> None:
         about = {"work": fault.work, "why": fault.why, "errno": errorcode.get(fault.errno, "")}
         self.member.event("background.failed" if fault.failures else "background.works", **about)
+
+    def _consumer_dropped(self, name: str, first: Vlsn) -> None:
+        self.member.event("hold.dropped", owner="consumer", consumer=name, first=first)
 
     # The log's listener.
 

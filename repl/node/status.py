@@ -7,6 +7,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import msgspec
+
 from repl.follow.following import Following
 from repl.group.lost_group import REASON, is_lost
 from repl.group.membership import listed_as
@@ -46,6 +48,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "transactions": None,
         "log": None,
         "holds": [],
+        "consumers": [],
         "cleaning": None,
         "damage": [],
         "scrub": None,
@@ -114,6 +117,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
     base["damage"] = opened.mending.status()
     base["scrub"] = opened.scrub.status()
     base["holds"] = holds(log)
+    base["consumers"] = [msgspec.to_builtins(each) for each in opened.consumers.told()]
     base["cleaning"] = _cleaning(opened)
     group = log.history.group
     if group is not None:
@@ -203,6 +207,8 @@ def restore_status(parts: NodeParts) -> dict[str, Any]:
 
 def holds(log: LocalLog) -> list[dict[str, Any]]:
     """Lists who keeps how much of the log; the furthest behind first."""
+    with log.latch:
+        log.consumer_holds.place(log.dtvlsn)
     found = [
         {
             "owner": str(hold.owner),

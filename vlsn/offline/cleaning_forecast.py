@@ -1,7 +1,8 @@
 """The forecast of a cleaning: what would go of a stopped node's directory, and what keeps the rest.  Writes nothing.
 
 Holds do not outlive the process that they were placed in, so a stopped node has only those of its own: how far its log
-is known durable, its state record, its checkpoint.  Once it runs, replicas and consumers may hold more.
+is known durable, its state record with the positions of consumers, its checkpoint.  Once it runs, replicas may hold
+more, and consumers have come further.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from vlsn.seams import Disk, Stores
 from vlsn.segments.directory import LOCK_NAME, survey
 from vlsn.segments.reader import LogReader
 from vlsn.state.aging import Allowance, Belief, believed
+from vlsn.state.consumers import held_in
 from vlsn.state.holds import Owner
 from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
+from vlsn.state.small_state import Kept
 from vlsn.state.state_store import StateStore
 from vlsn.write.checkpoint_schedule import RECOVERY
 from vlsn.write.cleaning import CleaningReport
@@ -80,4 +83,6 @@ def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
     if checkpoint is None or record is None:
         return [*limits, Limit(_RECOVERY, Vlsn(0))], 0, Vlsn(0)
     number = max(1, lsn_file(checkpoint.scan_lsn))
+    kept = {name: Kept(Vlsn(at), value) for name, (at, value) in record.small.values.items()}
+    limits += [Limit(f"{Owner.CONSUMER} {name}", vlsn) for name, vlsn in held_in(kept).items()]
     return [*limits, Limit(_RECOVERY, record.vlsn, number)], record.first_segment, record.trimmed_to

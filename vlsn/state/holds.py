@@ -34,7 +34,7 @@ class Owner(StrEnum):
     FEEDER = "feeder"
     """A replica of the group, fed or to be fed; its name is the member's."""
     CONSUMER = "consumer"
-    """A reader that keeps its place: ``Log.hold``, and consumers once there are any."""
+    """A reader that keeps its place: a named consumer of a group (``consumers``), or ``Log.hold``."""
     BACKUP = "backup"
     """A copier of an embedded log's segments: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
     RESTORE = "restore"

@@ -12,6 +12,7 @@ from vlsn.ids import Lsn, Vlsn, lsn_file
 from vlsn.recover.log_start import Removal, first_block
 from vlsn.seams import Worker
 from vlsn.segments.background import Background
+from vlsn.state.consumers import ConsumerHolds
 from vlsn.state.holds import Holds, Owner
 from vlsn.state.retention import Limit, Plan, Retention, plan
 from vlsn.state.state_store import StateStore
@@ -40,6 +41,7 @@ class CleaningParts:
     contents: LogContents
     state: StateStore
     holds: Holds
+    consumers: ConsumerHolds
     checkpointer: Checkpointer
     placement: Placement
     survey: Survey
@@ -96,9 +98,10 @@ class CleaningPass:
                 self.paused = "the disk has no room for the transactions of a cleaning"
                 self._end()
                 return
+            parts.consumers.place(parts.contents.dtvlsn)
             chosen = plan(
                 surveyed.wanted,
-                [*self._limits(), *surveyed.aged.limits()],
+                [*self._unknown(), *self._limits(), *surveyed.aged.limits()],
                 parts.holds,
                 hold_bytes_max=self.retention.hold_bytes_max,
                 bytes_from=lambda vlsn: bytes_from(surveyed.segments, surveyed.total_bytes, vlsn),
@@ -122,6 +125,11 @@ class CleaningPass:
             if last is not None
             else Limit(recovery, vlsn=Vlsn(0)),
         ]
+
+    def _unknown(self) -> list[Limit]:
+        """Keeps everything while this node does not know what consumers need."""
+        lacking = self._parts.contents.history.small.lacks_to > 0
+        return [Limit("consumers that are not known yet", Vlsn(0))] if lacking else []
 
     # 2
 

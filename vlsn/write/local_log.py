@@ -30,6 +30,7 @@ from vlsn.recover.recovery import Recovered
 from vlsn.seams import Seams, Worker
 from vlsn.segments.background import Background
 from vlsn.segments.reader import LogReader
+from vlsn.state.consumers import ConsumerHolds
 from vlsn.state.history import History
 from vlsn.state.holds import Holds
 from vlsn.state.options import Durability, LogOptions, LogStats
@@ -139,6 +140,7 @@ class LocalLog:
             free_bytes_min=options.free_bytes_min,
         )
         self.holds = Holds(clock=clock.monotonic_s, floor=Vlsn(max(0, self.range.first - 1)))
+        self.consumer_holds = ConsumerHolds(self.holds, contents.history.small)
         self.checkpointer = Checkpointer(
             CheckpointParts(contents, self.state, consumer, cycle, keeper, self.background, lifecycle, clock),
             options,
@@ -153,6 +155,7 @@ class LocalLog:
                 contents,
                 self.state,
                 self.holds,
+                self.consumer_holds,
                 self.checkpointer,
                 placement,
                 survey,

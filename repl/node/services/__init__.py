@@ -7,6 +7,7 @@ from repl.http.services import Services
 from repl.node.parts import NodeParts
 from repl.node.services.administration import NodeAdministration
 from repl.node.services.appends import NodeAppends
+from repl.node.services.consumers import NodeConsumers
 from repl.node.services.feeds import NodeFeeds
 from repl.node.services.files import NodeFiles
 from repl.node.services.monitoring import NodeMonitoring
@@ -21,6 +22,7 @@ def services_of(parts: NodeParts) -> Services:
         appends=NodeAppends(parts),
         transactions=NodeTransactions(parts),
         reads=NodeReads(parts),
+        consumers=NodeConsumers(parts),
         files=NodeFiles(parts),
         feeds=NodeFeeds(parts),
         peers=NodePeers(parts),

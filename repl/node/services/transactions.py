@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from repl.api import Acks, Done, Handle
+from collections.abc import Mapping
+
+from repl.api import Acks, ConsumerChange, Done, Handle
 from repl.lead.append_book import Append
+from repl.lead.positions import puts_of
 from repl.node.services.mastership import NodeMastership
 from vlsn.format.batch import Batch
 from vlsn.format.submission import Values
@@ -19,9 +22,18 @@ class NodeTransactions(NodeMastership):
         return await self._lead().transactions.stage(handle, part, after)
 
     def commit(
-        self, handle: Handle, acks: Acks, done: Done, *, name: tuple[int, int] | None, born: int | None
+        self,
+        handle: Handle,
+        acks: Acks,
+        done: Done,
+        *,
+        name: tuple[int, int] | None,
+        born: int | None,
+        positions: Mapping[str, ConsumerChange],
     ) -> Append:
-        return self._lead().transactions.commit(handle, acks, done, name=name, born=born)
+        lead = self._lead()
+        puts = puts_of(lead.log, positions) if positions else None
+        return lead.transactions.commit(handle, acks, done, name=name, born=born, puts=puts)
 
     async def abort(self, handle: Handle) -> None:
         await self._lead().transactions.abort(handle)

@@ -11,7 +11,7 @@ import pytest
 
 from repl import connect_sync
 from tests.repl.client.group import ServedNode
-from vlsn.errors import LogClosed, TooLarge
+from vlsn.errors import LogClosed, NotFound, TooLarge
 from vlsn.limits import ENTRY_BYTES_MAX
 
 
@@ -158,3 +158,26 @@ def test_values_are_encoded_in_the_callers_thread(served: ServedNode) -> None:
         assert log.append_many({"behind": log.append("x")} for _ in range(3)) == (5, 7)
         with pytest.raises(TypeError):
             log.append(b"bytes")
+
+
+def test_a_consumer_reads_on_from_where_it_committed(served: ServedNode) -> None:
+    with connect_sync(served.url) as log, connect_sync(served.url) as other:
+        log.append_many([b"a", b"b", b"c"])
+        consumer = log.consumer("billing", from_vlsn="start")
+        for entry in consumer:
+            if entry.value == b"b":
+                assert consumer.commit().next == consumer.next_vlsn == entry.vlsn + 1
+                break
+        assert next(iter(log.consumer("billing"))).value == b"c"
+        assert [(each.name, each.next) for each in log.positions.list()] == [("billing", entry.vlsn + 1)]
+        placed = consumer.position()
+        assert placed is not None
+        assert placed == log.positions.get("billing")
+        elsewhere = log.consumer("copy", from_vlsn="start", kept_in=other)
+        assert next(iter(elsewhere)).value == b"a"
+        elsewhere.commit()
+        assert [each.name for each in other.positions.list()] == ["billing", "copy", "g/copy"]
+        log.positions.delete("billing")
+        assert log.positions.get("billing") is None
+        with pytest.raises(NotFound):
+            log.positions.delete("billing")

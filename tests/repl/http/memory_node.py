@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repl.api import Acks, Appended, BlockPage, Done, EntryPage, FeedHello, Handle, ProducerAt
+from repl.api import (
+    Acks,
+    Appended,
+    BlockPage,
+    ConsumerAt,
+    ConsumerChange,
+    Done,
+    EntryPage,
+    FeedHello,
+    Handle,
+    ProducerAt,
+)
 from repl.http.services import Services
 from vlsn.errors import (
     BadBody,
@@ -22,6 +33,7 @@ from vlsn.errors import (
     NotInLog,
     NotYet,
     OutcomeUnknown,
+    StaleTerm,
     TransactionGone,
     Trimmed,
     VlsnLogError,
@@ -94,6 +106,7 @@ class MemoryNode:
     """Producer, sequence and birth of each submission."""
     producers: dict[int, ProducerPlace] = field(default_factory=dict)
     stages: dict[Handle, list[Values | Batch]] = field(default_factory=dict)
+    positions: dict[str, ConsumerAt] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
@@ -104,6 +117,7 @@ class MemoryNode:
             appends=self,
             transactions=self,
             reads=self,
+            consumers=self,
             files=self,
             feeds=self,
             peers=self,
@@ -125,6 +139,26 @@ class MemoryNode:
 
     def readiness(self) -> list[str]:
         return self.reasons
+
+    async def consumers(self) -> list[ConsumerAt]:
+        return [self.positions[name] for name in sorted(self.positions)]
+
+    async def consumer(self, name: str) -> ConsumerAt:
+        if name not in self.positions:
+            raise NotFound(f"consumer {name} has no position")
+        return self.positions[name]
+
+    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
+        before = self.positions.get(name)
+        if change.at not in (None, before.at if before is not None else 0):
+            raise StaleTerm(f"consumer {name} has another position")
+        at = max([0, *(each.at for each in self.positions.values())]) + 1
+        self.positions[name] = ConsumerAt(name, change.next, change.term, at, 0, 0.0, change.by)
+        return self.positions[name]
+
+    async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
+        await self.consumer(name)
+        del self.positions[name]
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         await self.confirm(timeout_s)
@@ -157,9 +191,18 @@ class MemoryNode:
         return staged + part.count
 
     def commit(
-        self, handle: Handle, acks: Acks, done: Done, *, name: tuple[int, int] | None, born: int | None
+        self,
+        handle: Handle,
+        acks: Acks,
+        done: Done,
+        *,
+        name: tuple[int, int] | None,
+        born: int | None,
+        positions: Mapping[str, ConsumerChange],
     ) -> MemoryPending:
         parts = self._stage_of(handle)
+        for consumer, change in positions.items():
+            self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, len(self.entries), by=change.by)
         pending = self.submit(Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born)
         del self.stages[handle]
         return pending

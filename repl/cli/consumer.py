@@ -1,0 +1,128 @@
+"""``vlsnlog consumer``: where named consumers are, and how far behind."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from repl.cli.options import Command, Commands, json_option, url_option
+from repl.cli.report import count, print_json, print_table
+from repl.cli.signals import run
+from vlsn.errors import BadArgument, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repl.api import ConsumerAt
+    from repl.client.connect import Client
+
+    T = TypeVar("T")
+
+_COLUMNS = ("consumer", "next VLSN", "of term", "set by VLSN", "behind", "for")
+
+
+@click.group(cls=Commands)
+def consumer() -> None:
+    """Show where consumers are, or move and delete their positions."""
+
+
+@consumer.command(cls=Command, name="list")
+@url_option
+@json_option
+def list_all(url: list[str], as_json: bool) -> int:
+    """Every consumer of the group, and how far behind it is."""
+    found = run(_asked(url, lambda log: log.positions.list()))
+    if as_json:
+        print_json({"consumers": found})
+    elif found:
+        _print(found)
+    else:
+        click.echo("no consumer has a position")
+    return 0
+
+
+@consumer.command(cls=Command)
+@click.argument("name")
+@url_option
+@json_option
+def show(name: str, url: list[str], as_json: bool) -> int:
+    """Where one consumer is."""
+    return _shown(run(_asked(url, lambda log: _there(log, name))), as_json)
+
+
+@consumer.command(cls=Command)
+@click.argument("name")
+@click.option("--to", "place", required=True, metavar="VLSN|start|end", help="What it reads next.")
+@url_option
+@json_option
+def reset(name: str, place: str, url: list[str], as_json: bool) -> int:
+    """Move a consumer to another place; commits under way there are refused, whoever sends them."""
+    if place not in ("start", "end") and not (place.isascii() and place.isdecimal() and int(place) > 0):
+        raise BadArgument(f"--to {place[:40]!r}: a VLSN from 1 on, start or end")
+    return _shown(run(_asked(url, lambda log: _moved(log, name, place))), as_json)
+
+
+@consumer.command(cls=Command)
+@click.argument("name")
+@url_option
+@json_option
+def delete(name: str, url: list[str], as_json: bool) -> int:
+    """Forget a consumer: its position is gone, and holds nothing back any more."""
+    run(_asked(url, lambda log: log.positions.delete(name)))
+    if as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        click.echo(f"consumer {name} is deleted")
+    return 0
+
+
+async def _asked(urls: Sequence[str], call: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:
+    from repl.client.connect import connect
+
+    async with connect(",".join(urls)) as log:
+        return await call(log)
+
+
+async def _there(log: Client[Any], name: str) -> ConsumerAt:
+    found = await log.positions.get(name)
+    if found is None:
+        raise NotFound(f"consumer {name} has no position; `vlsnlog consumer list` shows those that have")
+    return found
+
+
+async def _moved(log: Client[Any], name: str, place: str) -> ConsumerAt:
+    from repl.api import ConsumerChange
+
+    before = await _there(log, name)
+    if "/" in name and place in ("start", "end"):
+        raise BadArgument(f"consumer {name} reads the log of another group: give a VLSN of that")
+    if place == "end":
+        target = await log.durable_vlsn() + 1
+    else:
+        target = await log.first_vlsn() if place == "start" else int(place)
+    return await log.positions.set(before.name, ConsumerChange(target))
+
+
+def _shown(found: ConsumerAt, as_json: bool) -> int:
+    if as_json:
+        print_json(found)
+    else:
+        _print([found])
+    return 0
+
+
+def _print(found: Sequence[ConsumerAt]) -> None:
+    rows = [
+        (
+            each.name,
+            each.next,
+            each.term or None,
+            each.at,
+            None if each.lag_vlsns is None else count(each.lag_vlsns),
+            None if each.lag_s is None else f"{each.lag_s:.1f} s",
+        )
+        for each in found
+    ]
+    print_table("", _COLUMNS, rows)

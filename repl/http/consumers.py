@@ -1,0 +1,87 @@
+"""``/v1/consumers``: named positions.
+
+    GET /v1/consumers              {"consumers": [{"name", "next", "term", "at", "lag_vlsns", "lag_s", "by"}, …]}
+    GET /v1/consumers/{name}       one of them
+    PUT /v1/consumers/{name}       {"next"} sets it, durable when answered; {"next", "at"} only where VLSN ``at`` has
+                                   set the position that there is (0: there is none), else 409 ``stale-term``
+    DELETE /v1/consumers/{name}    ``?at=`` as with PUT
+
+``{name}`` may be ``GROUP/NAME``: a consumer that reads the log of that group and keeps its position here.  ``by``, 16
+hex digits, names one commit: sent again, it is answered as the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from repl.api import ConsumerChange
+from repl.http import query
+from repl.http.append import redirect
+from repl.http.json_objects import answered
+from repl.http.limits import CONFIRM_S, PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX
+from repl.http.read import CONFIRMED, CONSISTENCY
+from repl.http.services import Consumers
+from repl.http.types import Handler, Request, Response
+from vlsn.errors import BadBody
+from vlsn.format.records import JSON_FAULTS
+
+PATH = "/v1/consumers"
+_PUT = frozenset({"timeout"})
+_DELETE = frozenset({"timeout", "at"})
+_decoder = msgspec.json.Decoder(ConsumerChange)
+
+
+class ConsumerRoutes:
+    def __init__(self, consumers: Consumers) -> None:
+        self._consumers = consumers
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Returns the methods of one consumer's path."""
+        name = path.removeprefix(PATH + "/")
+        return {
+            "GET": partial(self._get, name),
+            "PUT": partial(self._put, name),
+            "DELETE": partial(self._delete, name),
+        }
+
+    async def list(self, request: Request) -> Response:
+        await self._confirmed(request)
+        return answered({"consumers": [msgspec.to_builtins(each) for each in await self._consumers.consumers()]})
+
+    async def _get(self, name: str, request: Request) -> Response:
+        await self._confirmed(request)
+        return answered(msgspec.to_builtins(await self._consumers.consumer(name)))
+
+    async def _put(self, name: str, request: Request) -> Response:
+        timeout_s = _timeout(request, _PUT)
+        if not self._consumers.is_master():
+            return redirect(self._consumers, request)
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        try:
+            change = _decoder.decode(body)
+        except JSON_FAULTS as error:
+            raise BadBody(f'no position: {error}; it is {{"next": VLSN}}, with "at" where it replaces one') from None
+        return answered(msgspec.to_builtins(await self._consumers.set_consumer(name, change, timeout_s)))
+
+    async def _delete(self, name: str, request: Request) -> Response:
+        timeout_s = _timeout(request, _DELETE)
+        at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
+        if not self._consumers.is_master():
+            return redirect(self._consumers, request)
+        await self._consumers.delete_consumer(name, at, timeout_s)
+        return answered({"name": name, "deleted": True})
+
+    async def _confirmed(self, request: Request) -> None:
+        """Returns when this node may answer with the ``consistency`` asked for. Raises ``NotMaster``, ``Lagging``."""
+        query.only(request.query, CONFIRMED)
+        timeout_s = query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+        if query.choice(request.query, "consistency", False, CONSISTENCY):
+            await self._consumers.confirm(timeout_s)
+
+
+def _timeout(request: Request, known: frozenset[str]) -> float:
+    query.only(request.query, known)
+    return query.seconds(request.query, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)

@@ -1,0 +1,109 @@
+"""Puts: what appends set in the small state, judged as they take their place in the queue.
+
+    worker A   read from VLSN 1, no position yet      commit next=41, expects 0      ─► logged at VLSN 43
+    worker B   the same, and slept meanwhile          commit next=30, expects 0      ─► 409, nothing logged
+    worker A   goes on                                commit next=77, expects 43     ─► logged
+
+1. What a name is, is judged against all that is in the log, durable or not, and all that is queued: of two commits that
+   start from one position the second is refused, however close behind the first it comes.
+2. Limits are judged there too, so that nothing is logged that the table would pass over.
+3. What the queue gives back unlogged has set nothing.
+
+One for each lead; the log's own table (``vlsn/state/small_state.py``) is what outlives it.  On the loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repl.api import Puts
+from repl.lead.append_book import Append
+from vlsn.errors import ProducersMissing, QueueFull, StaleTerm, TooLarge
+from vlsn.write.queue import Pending
+
+if TYPE_CHECKING:
+    from vlsn.write.local_log import LocalLog
+
+
+class QueuedPuts:
+    """The appends of one lead that set names, from their place in the queue until they are sealed."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+        self._queued: dict[str, list[Append]] = {}
+        """Those that set a name, by it, in the order of the queue."""
+
+    def push(self, append: Append) -> None:
+        """Queues an append in the log. Raises ``StaleTerm`` where a name is not what it expects, ``TooLarge`` past a
+        limit, ``ProducersMissing``, and what the log raises, nothing logged."""
+        puts = append.puts
+        if puts is None:
+            self._log.append(append)
+            return
+        self._check(puts)
+        for name in puts.values:
+            self._queued.setdefault(name, []).append(append)
+        puts.unlogged = partial(self.left, append)
+        try:
+            self._log.append(append)
+        except BaseException:
+            self.left(append)
+            raise
+
+    def sealed(self, pendings: Iterable[Pending]) -> None:
+        """Notes that these have their VLSNs, and the log's table knows what they set."""
+        if self._queued:
+            for pending in pendings:
+                if isinstance(pending, Append) and pending.puts is not None:
+                    self.left(pending)
+
+    def left(self, append: Append) -> None:
+        """Notes that it is not queued any more."""
+        for name in append.puts.values if append.puts is not None else ():
+            queued = self._queued.get(name, [])
+            if append in queued:
+                queued.remove(append)
+                if not queued:
+                    del self._queued[name]
+
+    def _check(self, puts: Puts) -> None:
+        small = self._log.history.small
+        if small.lacks_to:
+            raise ProducersMissing(
+                f"this node has lost what was set up to VLSN {small.lacks_to}; it asks the other members; nothing was "
+                "logged, try again"
+            )
+        for name, expected in puts.expects.items():
+            self._check_expected(name, expected, puts.values.get(name))
+        # As if all that is queued were new: a name that is set again counts twice until it is sealed.
+        waiting = [value for name, queued in self._queued.items() for value in _values(name, queued)]
+        names, size = len(small) + len(self._queued), small.bytes + sum(waiting)
+        for name, value in puts.values.items():
+            fault = small.fault(name, value, names=names, size=size)
+            if fault is not None:
+                raise TooLarge(f"the small state of the group: {fault}")
+            if value is not None:
+                names += name not in small
+                size += len(name.encode()) + len(value)
+
+    def _check_expected(self, name: str, expected: int, value: bytes | None) -> None:
+        queued = self._queued.get(name)
+        if queued:
+            before = queued[-1].puts
+            if value is not None and before is not None and before.values.get(name) == value:
+                raise QueueFull(f"this very commit of {name} is on its way already; ask again for its answer")
+            raise StaleTerm(f"another commit of {name} is on its way: it does not start from VLSN {expected} any more")
+        kept = self._log.history.small.get(name)
+        at = kept.vlsn if kept is not None else 0
+        if at != expected:
+            now = f"VLSN {at} has set it since" if at else "it is not set"
+            raise StaleTerm(f"this commit of {name} starts from what VLSN {expected} has set, but {now}; not logged")
+
+
+def _values(name: str, queued: list[Append]) -> Iterable[int]:
+    """Yields the bytes that queued appends set ``name`` to, and its own."""
+    for append in queued:
+        value = append.puts.values.get(name) if append.puts is not None else None
+        yield len(name.encode()) + len(value or b"")

@@ -1,0 +1,81 @@
+"""Consumers' positions: told by any node as far as they are durable there, changed by the master."""
+
+from __future__ import annotations
+
+import asyncio
+
+from repl.api import Acks, Appended, ConsumerAt, ConsumerChange, Puts
+from repl.lead.leading import Leading
+from repl.lead.positions import check_kept, puts_of, set_by
+from repl.node.services.mastership import NodeMastership
+from repl.read.consumer_lags import ConsumerLags
+from vlsn.errors import NotFound, OutcomeUnknown, ProducersMissing, VlsnLogError
+from vlsn.format.submission import Transaction
+from vlsn.state.consumers import key_of
+
+
+class NodeConsumers(NodeMastership):
+    """``repl.http.services.Consumers``."""
+
+    async def confirm(self, timeout_s: float) -> int:
+        return await self._parts.opened().read_index.confirm(timeout_s)
+
+    async def consumers(self) -> list[ConsumerAt]:
+        lags = self._lags()
+        await lags.look()
+        return lags.told()
+
+    async def consumer(self, name: str) -> ConsumerAt:
+        key_of(name)
+        lags = self._lags()
+        await lags.look(name)
+        found = lags.told_of(name)
+        if found is None:
+            raise NotFound(f"consumer {name} has no position here")
+        return found
+
+    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
+        lead = self._lead()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        again = set_by(lead.log, name, change)
+        if again is None:
+            puts = puts_of(lead.log, {name: change})
+            check_kept(lead.log, name, change)
+            await self._log(lead, puts, deadline)
+        elif not await lead.reads.reached(again.at, deadline):
+            raise OutcomeUnknown(f"the position of {name} is logged at VLSN {again.at}, and not durable yet")
+        return await self.consumer(name)
+
+    async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
+        lead, key = self._lead(), key_of(name)
+        if key not in lead.log.history.small:
+            raise NotFound(f"consumer {name} has no position here")
+        puts = Puts({key: None}, {} if at is None else {key: at})
+        await self._log(lead, puts, asyncio.get_running_loop().time() + timeout_s)
+
+    def _lags(self) -> ConsumerLags:
+        opened = self._parts.opened()
+        lacks_to = opened.log.history.small.lacks_to
+        if lacks_to:
+            raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}, and asks the other members")
+        return opened.consumers
+
+    async def _log(self, lead: Leading, puts: Puts, deadline: float) -> Appended:
+        """Logs a COMMIT alone, durable on return. Raises as ``Admission.submit``, ``OutcomeUnknown``."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
+
+        def done(result: Appended | VlsnLogError) -> None:
+            if not told.done():
+                told.set_result(result)
+
+        pending = lead.admission.submit(Transaction((), puts.entry()), Acks.MAJORITY, done, puts=puts)
+        timer = loop.call_at(deadline, pending.expire)
+        try:
+            result = await told
+        finally:
+            timer.cancel()
+            pending.expire()
+        if isinstance(result, Appended):
+            return result
+        raise result

@@ -1,0 +1,110 @@
+"""How far consumers are behind: what is durable from the next entry of a user on, and since when that lies there.
+
+    position 41       VLSN 41 COMMIT · 42 COMMIT · 43 DATA, sealed 8 s ago · 44 COMMIT        lag 2 VLSNs, 8 s
+    position 45       VLSN 45 COMMIT, of the position itself                                  lag 0
+
+A COMMIT entry alone is nobody's lag, else no consumer would ever be up to date.  So the log is read on from each
+position to the next entry of a user, once: what was passed over is remembered until the position moves past it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from repl.api import ConsumerAt
+from repl.read.reads import Reads
+from vlsn.errors import VlsnLogError
+from vlsn.seams import Clock
+from vlsn.state.consumers import Placed, is_of_another_group, positions_in
+from vlsn.write.local_log import LocalLog
+
+LOOK_S = 1.0
+LOOKS_MAX = 64
+"""Positions that are looked at in one round; the others' turns come in the next ones."""
+
+
+@dataclass(slots=True)
+class _Looked:
+    """The log from a position on, as far as it was read: no entry of a user lies before ``upto`` but the one at
+    ``vlsn`` (0: none yet), which was sealed at ``time_us``."""
+
+    upto: int
+    vlsn: int = 0
+    time_us: int = 0
+
+
+class ConsumerLags:
+    """The lags on one node.  ``run`` looks again and again; ``told`` says what was seen."""
+
+    def __init__(self, log: LocalLog, reads: Reads, clock: Clock) -> None:
+        self._log = log
+        self._reads = reads
+        self._clock = clock
+        self._looked: dict[str, _Looked] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with self._log.latch:
+                self._log.consumer_holds.place(self._log.dtvlsn)
+            await self.look()
+
+    def positions(self) -> dict[str, Placed]:
+        """Returns the positions that are durable here, by name."""
+        small = self._log.history.small
+        return positions_in(small.as_of(self._reads.durable)) if small else {}
+
+    async def look(self, only: str | None = None) -> None:
+        """Looks at those that have moved, or that have something new to read, ``LOOKS_MAX`` at most; or at ``only``."""
+        positions = self.positions()
+        for name in [name for name in self._looked if name not in positions]:
+            del self._looked[name]
+        due = [name for name, placed in positions.items() if self._is_due(name, placed)]
+        for name in due[:LOOKS_MAX] if only is None else [only] if only in due else []:
+            try:
+                await self._look(name, positions[name].position.next)
+            except VlsnLogError:
+                continue  # cleaned away, or damaged: whoever reads it is told
+
+    def told(self) -> list[ConsumerAt]:
+        """Tells all positions, by name, with their lags as they were seen last."""
+        return [self._told(name, placed) for name, placed in self.positions().items()]
+
+    def told_of(self, name: str) -> ConsumerAt | None:
+        placed = self.positions().get(name)
+        return self._told(name, placed) if placed is not None else None
+
+    def _is_due(self, name: str, placed: Placed) -> bool:
+        if is_of_another_group(name):
+            return False
+        looked, next_vlsn = self._looked.get(name), placed.position.next
+        if looked is None or (looked.vlsn and looked.vlsn < next_vlsn):
+            return True
+        return not looked.vlsn and max(looked.upto, next_vlsn) <= self._reads.durable
+
+    async def _look(self, name: str, next_vlsn: int) -> None:
+        looked = self._looked.get(name)
+        if looked is None or looked.vlsn or looked.upto < next_vlsn:
+            looked = self._looked[name] = _Looked(next_vlsn)
+        page = await self._reads.page(looked.upto, limit=1, bytes_max=1, all_kinds=False)
+        if page.entries:
+            looked.vlsn, looked.time_us = page.entries[0].vlsn, page.entries[0].time
+        looked.upto = page.next_vlsn
+
+    def _told(self, name: str, placed: Placed) -> ConsumerAt:
+        position = placed.position
+        lag_vlsns, lag_s = None, None
+        if not is_of_another_group(name):
+            lag_vlsns, lag_s = self._lag(self._looked.get(name), position.next)
+        return ConsumerAt(name, position.next, position.term, placed.at, lag_vlsns, lag_s, position.by)
+
+    def _lag(self, looked: _Looked | None, next_vlsn: int) -> tuple[int, float | None]:
+        durable = self._reads.durable
+        if looked is not None and looked.vlsn >= next_vlsn:
+            seconds = max(0.0, (self._clock.wall_us() - looked.time_us) / 1e6)
+            return max(0, durable - looked.vlsn + 1), round(seconds, 3)
+        # Nothing of a user's up to where it was read; what came since may be.
+        upto = max(next_vlsn, looked.upto if looked is not None and not looked.vlsn else 0)
+        behind = max(0, durable - upto + 1)
+        return behind, None if behind else 0.0

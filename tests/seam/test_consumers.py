@@ -1,0 +1,275 @@
+"""Consumers against real nodes in one process: each reads on from where it last committed, whatever becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from random import Random
+from random import seed as seed_global
+
+import pytest
+
+from repl import connect
+from repl.client.connect import Client
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from tests.seam.test_once_client import disturb
+from vlsn.errors import BadArgument, StaleTerm, VlsnLogError
+from vlsn.format.block import Entry
+from vlsn.levels import LEVELS
+from vlsn.state.consumers import position_of
+
+ENTRIES = 150
+
+
+async def made(seed: int) -> Group:
+    group = Group(seed, levels=LEVELS)
+    await group.start()
+    await group.serving()
+    return group
+
+
+def client(group: Group, timeout_s: float = 300.0) -> Client:
+    return connect(
+        ",".join(group.url(name) for name in group.names),
+        timeout_s=timeout_s,
+        exactly_once=True,
+        network=group.client,
+    )
+
+
+async def taken(log: Client, count: int, **begin: object) -> list[bytes]:
+    """Reads so many entries as a new worker of ``billing``, and commits behind the last one."""
+    found: list[bytes] = []
+    consumer = log.consumer("billing", **begin)  # type: ignore[arg-type]
+    async for entry in consumer:
+        found.append(entry.value)
+        if len(found) == count:
+            await consumer.commit()
+            break
+    return found
+
+
+def test_a_worker_goes_on_where_the_one_before_it_committed() -> None:
+    async def main() -> None:
+        group = await made(1)
+        async with client(group) as log:
+            values = [f"{number}".encode() for number in range(10)]
+            await log.append_many(values)
+            assert await taken(log, 4, from_vlsn="start") == values[:4]
+            assert await taken(log, 3, from_vlsn="start") == values[4:7], "where it begins counts only once"
+            lost = log.consumer("billing")
+            async for _ in lost:
+                break
+            assert await taken(log, 3) == values[7:], "what was not committed is read again"
+            at_end = log.consumer("later", from_vlsn="end")
+            waiting = asyncio.ensure_future(anext(aiter(at_end)))
+            small = group.nodes[group.master].opened().log.history.small
+            await group.until(lambda: "consumer/later" in small, "it has a position before it has read anything")
+            await log.append(b"this")
+            assert (await waiting).value == b"this"
+            with pytest.raises(BadArgument):
+                await log.consumer("none").commit()
+            with pytest.raises(BadArgument):
+                log.consumer("two words")
+            with pytest.raises(BadArgument):
+                log.consumer("billing", from_vlsn="middle")  # type: ignore[arg-type]
+        await group.stop()
+
+    run(main())
+
+
+def test_a_worker_that_slept_through_its_replacement_does_no_harm() -> None:
+    async def main() -> None:
+        group = await made(2)
+        async with client(group) as log:
+            values = [f"{number}".encode() for number in range(10)]
+            await log.append_many(values)
+            sleeper = log.consumer("billing", from_vlsn="start")
+            async for entry in sleeper:
+                if entry.value == b"2":
+                    break
+            assert await taken(log, 6) == values[:6]
+            before = await log.durable_vlsn()
+            with pytest.raises(StaleTerm):
+                await sleeper.commit()
+            assert await log.durable_vlsn() == before, "nothing was logged"
+            assert (await anext(aiter(sleeper))).value == values[6], "it goes on from what the log says"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_commit_that_was_cancelled_is_known_as_its_own() -> None:
+    async def main() -> None:
+        group = await made(3)
+        async with client(group) as log:
+            await log.append_many([b"0", b"1", b"2", b"3"])
+            consumer = log.consumer("billing", from_vlsn="start")
+            reading = aiter(consumer)
+            await anext(reading)
+            committing = asyncio.create_task(consumer.commit())
+            for _ in range(400):
+                await asyncio.sleep(0.0005)
+                if "consumer/billing" in group.nodes[group.master].opened().log.history.small:
+                    break
+            committing.cancel()
+            with suppress(asyncio.CancelledError):
+                await committing
+            assert (await anext(aiter(consumer))).value in (b"0", b"1")
+            await consumer.commit()
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_consumers_see_every_entry_through_whatever_happens(seed: int) -> None:
+    """Workers are dropped at random; each commits now and then.  Every entry is seen, in order behind each commit."""
+
+    async def main() -> None:
+        group, rng = Group(seed, levels=LEVELS), Random(f"consumer/{seed}")
+        seed_global(seed)
+        group.net.cut_rate = 0.01
+        await group.start()
+        await group.serving()
+        disturbing = asyncio.create_task(disturb(group, rng, []))
+        values = [f"{number}".encode() for number in range(ENTRIES)]
+        seen: list[bytes] = []
+        committed = 0
+        async with client(group) as log:
+
+            async def write() -> None:
+                for value in values:
+                    await log.append(value)
+
+            writing = asyncio.create_task(write())
+            while committed < ENTRIES:
+                consumer = log.consumer("billing", from_vlsn="start")
+                given: list[Entry] = []
+                async for entry in consumer:
+                    given.append(entry)
+                    seen.append(entry.value)
+                    assert entry.value == values[committed + len(given) - 1], "it goes on where it was committed"
+                    if rng.random() < 0.3 or committed + len(given) == ENTRIES:
+                        await consumer.commit()
+                        committed += len(given)
+                        given = []
+                    if rng.random() < 0.1 or committed == ENTRIES:
+                        break  # the worker is gone
+            await writing
+        disturbing.cancel()
+        await asyncio.wait([disturbing])
+        assert set(seen) == set(values)
+        await group.stop()
+
+    run(main())
+
+
+async def copied(source: Client, sink: Client, name: str, *, until: bytes, rng: Random) -> None:
+    """Copies entries with the key ``in`` as such with the key ``out``, each page with its position, up to ``until``.
+    Whatever fails, a new worker goes on."""
+    while True:
+        consumer = source.consumer(name, from_vlsn="start", kept_in=sink)
+        try:
+            async for page in consumer.pages():
+                entries = [entry for entry in page.entries if entry.key == b"in"][: rng.choice((1, 3, 1000))]
+                if not entries:
+                    continue
+                async with sink.transaction() as txn:
+                    for entry in entries:
+                        await txn.append(b"copy of " + entry.value, key=b"out")
+                    consumer.given(entries[-1])
+                    await txn.commit_position(consumer)
+                    if rng.random() < 0.05:
+                        raise RuntimeError("the worker fails")
+                if entries[-1].value == until:
+                    return
+                if len(entries) < len(page.entries):
+                    break  # from the position on, by another worker
+        except (VlsnLogError, RuntimeError):
+            await asyncio.sleep(0.05)
+
+
+async def outputs(log: Client) -> list[bytes]:
+    return [entry.value async for entry in log.read(consistency="linearizable") if entry.key == b"out"]
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_pipeline_within_a_group_copies_each_entry_once_and_in_order(seed: int) -> None:
+    """Two workers of one name run all the time, each believing that it is the only one."""
+
+    async def main() -> None:
+        group, rng = Group(seed, levels=LEVELS), Random(f"pipeline/{seed}")
+        seed_global(seed)
+        group.net.cut_rate = 0.01
+        await group.start()
+        await group.serving()
+        disturbing = asyncio.create_task(disturb(group, rng, []))
+        values = [f"{number}".encode() for number in range(60)]
+        async with client(group) as log, client(group) as other:
+
+            async def write() -> None:
+                for value in values:
+                    await log.append(value, key=b"in")
+
+            workers = [
+                asyncio.create_task(copied(each, each, "copier", until=values[-1], rng=rng)) for each in (log, other)
+            ]
+            await write()
+            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            disturbing.cancel()
+            await asyncio.wait([disturbing])
+            group.net.heal()
+            assert await outputs(log) == [b"copy of " + value for value in values]
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_pipeline_between_two_groups_copies_each_entry_once_and_the_inputs_hold_follows(seed: int) -> None:
+    async def main() -> None:
+        rng = Random(f"two/{seed}")
+        seed_global(seed)
+        source_group, sink_group = await made(seed), await made(seed + 100)
+        disturbing = [
+            asyncio.create_task(disturb(group, Random(f"{number}/{seed}"), []))
+            for number, group in enumerate((source_group, sink_group))
+        ]
+        values = [f"{number}".encode() for number in range(40)]
+        async with client(source_group) as source, client(sink_group) as sink:
+
+            async def write() -> None:
+                for value in values:
+                    await source.append(value, key=b"in")
+
+            working = asyncio.create_task(copied(source, sink, "copier", until=values[-1], rng=rng))
+            await write()
+            await working
+            for task in disturbing:
+                task.cancel()
+            await asyncio.wait(disturbing)
+            source_group.net.heal()
+            sink_group.net.heal()
+            assert await outputs(sink) == [b"copy of " + value for value in values]
+            [there] = await sink.positions.list()
+            assert there.name == "sim/copier"
+            later = source.consumer("copier", kept_in=sink)
+            waiting = asyncio.ensure_future(anext(aiter(later)))  # a worker says where it begins
+            small = source_group.nodes[source_group.master].opened().log.history.small
+
+            def told() -> bool:
+                placed = position_of(small.get("consumer/copier"))
+                return placed is not None and placed.position.next == there.next
+
+            await source_group.until(told, "the input's group is told")
+            waiting.cancel()
+        await source_group.stop()
+        await sink_group.stop()
+
+    run(main())

@@ -1,0 +1,116 @@
+"""Consumers: named positions in the small state, and the holds that follow from them.
+
+    consumer/billing          {"next": 41, "term": 2}     billing has read this log up to VLSN 40, of term 2
+    consumer/orders/billing   {"next": 7, "term": 1}      … and the log of group ``orders`` up to 6: no hold here
+
+A position is set by a COMMIT entry, alone or with the entries that came of what was read, so it becomes durable and is
+rolled back with them.  The VLSN of that COMMIT says which position it is: whoever wants to change it names it, and
+where another one has come since nothing is logged.
+
+Each node places the holds itself, from its own log: of a position that may still be rolled back nothing is let go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from vlsn.errors import BadArgument, Trimmed
+from vlsn.ids import NULL_TERM, NUMBER_MAX, Vlsn, is_name
+from vlsn.state.holds import Hold, Holds, Owner
+from vlsn.state.small_state import Kept, SmallState
+
+PREFIX = "consumer/"
+CONSUMERS_MAX = 512
+"""Positions that hold a log: each hold is looked at whenever something is to go."""
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The value of a position: ``next`` is the VLSN to be read next, ``term`` that of the one before it (0: not known).
+    ``by`` is what its writer calls this one commit, 16 hex digits, to know it again."""
+
+    next: int
+    term: int = NULL_TERM
+    by: str = ""
+
+
+class Placed(NamedTuple):
+    """A position, and the VLSN of the COMMIT that set it."""
+
+    at: Vlsn
+    position: Position
+
+
+_decoder = msgspec.json.Decoder(Position)
+
+
+def key_of(name: str) -> str:
+    """Returns the name in the small state of consumer ``name``, or ``GROUP/NAME`` for one that reads the log of another
+    group. Raises ``BadArgument``."""
+    group, _, own = name.rpartition("/")
+    if _NAME.match(own) is None or (group and not is_name(group)) or name.startswith("/"):
+        raise BadArgument(
+            f"{name[:100]!r} is no name of a consumer: 1–64 of [A-Za-z0-9._-], behind GROUP/ where it reads another "
+            "group's log"
+        )
+    return PREFIX + name
+
+
+def is_of_another_group(name: str) -> bool:
+    return "/" in name
+
+
+def position_of(kept: Kept | None) -> Placed | None:
+    """Reads a position; None where there is none, or something else lies there."""
+    if kept is None:
+        return None
+    try:
+        position = _decoder.decode(kept.value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return Placed(kept.vlsn, position) if 0 < position.next <= NUMBER_MAX else None
+
+
+def positions_in(kept: Mapping[str, Kept]) -> dict[str, Placed]:
+    """Returns all positions by the names of their consumers, in their order."""
+    found = {name.removeprefix(PREFIX): position_of(kept[name]) for name in sorted(kept) if name.startswith(PREFIX)}
+    return {name: placed for name, placed in found.items() if placed is not None}
+
+
+def held_in(kept: Mapping[str, Kept]) -> dict[str, Vlsn]:
+    """Returns from where on each consumer of this log still needs it."""
+    found = {name: Vlsn(placed.position.next) for name, placed in positions_in(kept).items()}
+    return {name: vlsn for name, vlsn in found.items() if not is_of_another_group(name)}
+
+
+class ConsumerHolds:
+    """The holds of one log's consumers.  At home only, under the latch.  ``dropped`` is told of one that lay too far
+    behind, with the first VLSN that will be left."""
+
+    def __init__(self, holds: Holds, small: SmallState) -> None:
+        self._holds = holds
+        self._small = small
+        self._held: dict[str, Hold] = {}
+        self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None
+
+    def place(self, durable: Vlsn) -> None:
+        """Places them as of ``durable``. A consumer whose next VLSN was cleaned away holds nothing."""
+        wanted = held_in(self._small.as_of(durable)) if self._small or self._held else {}
+        for name in [name for name in self._held if name not in wanted]:
+            self._holds.release(self._held.pop(name))
+        for name, vlsn in wanted.items():
+            hold = self._held.get(name)
+            if hold is not None and hold.live and vlsn >= hold.vlsn:
+                hold.advance(vlsn)
+                continue
+            try:
+                told = partial(self.dropped, name)
+                self._held[name] = self._holds.place(Owner.CONSUMER, name, vlsn, on_dropped=told)
+            except (Trimmed, BadArgument):
+                if hold is not None:
+                    self._holds.release(self._held.pop(name))
