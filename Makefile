@@ -21,10 +21,11 @@ WORKLOADS ?= append producer tail
 WRITERS ?= 64
 BENCH_SECONDS ?= 10
 PEER_SECONDS ?= 5
+PIPELINE_SECONDS ?= 300
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers bench-readers mutants track-record sim jepsen hostile failover kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers bench-readers mutants track-record sim jepsen hostile failover pipeline kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -76,6 +77,10 @@ hostile: $(STAMP) ## what a stranger can do to a group, and how long each node i
 failover: $(STAMP) ## how long no append is taken when the master is killed, and when it hands over: ROUNDS=20
 	@$(BIN)/python jepsen-like failover --rounds $(ROUNDS)
 	@$(BIN)/python jepsen-like failover --rounds $(ROUNDS) --transfer
+
+pipeline: $(STAMP) ## read, transform, append under SIGKILL, within a group and between two: PIPELINE_SECONDS=300
+	@$(BIN)/python jepsen-like pipeline --groups 1 --time $(PIPELINE_SECONDS)
+	@$(BIN)/python jepsen-like pipeline --groups 2 --time $(PIPELINE_SECONDS)
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)

@@ -1,4 +1,4 @@
-"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | kill-all | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | kill-all | syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -21,6 +21,7 @@ from harness.command import add_options, check_command, run_command
 from harness.failover import WORDS, good, measure, summary
 from harness.hostile import command as hostile
 from harness.kill_all import kill_all
+from harness.pipeline import run_pipeline
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
 from repl.cluster import free_base_port
@@ -56,7 +57,8 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    faults = parser.add_subparsers(required=True, metavar="run | check | hostile | failover | kill-all | syscalls")
+    commands = "run | check | hostile | failover | pipeline | kill-all | syscalls"
+    faults = parser.add_subparsers(required=True, metavar=commands)
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
     add_options(running)
     running.set_defaults(run=run_command)
@@ -77,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     ways.add_argument("--pause", dest="way", action="store_const", const="pause", help="SIGSTOP, not SIGKILL")
     losing.set_defaults(way="kill")
     losing.set_defaults(run=partial(_in_directory, _failover))
+    copying = faults.add_parser("pipeline", help="read, transform, append: each entry once, whoever is killed")
+    copying.add_argument("--groups", type=int, choices=(1, 2), default=1, help="to itself, or to another")
+    copying.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
+    copying.add_argument("--time", type=float, default=60.0, help="seconds of faults")
+    copying.add_argument("--seed", type=int, default=random.randrange(2**32))
+    copying.set_defaults(run=partial(_in_directory, _pipeline))
     killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
     killing.add_argument("--rounds", type=int, default=20)
     killing.add_argument("--writers", type=int, default=64)
@@ -86,11 +94,32 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, killing, tracing):
+    for each in (attacking, losing, copying, killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     for each in (killing, tracing):
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
     return parser
+
+
+def _pipeline(options: argparse.Namespace, directory: Path) -> int:
+    _say(f"seed {options.seed}, {options.groups} groups of {options.nodes}, {options.time:g} s")
+    verdict = asyncio.run(
+        run_pipeline(
+            directory,
+            groups=options.groups,
+            nodes=options.nodes,
+            time_s=options.time,
+            seed=options.seed,
+            say=_say,
+        )
+    )
+    for each in verdict.differences:
+        _say(each)
+    _say(
+        f"{verdict.outputs:,} outputs of {verdict.acknowledged:,} acknowledged inputs: "
+        + ("each once, in order" if verdict.valid else "NOT valid")
+    )
+    return 0 if verdict.valid else 1
 
 
 def _failover(options: argparse.Namespace, directory: Path) -> int:
