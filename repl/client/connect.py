@@ -274,9 +274,10 @@ class Client(Generic[V]):
         return max(durable, producer.highest_durable)
 
     async def vlsn_at(self, time_us: datetime | int) -> int:
-        """Finds the first VLSN that was sealed at ``time_us`` (since the epoch) or later. It is one past the durable
-        end where none was. Entries bear their master's clock: where masters' clocks differ it is near the place, not at
-        it. Costs a request for each halving of the log. Raises ``Unreachable``, ``Damaged``."""
+        """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC
+        where it has no zone) or µs since the epoch. It is one past the durable end where none is. Entries bear their
+        master's clock, so the answer is exact however far clocks of masters are apart. One question to a node, which
+        reads about a MiB. Raises ``Unreachable``, ``Damaged``."""
         self._open_producer()
         return await self._reader.vlsn_at(microseconds(time_us))
 

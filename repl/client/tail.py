@@ -174,27 +174,17 @@ class Reader:
                 self._current += 1
 
     async def vlsn_at(self, time_us: int) -> int:
-        """Finds the first VLSN that was sealed at ``time_us`` or later, one past the durable end where none was. It
-        halves the log, a question each. Clocks of masters may differ: then it is near the place, not at it. Raises as
-        ``pages``."""
-        first, _, durable = await self.look(None)
-        low, high = first or 1, durable + 1
-        while low < high:
-            middle = (low + high) // 2
-            found, time, _ = await self.look(middle)
-            if not found or time >= time_us:
-                high = middle
-            else:
-                low = found + 1
-        return low
+        """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is
+        asked knows the log; one past its durable end where none is. Raises as ``pages``."""
+        found, _, durable = await self._retried(partial(self._look, f"at={time_us}&"))
+        return found or durable + 1
 
     async def look(self, vlsn: int | None) -> tuple[int, int, int]:
         """Returns VLSN and time of the first entry from ``vlsn`` on (0 and 0: none). The third is the durable end of
         who was asked."""
-        return await self._retried(partial(self._look, vlsn))
+        return await self._retried(partial(self._look, "" if vlsn is None else f"from={vlsn}&"))
 
-    async def _look(self, vlsn: int | None, url: str) -> tuple[int, int, int]:
-        wanted = "" if vlsn is None else f"from={vlsn}&"
+    async def _look(self, wanted: str, url: str) -> tuple[int, int, int]:
         target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
         response = await self._network.request("GET", target, timeout_s=self._answer_s)
         if response.status != 200:

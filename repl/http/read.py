@@ -69,8 +69,9 @@ class ReadRoutes:
         with self._under_way.hold():
             place.check()
             await confirm(self._reads, fields)
+            from_vlsn = await begin.vlsn(self._reads)
             async with self._at_once:
-                page = await self._shared.make(wanted._replace(from_vlsn=begin.vlsn(self._reads)), READ_BYTES_MAX)
+                page = await self._shared.make(wanted._replace(from_vlsn=from_vlsn), READ_BYTES_MAX)
             place.check()
         if wait_s and not page.piece.data and page.next_vlsn > page.durable:
             with self._readers.hold():

@@ -125,6 +125,11 @@ class Reads(Protocol):
         """Reads whole durable blocks from the one that holds ``from_vlsn`` on; raises as ``read`` does."""
         ...
 
+    async def find_time(self, time_us: int) -> int:
+        """Finds the first durable VLSN at which the highest block time so far is at or past ``time_us``, ``end`` where
+        none is. Raises ``Damaged``, ``Lagging`` where the search takes long: asked again, it goes on."""
+        ...
+
     async def read_one(self, vlsn: int) -> Entry:
         """Raises ``NotYet``, ``NotData``, ``Trimmed``, ``Damaged``."""
         ...

@@ -1,6 +1,7 @@
-"""The place at which a reader begins: ``?from=17``, ``?from=start``, ``?from=end``.
+"""The place at which a reader begins: ``?from=17``, ``?from=start``, ``?from=end``, or ``?at=2026-01-31T12:00:00Z``.
 
-``start``, like no ``from`` at all, is the first entry there is; ``end`` lies behind what is durable at this node then.
+``start``, and neither of them, is the first entry there is; ``end`` is behind what is durable at this node just then;
+``at`` the first entry whose block, or one before it, was sealed at that time or later (``Reads.find_time``).
 """
 
 from __future__ import annotations
@@ -10,26 +11,35 @@ from dataclasses import dataclass
 
 from repl.http import query
 from repl.http.services import Reads
+from vlsn.errors import BadArgument
+from vlsn.times import time_of, time_us
 
-PARAMETERS = frozenset({"from"})
+PARAMETERS = frozenset({"from", "at"})
 START, END = "start", "end"
 
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """A VLSN (None: the first there is), or the end."""
+    """A VLSN (None: the first there is), the end, or a time in µs since the epoch."""
 
     from_vlsn: int | None = None
     at_end: bool = False
+    time_us: int | None = None
 
     @classmethod
     def asked(cls, fields: Mapping[str, str]) -> StartingPoint:
         """Raises ``BadArgument``."""
-        begin = fields.get("from")
+        begin, at = fields.get("from"), fields.get("at")
+        if at is not None:
+            if begin is not None:
+                raise BadArgument("from and at: only one of them says where to begin")
+            return cls(time_us=time_us(int(at)) if at.isascii() and at.isdigit() else time_of(at))
         if begin in (START, END):
             return cls(at_end=begin == END)
         return cls(query.whole(fields, "from", None, 1, query.VLSN_MAX))
 
-    def vlsn(self, reads: Reads) -> int | None:
-        """Returns the VLSN to read from; None for the first there is."""
-        return reads.end() if self.at_end else self.from_vlsn
+    async def vlsn(self, reads: Reads) -> int | None:
+        """Returns the VLSN to read from; None for the first there is. Raises as ``Reads.find_time``."""
+        if self.at_end:
+            return reads.end()
+        return self.from_vlsn if self.time_us is None else await reads.find_time(self.time_us)

@@ -55,7 +55,8 @@ class TailRoutes:
         try:
             place.check()
             await confirm(self._reads, request.query)
-            first = await self._pages.get(wanted._replace(from_vlsn=begin.vlsn(self._reads), wait=False))
+            from_vlsn = await begin.vlsn(self._reads)
+            first = await self._pages.get(wanted._replace(from_vlsn=from_vlsn, wait=False))
             place.check()
         except BaseException:
             self._readers.give(1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from repl.api import BlockPage, EntryPage
 from repl.offload import Offload, settle
-from vlsn.errors import Damaged, NotData, NotInLog, NotYet, QueueFull, Trimmed, VlsnLogError
+from vlsn.errors import Damaged, Lagging, NotData, NotInLog, NotYet, QueueFull, Trimmed, VlsnLogError
 from vlsn.format import block as block_format
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.key_filter import KeyFilter
@@ -23,7 +23,8 @@ from vlsn.index.waiters import Waiters, Wake
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 from vlsn.segments.read_page import NO_LIMIT, Gathering
-from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, ReadRun
+from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, ReadRun, TimeRun
+from vlsn.segments.time_search import LOOK_BYTES, TimeSearch
 from vlsn.write.local_log import LocalLog
 
 WAITERS_MAX = 10_000
@@ -33,6 +34,8 @@ LOOK_BYTES_AT_ONCE = MIB
 """Bytes of them between which others get their turns, about a millisecond's work."""
 WAKES_A_TURN = 16
 """Pages that are begun in one turn of the event loop; many wait where many readers want different things."""
+SEEK_BYTES_MAX = 1024 * MIB
+"""Bytes that one search for a time looks at, where an earlier version left it nothing to go by."""
 _PADDING = [bytes(size) for size in range(8)]
 
 
@@ -171,6 +174,36 @@ class Reads:
                 return BlockPage(data, ring.last_at(position - 1) + 1, durable)
         run = await self._blocks_from_segments(at, durable, bytes_max)
         return BlockPage([_padded(block) for block in run.data], run.next_vlsn if run.data else at, durable)
+
+    async def find_time(self, time_us: int) -> Vlsn:
+        """Finds the first durable VLSN at which the highest block time so far is at or past ``time_us``, one past the
+        durable end where none is. Reads about a MiB of segments; up to ``SEEK_BYTES_MAX`` where nothing is known of
+        them, and then raises ``Lagging``: asked again, it goes on from there. Raises ``Damaged``."""
+        looked = 0
+        while True:
+            search = TimeSearch(self._log.index, time_us, self._log.range.first, Vlsn(self.durable))
+            try:
+                while (part := search.part()) is not None:
+                    search.looked(await self._seek(time_us, *part))
+                    looked += LOOK_BYTES
+                    if looked >= SEEK_BYTES_MAX:
+                        raise Lagging(
+                            "the times of this log are not all known here yet; ask again, and the search goes on"
+                        )
+                return search.result
+            except Trimmed:
+                continue  # cleaned away meanwhile: from the new beginning on
+
+    async def _seek(self, time_us: int, at: Vlsn, upto: Vlsn) -> TimeRun:
+        reader, start = self._reader(at)
+
+        def read() -> TimeRun:
+            try:
+                return reader.sealed_at(time_us, at, start=start, upto_vlsn=upto, bytes_max=LOOK_BYTES)
+            finally:
+                reader.close()
+
+        return await self._offload(read)
 
     async def one(self, vlsn: int) -> Entry:
         if vlsn > self.durable:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fakes.kv import FakeStores
 from tests.golden.hex import GOLDEN, golden
 from vlsn.format import batch, block, frame, records, seal, segment, sidecar, submission
 from vlsn.format.block import EntryKind
 from vlsn.format.columns import Columns, offsets_of
 from vlsn.ids import Term, Vlsn
-from vlsn.index import bucket, stored
+from vlsn.index import bucket, stored, time_index
 from vlsn.index.range import VlsnRange
 from vlsn.segments import restore_marker
 from vlsn.state import node_file
@@ -193,6 +194,20 @@ def test_index_record_is_its_golden_bytes() -> None:
     assert stored.decode_record(value) == made
 
 
+def test_time_index_is_its_golden_bytes() -> None:
+    flush, record = golden("index_times_flush.hex"), golden("index_times.hex")
+    made = time_index.TimeIndex()
+    made.extend(7, 19, (3 << 32 | 4096, 3 << 32 | 0x2098), 10)
+    made.extend(20, 30, (4 << 32, 4 << 32), time_index.UNKNOWN)
+    puts, _ = made.flush(4, 3 << 32 | 0x3130)
+    assert puts == [(flush[:1], flush[1:]), (record[:9], record[9:])]
+    store = FakeStores().open("index", map_bytes=1 << 20)
+    store.write(puts)
+    read = time_index.TimeIndex()
+    read.load(store, 4, Vlsn(7), Vlsn(30), 3 << 32 | 0x3130)
+    assert read.steps() == made.steps() == [(7, 19, 10), (20, 30, (1 << 63) - 1)]
+
+
 def test_restore_marker_is_its_golden_bytes() -> None:
     made = restore_marker.Marker(first_segment=7, after=Vlsn(142), why="trimmed", begun_us=CLOCK_US)
     assert made.encode() == golden("restore_marker.hex")
@@ -204,6 +219,8 @@ def test_every_golden_file_is_compared() -> None:
     compared |= {
         "index_bucket.hex",
         "index_record.hex",
+        "index_times.hex",
+        "index_times_flush.hex",
         "restore_marker.hex",
         "block_producers.hex",
         "batch_producer.hex",

@@ -128,13 +128,19 @@ class LogBuilder:
         piece.end += size
         return placed
 
-    def block(self, *values: bytes, keys: list[bytes] | None = None, kind: EntryKind = EntryKind.DATA) -> LogBuilder:
+    def block(
+        self,
+        *values: bytes,
+        keys: list[bytes] | None = None,
+        kind: EntryKind = EntryKind.DATA,
+        clock_us: int | None = None,
+    ) -> LogBuilder:
         values = values or (b"value %d" % self.next_vlsn,)
         data = block_format.build(
             term=self.term,
             first_vlsn=self.next_vlsn,
             dtvlsn=min(self.dtvlsn, self.next_vlsn - 1),
-            clock_us=1_000_000 + self.next_vlsn,
+            clock_us=1_000_000 + self.next_vlsn if clock_us is None else clock_us,
             kind=kind,
             columns=block_format.columns_of(values, keys),
             submissions=1,

@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from operator import index
 from types import TracebackType
@@ -55,6 +56,7 @@ from vlsn.segments.reader import DATA_ONLY
 from vlsn.state.holds import LogHold, Owner
 from vlsn.state.options import Durability, LogOptions, LogStats
 from vlsn.state.state_store import Checkpoint
+from vlsn.times import time_us
 from vlsn.write.cleaning import CleaningReport
 from vlsn.write.local_log import LocalLog
 from vlsn.write.rollback import check_rollback
@@ -266,6 +268,13 @@ class Log:
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yields (VLSN, value) of the same entries, at less than half the cost. Raises as ``read`` does."""
         return self._reading.pairs(index(from_vlsn), index(to_vlsn), keeps=self)
+
+    def find_time(self, at: datetime | int) -> Vlsn:
+        """Returns the first synced VLSN at which the highest block time so far is at or past ``at``: a ``datetime``
+        (UTC where it has no zone) or µs since the epoch. It is one past the last synced one where none is, to wait
+        there. Blocks bear the clock of the process that sealed them. Reads about a MiB, however long the log is.
+        Raises ``Damaged``, ``BadArgument``."""
+        return self._reading.find_time(time_us(at))
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
         """Says whether ``vlsn`` came (synced) within ``timeout_s``. Raises ``LogClosed`` or ``LogFailed`` when the log

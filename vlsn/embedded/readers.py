@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -17,14 +18,15 @@ from vlsn.errors import Damaged, Trimmed, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.scanner import ForwardScanner
-from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, PairRun
+from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, PairRun, TimeRun
+from vlsn.segments.time_search import LOOK_BYTES, TimeSearch
 from vlsn.write.local_log import LocalLog
 
 READERS_KEPT = 4
 SEGMENTS_OPEN = 64
 READ_BYTES = 1 << 20
 READ_ENTRIES = 10_000
-_Run = TypeVar("_Run", EntryRun, PairRun)
+_Run = TypeVar("_Run", EntryRun, PairRun, TimeRun)
 
 
 class LogReading:
@@ -59,6 +61,23 @@ class LogReading:
             return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
 
         return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some, keeps))
+
+    def find_time(self, time_us: int) -> Vlsn:
+        """Finds the first synced VLSN at which the highest block time so far is at or past ``time_us``, one past the
+        last where none is. Raises ``Damaged``."""
+        log = self._log
+        while True:
+            search = TimeSearch(log.index, time_us, log.range.first, log.range.last_sync)
+            try:
+                while (part := search.part()) is not None:
+                    looked = next(self._runs(*part, partial(_sealed_at, time_us)), None)
+                    if looked is None:
+                        break  # a rollback meanwhile took it away
+                    search.looked(looked)
+                else:
+                    return search.result
+            except Trimmed:
+                continue
 
     def close(self) -> None:
         while self._readers:
@@ -138,3 +157,7 @@ class LogReading:
                 self._readers.append(reader)
             else:
                 reader[0].close()
+
+
+def _sealed_at(time_us: int, reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> TimeRun:
+    return reader.sealed_at(time_us, at, start=start, upto_vlsn=min(upto, wanted), bytes_max=LOOK_BYTES)

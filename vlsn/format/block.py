@@ -74,6 +74,7 @@ BLOCK_DTYPE = np.dtype(
 )
 VERSION = 1
 FLAGS_AT = 1
+CLOCK_AT = 32
 KIND_COLUMN = 255
 
 assert BLOCK.size == BLOCK_DTYPE.itemsize == BLOCK_BYTES

@@ -25,8 +25,10 @@ class Flush:
     """Others, in place of what is dropped."""
     drops: tuple[tuple[bytes, bytes], ...] = ()
     """Ranges of keys that the store has too much, end exclusive."""
+    times: tuple[tuple[bytes, bytes], ...] = ()
+    """The records of the time index that changed."""
 
     def run(self) -> None:
         """Writes the flush in one transaction. Blocking; durable on return. Raises ``LogFailed``."""
         puts = [(bucket_key(bucket.first), bucket.encode()) for bucket in (*self.patches, *self.tracked)]
-        self.store.write([*puts, (RECORD_KEY, self.record.encode())], delete_ranges=self.drops)
+        self.store.write([*puts, *self.times, (RECORD_KEY, self.record.encode())], delete_ranges=self.drops)

@@ -19,14 +19,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from vlsn.errors import BadArgument, Damaged, VlsnLogError
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
 from vlsn.index.bucket import Bucket, Mapping, bucket_key
 from vlsn.index.flush import Flush
 from vlsn.index.lookup import Lookups
 from vlsn.index.range import EMPTY, VlsnRange
 from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, Record
+from vlsn.index.time_index import END_KEY as TIMES_END
+from vlsn.index.time_index import META_KEY as TIMES_FIRST
+from vlsn.index.time_index import UNKNOWN, TimeIndex
 from vlsn.index.tracker import Tracker
 from vlsn.index.waiters import Cancel, Waiters, Wake
 from vlsn.seams import KeyValue
@@ -47,6 +51,7 @@ class VlsnIndex(Lookups):
         self._waiters = Waiters()
         self._floor = NULL_VLSN
         """Puts below it are of VLSNs that were trimmed, or flushed without them."""
+        self._times = TimeIndex()
         self._checkpoint_id: int | None = None
 
     @property
@@ -69,6 +74,7 @@ class VlsnIndex(Lookups):
             held = self._range
             if first > held.last:
                 self._tracker.track(first, last, at)
+                self._times.extend(first, last, (at, at), UNKNOWN)
                 if not held.last:
                     self._levels.head = first, at
                 self._range = VlsnRange(
@@ -80,16 +86,20 @@ class VlsnIndex(Lookups):
         for wake in due:
             wake(None)
 
-    def put_run(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Maps many blocks, ascending, and passes over those at or below the range's last."""
+    def put_run(
+        self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int], clocks: Sequence[int] = ()
+    ) -> None:
+        """Maps many blocks, ascending, and passes over those at or below the range's last. ``clocks``: when each was
+        sealed, empty where that is not known."""
         with self._latch:
             start = bisect_right(firsts, self._range.last) if firsts and firsts[0] <= self._range.last else 0
             if start:
                 self._check_ends(firsts[start - 1], lasts[start - 1])
-                firsts, lasts, lsns = firsts[start:], lasts[start:], lsns[start:]
+                firsts, lasts, lsns, clocks = firsts[start:], lasts[start:], lsns[start:], clocks[start:]
             if not firsts:
                 return
             self._tracker.track_run(firsts, lasts, lsns)
+            self._times.extend_run(firsts, lasts, lsns, clocks)
             held, last = self._range, Vlsn(lasts[-1])
             if not held.last:
                 self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
@@ -119,6 +129,7 @@ class VlsnIndex(Lookups):
             return
         self._check_ends(first, last)
         held = self._range
+        self._times.raise_at(first, UNKNOWN)
         if first < held.first:
             self._tracker.prepend(first, last, at)
             self._levels.head = first, at
@@ -163,7 +174,9 @@ class VlsnIndex(Lookups):
         ``finish_flush``."""
         with self._latch:
             self._floor = self._range.first
-            return self._levels.start_flush(Record(checkpoint_id, self._range, self.owner))
+            flush = self._levels.start_flush(Record(checkpoint_id, self._range, self.owner))
+            times, drops = self._times.flush(checkpoint_id, self._levels.tail(flush))
+            return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
 
     def finish_flush(self, flush: Flush) -> None:
         """Takes what was written out of the tracker, at home, after ``run``."""
@@ -197,6 +210,7 @@ class VlsnIndex(Lookups):
             if first_kept > self._range.last:
                 raise BadArgument(f"VLSN {first_kept} is past the last, {self._range.last}: nothing would be left")
             self._levels.cut_head(first_kept, first_lsn)
+            self._times.cut_head(first_kept)
             self._floor = first_kept
             self._range = self._range.cut_head(first_kept)
             self.epoch += 1
@@ -224,7 +238,14 @@ class VlsnIndex(Lookups):
             self._tracker.track_run(firsts[:known], lasts[:known], lsns[:known])
             self.epoch += 1
 
-    def merge(self, base: Vlsn, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
+    def merge(
+        self,
+        base: Vlsn,
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        lsns: Sequence[int],
+        clocks: Sequence[int] = (),
+    ) -> None:
         """Merges what recovery read again: the log goes up to ``base`` and then on with these blocks. They are
         ascending and synced, without overmarked ones. All that was loaded past ``base`` goes. Raises ``IndexHole``
         where what was loaded ends before ``base``. Blocking; durable on return."""
@@ -236,10 +257,10 @@ class VlsnIndex(Lookups):
             below = bisect_left(firsts, loaded.first)
             if below:  # trimmed
                 base = Vlsn(lasts[below - 1])
-                firsts, lasts, lsns = firsts[below:], lasts[below:], lsns[below:]
+                firsts, lasts, lsns, clocks = firsts[below:], lasts[below:], lsns[below:], clocks[below:]
             if base < loaded.last:
                 self._cut_tail(base, None)
-            self.put_run(firsts, lasts, lsns)
+            self.put_run(firsts, lasts, lsns, clocks)
             self.note_synced(self._range.last)
         if self._range != loaded or firsts:
             self._commit()
@@ -250,6 +271,7 @@ class VlsnIndex(Lookups):
         ``inspect.verify``."""
         record = self._stored.record()
         head = self._stored.at_or_after(NULL_VLSN)
+        tail = self._stored.at_or_before(record.range.last) if record is not None else None
         with self._latch:
             self._forget()
             if record is None:
@@ -259,6 +281,9 @@ class VlsnIndex(Lookups):
             self._floor, self._levels.covered = record.range.first, record.range.last
             if head is not None:
                 self._levels.head = head.at_or_before(head.first)
+            self._levels.tail_lsn = tail.at_or_before(tail.last)[1] if tail is not None else NULL_LSN
+            span = record.range
+            self._times.load(self._store, record.checkpoint_id, span.first, span.last, self._levels.tail_lsn)
             return record.checkpoint_id
 
     def save(self, checkpoint_id: int) -> None:
@@ -272,7 +297,7 @@ class VlsnIndex(Lookups):
         with self._latch:
             self._levels.check_idle()
             self._forget()
-        self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY)])
+        self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY), (TIMES_FIRST, TIMES_END)])
 
     def buckets(self) -> Iterator[Bucket]:
         """Yields all buckets, ascending, those in the store first; nothing may truncate meanwhile."""
@@ -284,6 +309,25 @@ class VlsnIndex(Lookups):
             current = self._tracker.current
             tracked = [*self._tracker.buckets, *([current.freeze()] if current else ())]
         yield from tracked
+
+    # Times.
+
+    def step_reaching(self, time_us: int, from_vlsn: Vlsn) -> tuple[Vlsn, Vlsn] | None:
+        """Returns first and last VLSN of the first step at or after ``from_vlsn`` that may hold a block sealed at
+        ``time_us`` or later; None where none may (``time_index``)."""
+        with self._latch:
+            return self._times.reaching(time_us, from_vlsn)
+
+    def lower_bound(self, first: Vlsn, last: Vlsn, clock_us: int) -> None:
+        """Notes that blocks ``first`` to ``last``, of one step, were read and sealed at ``clock_us`` at the latest. The
+        caller has seen that no rollback came meanwhile (``epoch``)."""
+        with self._latch:
+            self._times.lower(first, last, clock_us)
+
+    def time_steps(self) -> list[tuple[int, int, int]]:
+        """Returns first VLSN, last VLSN and bound of every step, for tests and tools."""
+        with self._latch:
+            return self._times.steps()
 
     # For ``mend``, while no flush, cut or merge is under way.
 
@@ -339,12 +383,14 @@ class VlsnIndex(Lookups):
             self._floor = NULL_VLSN
         else:
             self._levels.cut_tail(last, cap)
+        self._times.cut_tail(left.last)
         self._range = left
         self.epoch += 1
 
     def _forget(self) -> None:
         self.epoch += 1
         self._levels.forget()
+        self._times.forget()
         self._range = EMPTY
         self._floor = NULL_VLSN
         self._checkpoint_id = None

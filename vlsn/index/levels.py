@@ -26,7 +26,18 @@ from vlsn.seams import KeyValue
 class Levels:
     """Every method under the log latch."""
 
-    __slots__ = ("_drops", "_flushing", "_patches", "_stats", "_store", "covered", "head", "stored", "tracker")
+    __slots__ = (
+        "_drops",
+        "_flushing",
+        "_patches",
+        "_stats",
+        "_store",
+        "covered",
+        "head",
+        "stored",
+        "tail_lsn",
+        "tracker",
+    )
 
     def __init__(self, store: KeyValue, tracker: Tracker, stats: IndexStats) -> None:
         self.tracker = tracker
@@ -42,6 +53,8 @@ class Levels:
         self.covered: Vlsn = NULL_VLSN
         self.head: Mapping = NULL_VLSN, NULL_LSN
         """The range's first mapping: it answers where nothing before a VLSN can be read in the store."""
+        self.tail_lsn: Lsn = NULL_LSN
+        """The place of the last mapping, as of the last flush."""
         self._flushing = False
         self._patches: list[Bucket] = []
         self._drops: list[tuple[bytes, bytes]] = []
@@ -56,6 +69,13 @@ class Levels:
         self.nothing_stored()
         self._flushing = True
         return flush
+
+    def tail(self, flush: Flush) -> Lsn:
+        """Returns where the last mapping leads once ``flush`` has run."""
+        for bucket in (*flush.patches, *flush.tracked):
+            if bucket.last == flush.record.range.last:
+                self.tail_lsn = bucket.at_or_before(bucket.last)[1]
+        return self.tail_lsn
 
     def finish_flush(self, flush: Flush) -> None:
         self.tracker.forget(len(flush.tracked))

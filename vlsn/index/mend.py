@@ -16,7 +16,7 @@ from vlsn.index.bucket import Bucket, bucket_key
 from vlsn.index.index import VlsnIndex
 from vlsn.index.stored import END_KEY, FIRST_KEY
 
-Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
+Columns = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
     """Replaces a wound's buckets; ``runs`` are the log's visible blocks from ``start`` to ``end``. Blocking; durable on
     return."""
     tracker = index.scratch_tracker()
-    for firsts, lasts, lsns in runs:
+    for firsts, lasts, lsns, _ in runs:
         inside = [at for at, first in enumerate(firsts) if wound.after < first and lasts[at] < wound.before]
         if inside:
             part = slice(inside[0], inside[-1] + 1)

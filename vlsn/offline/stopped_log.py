@@ -13,7 +13,6 @@ Nothing is written, locked or mapped; a segment is held at a time.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,6 +33,7 @@ from vlsn.segments.directory import LOCK_NAME
 from vlsn.segments.reader import DATA_ONLY
 from vlsn.segments.restore_marker import check_no_restore
 from vlsn.verify.dump import inspected
+from vlsn.verify.index_mappings import read_times
 from vlsn.verify.segment_chain import Link, log_chain, read_stated
 
 TAIL_BYTES = 8 * MIB
@@ -64,6 +64,7 @@ class StoppedLog:
         if disk.is_locked(f"{directory}/{LOCK_NAME}"):
             raise LogInUse(f"{directory}: its node runs; read it from its --url, or stop it first")
         self._disk = disk
+        self._stores = stores
         self._directory = directory
         self._stated = read_stated(stores, directory)
         self._links = log_chain(disk, directory, live=False, stated=self._stated.ends).links
@@ -133,14 +134,20 @@ class StoppedLog:
             raise self._lost(at, self._links[-1], 0)
 
     def at_time(self, time_us: int) -> Vlsn:
-        """Returns the first VLSN of a block sealed at ``time_us`` or later, or one past the end. Clocks of masters may
-        differ: then it is near the place, not at it."""
-        link = max(0, bisect_left(range(len(self._links)), time_us, key=self._first_time) - 1)
-        for each in self._links[link:]:
-            blocks = self._visible(each)
-            late = np.flatnonzero(blocks.heads["clock_us"].astype(np.int64) >= time_us)
+        """Returns the first VLSN at which the highest block time so far is at or past ``time_us``, or one past the end.
+        Segments are read whole: those alone that may hold it, as far as the stored time index tells."""
+        header = self._links[-1].header
+        times = read_times(self._stores, self._directory, header.incarnation if header is not None else 0)
+        at = self.first
+        for position, link in enumerate(self._links):
+            step = times.reaching(time_us, at)
+            if not self._may_hold(position, min(step[0] if step is not None else times.last + 1, self.last)):
+                continue
+            blocks = self._visible(link)
+            late = np.flatnonzero(blocks.heads["clock_us"] >= time_us)
             if len(late):
-                return Vlsn(int(blocks.firsts[late[0]]))
+                return Vlsn(max(int(blocks.firsts[late[0]]), self.first))
+            at = Vlsn(max(at, int(blocks.lasts[-1]) + 1)) if len(blocks) else at
         return Vlsn(self.last + 1)
 
     # Inside.
@@ -211,11 +218,3 @@ class StoppedLog:
             if len(blocks):
                 self.first = Vlsn(int(blocks.firsts[0]))
                 return
-
-    def _first_time(self, position: int) -> int:
-        """Returns when the first visible block of the segment, or of the next that has one, was sealed."""
-        for link in self._links[position:]:
-            blocks = self._visible(link)
-            if len(blocks):
-                return int(blocks.heads["clock_us"][0])
-        return 1 << 62

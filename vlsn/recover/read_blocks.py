@@ -39,6 +39,7 @@ class Blocks:
     lasts: Column
     terms: Column
     dtvlsns: Column
+    clocks: Column
     lsns: Column
     produced: Mask
     """Marks of blocks with producers."""
@@ -78,7 +79,7 @@ class Blocks:
         last VLSN that the pointer to that place is of (its CHECKPOINT_START may lie in what a replacement left
         dead)."""
         visible = self.visible
-        columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns)))
+        columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns, self.clocks)))
         matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]
         if self.checkpoint_starts:
             checkpoint_last = Vlsn(self.checkpoint_starts[0].last_vlsn)
@@ -100,6 +101,7 @@ def gather(found: Sequence[Found]) -> Blocks:
         lasts=column([each.lasts for each in found]),
         terms=column([each.terms for each in found]),
         dtvlsns=column([each.dtvlsns for each in found]),
+        clocks=column([each.clocks for each in found]),
         lsns=np.concatenate(lsns) if lsns else np.zeros(0, dtype=np.int64),
         produced=np.concatenate(produced) if produced else np.zeros(0, dtype=np.bool_),
         committed=np.concatenate(committed) if committed else np.zeros(0, dtype=np.bool_),

@@ -47,11 +47,12 @@ class Found:
     last_page_from: int
     """Offset of the first frame that reaches into the page in which they end."""
     offsets: Offsets
-    """The offsets of BLOCK frames; of each block then first and last VLSN, term and DTVLSN."""
+    """The offsets of BLOCK frames; of each block then first and last VLSN, term, DTVLSN and clock."""
     firsts: Offsets
     lasts: Offsets
     terms: Offsets
     dtvlsns: Offsets
+    clocks: Offsets
     marked: npt.NDArray[np.bool_]
     """Marks of those that are overmarked."""
     produced: npt.NDArray[np.bool_]
@@ -200,6 +201,7 @@ def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Fo
         lasts=firsts + blocks["count"] - 1,
         terms=blocks["term"].astype(np.int64),
         dtvlsns=blocks["dtvlsn"].astype(np.int64),
+        clocks=blocks["clock_us"].astype(np.int64),
         marked=walk.headers["flag"][is_block] == OVERMARKED,
         produced=blocks["flags"] & np.uint8(PRODUCERS) != 0,
         committed=blocks["flags"] & np.uint8(TXNS) != 0,

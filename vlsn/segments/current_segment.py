@@ -178,6 +178,8 @@ class Group:
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
+    """When each block was sealed."""
     txn_end: Vlsn = NULL_VLSN
     """The last COMMIT of a transaction in it, 0 for none."""
     bytes: int = 0

@@ -83,6 +83,17 @@ class PairRun:
     next_vlsn: Vlsn
 
 
+@dataclass(frozen=True, slots=True)
+class TimeRun:
+    """The first VLSN of the block that was ``found``, else 0: then no block of this run was sealed later than
+    ``clock_us``. ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
+
+    found: Vlsn
+    clock_us: int
+    next_lsn: Lsn
+    next_vlsn: Vlsn
+
+
 class SegmentFile:
     """One segment, open for reading.  Raises ``Damaged`` when its header page is not what it must be.
     ``around``: what the disk does not give is rot, in an open log; else it is its ``OSError``."""
@@ -251,6 +262,18 @@ class LogReader:
             rows = window.rows()
             found.append(rows.pairs(rows.chosen(from_vlsn, to_vlsn, DATA_ONLY)))
         return PairRun(chain.from_iterable(found), taking.at, Vlsn(taking.want))
+
+    def sealed_at(self, clock_us: int, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> TimeRun:
+        """Looks for the first block that was sealed at ``clock_us`` or later, from the one that holds ``from_vlsn`` on.
+        It looks at blocks that end by ``upto_vlsn``, up to ``bytes_max`` of them but at least one. Raises ``Damaged``,
+        ``Trimmed``."""
+        taking, highest = Taking(from_vlsn, start, upto_vlsn, bytes_max), 0
+        for window in self._windows(taking):
+            found = window.first_reaching(clock_us)
+            if found is not None:
+                return TimeRun(found, 0, taking.at, Vlsn(taking.want))
+            highest = max(highest, window.highest_clock)
+        return TimeRun(NULL_VLSN, highest, taking.at, Vlsn(taking.want))
 
     def close(self) -> None:
         while self._segments:

@@ -31,11 +31,12 @@ WINDOW_BYTES = MIB
 
 
 class Columns(NamedTuple):
-    """First VLSN, last VLSN and LSN of some blocks, rising in all three."""
+    """First VLSN, last VLSN and LSN of some blocks, rising in all three, and when each was sealed."""
 
     firsts: list[int]
     lasts: list[int]
     lsns: list[int]
+    clocks: list[int]
 
 
 def visible_blocks(
@@ -142,4 +143,5 @@ def _visible(buf: bytes, base: int, found: Walk, number: int, last: int) -> Colu
     before = np.maximum.accumulate(np.concatenate(([last], lasts)))[:-1]
     rising = firsts > before
     lsns = chosen.offsets + (number << 32)
-    return Columns(firsts[rising].tolist(), lasts[rising].tolist(), lsns[rising].tolist())
+    clocks = heads["clock_us"].astype(np.int64)
+    return Columns(*(column[rising].tolist() for column in (firsts, lasts, lsns, clocks)))

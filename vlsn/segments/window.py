@@ -128,6 +128,15 @@ class Window:
         lsns: list[Lsn] = self._lsns.tolist()
         return lsns
 
+    def first_reaching(self, clock_us: int) -> Vlsn | None:
+        """Returns the first VLSN of the first block that was sealed at ``clock_us`` or later."""
+        late = self._heads["clock_us"] >= clock_us
+        return Vlsn(int(self._heads["first_vlsn"][late.argmax()])) if late.any() else None
+
+    @property
+    def highest_clock(self) -> int:
+        return int(self._heads["clock_us"].max())
+
     def rows(self) -> EntryRows:
         return EntryRows(self._buf, self._at, self._heads)
 

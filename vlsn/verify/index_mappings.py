@@ -14,6 +14,7 @@ import numpy.typing as npt
 from vlsn.errors import Damaged, WrongVersion
 from vlsn.ids import NULL_VLSN
 from vlsn.index.stored import StoredBuckets
+from vlsn.index.time_index import TimeIndex
 from vlsn.levels import named
 from vlsn.limits import INDEX_MAP_BYTES
 from vlsn.recover.recovery import INDEX_NAME
@@ -48,6 +49,28 @@ def read_mappings(stores: Stores, directory: str) -> Mappings:
     finally:
         store.close()
     return found
+
+
+def read_times(stores: Stores, directory: str, owner: int) -> TimeIndex:
+    """Reads the time index in ``directory``, if it is of the store ``owner``; one that covers nothing where it is not
+    there, or cannot be read."""
+    times = TimeIndex()
+    try:
+        store = stores.open(f"{directory}/{INDEX_NAME}", map_bytes=INDEX_MAP_BYTES, read_only=True)
+    except (FileNotFoundError, Damaged):
+        return times
+    try:
+        buckets = StoredBuckets(store)
+        record = buckets.record()
+        tail = buckets.at_or_before(record.range.last) if record is not None else None
+        if record is not None and tail is not None and record.owner == owner:
+            span, mapping = record.range, tail.at_or_before(record.range.last)[1]
+            times.load(store, record.checkpoint_id, span.first, span.last, mapping)
+    except (Damaged, WrongVersion):
+        times.forget()
+    finally:
+        store.close()
+    return times
 
 
 def _read_buckets(store: KeyValue, found: Mappings) -> None:

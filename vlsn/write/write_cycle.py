@@ -206,7 +206,7 @@ class Cycle:
             self._count(group, seconds, synced=synced)
             self.pump()
             if group.firsts:
-                self._index.put_run(group.firsts, group.lasts, group.lsns)
+                self._index.put_run(group.firsts, group.lasts, group.lsns, group.clocks)
                 if group.txn_end:
                     self._index.note_txn_end(group.txn_end)
             if synced:

@@ -37,6 +37,9 @@ class NodeReads(NodeService):
     async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         return await self._reads().blocks(from_vlsn, bytes_max=bytes_max)
 
+    async def find_time(self, time_us: int) -> int:
+        return await self._reads().find_time(time_us)
+
     async def read_one(self, vlsn: int) -> Entry:
         return await self._reads().one(vlsn)
 

@@ -331,6 +331,11 @@ class MemoryNode:
         if vlsn < self.first:
             raise Trimmed(f"VLSN {vlsn} is gone", first=self.first)
 
+    async def find_time(self, time_us: int) -> int:
+        self._check(self.first)
+        found = (entry.vlsn for entry in self.entries[self.first - 1 : self.durable] if entry.time >= time_us)
+        return next(found, self.end())
+
     async def read_one(self, vlsn: int) -> Entry:
         self._check(vlsn)
         if vlsn > self.durable:

@@ -6,6 +6,7 @@ import errno
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from random import Random
 
 import pytest
@@ -15,7 +16,7 @@ from tests.fakes.disk import Call, FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from vlsn.embedded.log import Log
-from vlsn.errors import Damaged, LogFailed
+from vlsn.errors import BadArgument, Damaged, LogFailed
 from vlsn.limits import KIB
 from vlsn.real.threads import CallerThreads
 from vlsn.recover.recovery import recover
@@ -139,4 +140,38 @@ def test_what_is_being_rolled_back_is_no_damage(from_vlsn: int) -> None:
     assert [entry.vlsn for entry in log.read(from_vlsn=from_vlsn)] == list(range(from_vlsn, 5))
     rolling.join(WAIT_S)
     assert [vlsn for vlsn, _ in log.pairs(from_vlsn=2)] == [2, 3, 4]
+    log.close()
+
+
+def test_a_time_is_found_though_the_clock_goes_back_and_the_log_is_rolled_back() -> None:
+    clock = FakeClock()
+    seams = Seams(FakeDisk(), clock, SeededRandom(Random(3)), CallerThreads(), FakeStores())
+    options = LogOptions(segment_bytes=64 * KIB, durable_when_synced=False)
+    keeper = seams.threads.worker("vlsnlog-keeper")
+    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
+    log = Log(recovered, options, seams, keeper)
+    log._take_term()
+
+    def check() -> None:
+        times = {entry.vlsn: entry.time for entry in log.read(all_kinds=True)}
+        for time_us in {0, *times.values(), max(times.values()) + 1}:
+            wanted = next((vlsn for vlsn, time in times.items() if time >= time_us), log.range.last + 1)
+            assert log.find_time(time_us) == wanted
+
+    hours = [3, 0, -2, 5, 1, 9, 2]
+    for number in range(70):
+        clock.offset_us = hours[number % 7] * 3_600_000_000
+        log.append(b"x" * 5_000)
+        if number in (20, 45):
+            log.checkpoint()
+        if number % 30 == 29:
+            check()
+            clock.offset_us = 7 * 3_600_000_000
+            log.rollback(number - 10)
+            check()
+    check()
+    at = datetime.fromtimestamp(clock.wall_us() / 1e6, UTC)
+    assert log.find_time(at) == log.find_time(at.replace(tzinfo=None)) == log.find_time(clock.wall_us())
+    with pytest.raises(BadArgument):
+        log.find_time(-1)
     log.close()

@@ -43,9 +43,10 @@ def exact(index: VlsnIndex) -> list[int]:
     return [number for number in range(BLOCKS) if index.exact(span(number)[0]) == place(number)]
 
 
-def log_from(start: Lsn, end: Lsn) -> tuple[list[int], list[int], list[int]]:
+def log_from(start: Lsn, end: Lsn) -> tuple[list[int], list[int], list[int], list[int]]:
     """Returns what the segments hold from ``start`` to ``end`` (0: all of it)."""
-    return columns(*(number for number in range(BLOCKS) if start <= place(number) and (not end or place(number) < end)))
+    held = [number for number in range(BLOCKS) if start <= place(number) and (not end or place(number) < end)]
+    return *columns(*held), held
 
 
 @given(which=st.integers(0, 4), bit=st.integers(0, 2_000))

@@ -111,7 +111,7 @@ def test_a_flush_writes_its_buckets_ascending_and_the_range_last(
     write = FakeStore.write
 
     def noted(store: FakeStore, puts: Sequence[tuple[bytes, bytes]] = (), **more: Any) -> None:
-        written.append([key for key, _ in puts])
+        written.append([key for key, _ in puts if not key.startswith(b"t")])
         write(store, puts, **more)
 
     monkeypatch.setattr(FakeStore, "write", noted)

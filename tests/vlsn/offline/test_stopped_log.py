@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
+from tests.vlsn.logs import Machine, Opened
 from vlsn import BadArgument, Damaged, Entry, Log, LogInUse, LogOptions, Trimmed
 from vlsn.offline.stopped_log import StoppedLog
 from vlsn.real.disk import PosixDisk
@@ -118,3 +120,29 @@ def test_what_holds_no_log_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_log_gives_nothing(tmp_path: Path) -> None:
     assert read(Copy(tmp_path / "n1", "n1").write().path) == []
+
+
+@pytest.mark.parametrize("index", ["as it was", "without times", "gone"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_time_is_found_though_clocks_go_to_and_fro(index: str, seed: int) -> None:
+    machine, rng = Machine(seed), Random(seed)
+    log = Opened(machine)
+    times = {1: machine.clock.wall_us()}
+    for _ in range(60):
+        machine.clock.offset_us = rng.randrange(-5, 6) * 3_600_000_000
+        appended = log.append(b"x" * rng.choice((10, 9_000)))
+        times[appended.first] = machine.clock.wall_us()
+        if rng.random() < 0.1:
+            log.log.checkpointer.run()
+    machine.kill()
+    if index == "gone":
+        del machine.stores.contents["/log/index"]
+    elif index == "without times":
+        held = machine.stores.contents["/log/index"]
+        for key in [key for key in held.keys if key.startswith(b"t")]:
+            held.delete(key)
+    stopped = StoppedLog(machine.disk, machine.stores, "/log")
+    assert stopped.last == max(times)
+    for time_us in {*times.values(), max(times.values()) + 1}:
+        wanted = next((vlsn for vlsn, time in times.items() if time >= time_us), stopped.last + 1)
+        assert stopped.at_time(time_us) == wanted

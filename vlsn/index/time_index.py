@@ -1,0 +1,259 @@
+"""The time index: how late the blocks of each step of the log were sealed at most, so that a time is searched for.
+
+    VLSNs        1–400    401–790   791–1200   1201–…       about a MiB of log each
+    bound        10:02     13:40     10:09      10:11        the master of 401–790 had a clock hours ahead
+
+    12:00 →  the first step whose bound is not before it: its blocks are read, no others
+
+1. The steps cover the range without a gap, each from its first VLSN to the next one's.
+2. No visible block of a step bears a time past the step's bound.  A bound may be too high: behind a rollback, or
+   ``UNKNOWN``, where an earlier version wrote the log.  Whoever reads such a step for nothing lowers it (``lower``).
+3. So an index that knows nothing gives the right places, too, later.
+4. Past ``STEPS_MAX`` every two steps become one: memory stays at 2 MiB, and 64 GiB of log at a MiB a step.
+
+In the index's store: ``t`` and a record's first VLSN (big-endian u64) → some steps; ``t`` → which flush they are of:
+
+    0       2   4       8           8+8n        8+16n
+    |version| 0 | count | firsts[n] | bounds[n] |
+    0       2   4   8               16     24            32
+    |version| 0 | 0 | checkpoint id | last | its mapping |
+
+An earlier version passes over them, and changes the log without them: then the record over the buckets is of another
+checkpoint, or ends elsewhere, or the last mapping (its LSN) is another, and all is unknown.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from struct import Struct
+
+import numpy as np
+
+from vlsn.errors import Damaged
+from vlsn.ids import NULL_VLSN, NUMBER_MAX, U64_MAX, Vlsn
+from vlsn.levels import unread
+from vlsn.seams import KeyValue
+
+UNKNOWN = NUMBER_MAX
+STEP_SHIFT = 20
+"""A step ends where the next block begins in another MiB of its segment."""
+STEPS_MAX = 131_072
+STEPS_A_RECORD = 256
+VERSION = 1
+META_KEY = b"t"
+_KEY = Struct(">cQ")
+_RECORD = Struct("<HHI")
+_META = Struct("<HHIQQQ")
+END_KEY = _KEY.pack(b"t", U64_MAX) + b"\0"
+
+Puts = list[tuple[bytes, bytes]]
+Ranges = list[tuple[bytes, bytes]]
+
+assert (_RECORD.size, _META.size) == (8, 32)
+
+
+def step_key(first: int) -> bytes:
+    return _KEY.pack(b"t", first)
+
+
+class TimeIndex:
+    """Every method under the log latch.  ``last``: the last VLSN that is covered, ``NULL_VLSN`` for none."""
+
+    __slots__ = ("_bounds", "_dirty", "_firsts", "_mebibyte", "_stored", "last")
+
+    def __init__(self) -> None:
+        self.forget()
+        self._stored: list[int] = []
+        """The first VLSNs of the records in the store, as of the last flush."""
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def forget(self) -> None:
+        """Forgets all steps; the store is told with the next flush."""
+        self.last: Vlsn = NULL_VLSN
+        self._firsts = array("q")
+        self._bounds = array("q")
+        self._mebibyte = -1
+        """The MiB of the log, as LSNs count, in which the last block begins; -1 where that is not known."""
+        self._dirty = 0
+        """The first step that the store does not have as it is."""
+
+    def steps(self) -> list[tuple[int, int, int]]:
+        """Returns first VLSN, last VLSN and bound of every step."""
+        ends = [*(first - 1 for first in self._firsts[1:]), int(self.last)]
+        return list(zip(self._firsts, ends, self._bounds, strict=True))
+
+    # What comes and goes.
+
+    def extend(self, first: int, last: int, lsns: tuple[int, int], clock_us: int) -> None:
+        """Adds blocks past all others, sealed at ``clock_us`` at the latest. ``lsns``: of the first and the last."""
+        if self._firsts and lsns[0] >> STEP_SHIFT == self._mebibyte:
+            if clock_us > self._bounds[-1]:
+                self._bounds[-1] = clock_us
+        else:
+            self._firsts.append(first)
+            self._bounds.append(clock_us)
+            if len(self._firsts) > STEPS_MAX:
+                self._halve()
+        self._dirty = min(self._dirty, len(self._firsts) - 1)
+        self._mebibyte = lsns[1] >> STEP_SHIFT
+        self.last = Vlsn(last)
+
+    def extend_run(
+        self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int], clocks: Sequence[int]
+    ) -> None:
+        """Adds many blocks, ascending; ``clocks``: each one's, or empty where they are not known."""
+        if lsns[0] >> STEP_SHIFT == lsns[-1] >> STEP_SHIFT or not clocks:
+            self.extend(firsts[0], lasts[-1], (lsns[0], lsns[-1]), max(clocks, default=UNKNOWN))
+            return
+        places = np.array(lsns, dtype=np.int64) >> STEP_SHIFT
+        cuts = [0, *(np.flatnonzero(places[1:] != places[:-1]) + 1).tolist(), len(lsns)]
+        for low, high in pairwise(cuts):
+            self.extend(firsts[low], lasts[high - 1], (lsns[low], lsns[high - 1]), max(clocks[low:high]))
+
+    def raise_at(self, first: int, clock_us: int) -> None:
+        """Takes a block that comes late, below the last one."""
+        if first < self._firsts[0]:
+            self._firsts[0] = first
+        at = bisect_right(self._firsts, first) - 1
+        self._bounds[at] = max(self._bounds[at], clock_us)
+        self._dirty = min(self._dirty, at)
+
+    def lower(self, first: int, last: int, clock_us: int) -> None:
+        """Lowers the bound of VLSNs ``first`` to ``last``, of one step, to ``clock_us``, the latest of their blocks."""
+        if not self._firsts or not self._firsts[0] <= first <= last <= self.last:
+            return
+        at = bisect_right(self._firsts, first) - 1
+        end, bound = self._end(at), self._bounds[at]
+        if clock_us >= bound or last > end:
+            return
+        parts = [(self._firsts[at], bound)] if first > self._firsts[at] else []
+        parts.append((first, clock_us))
+        parts += [(last + 1, bound)] if last < end else []
+        self._firsts[at : at + 1] = array("q", [each[0] for each in parts])
+        self._bounds[at : at + 1] = array("q", [each[1] for each in parts])
+        self._dirty = min(self._dirty, at)
+        if end == self.last:
+            self._mebibyte = -1
+        if len(self._firsts) > STEPS_MAX:
+            self._halve()
+
+    def cut_tail(self, last: Vlsn) -> None:
+        """Drops what lies after ``last``; bounds stay."""
+        keep = bisect_right(self._firsts, last)
+        del self._firsts[keep:], self._bounds[keep:]
+        self.last, self._mebibyte = (last if keep else NULL_VLSN), -1
+        self._dirty = min(self._dirty, max(keep - 1, 0))  # its record is to lose those behind it
+
+    def cut_head(self, first: Vlsn) -> None:
+        """Drops steps that lie before ``first`` altogether; the one that holds it stays as it is."""
+        gone = max(bisect_right(self._firsts, first) - 1, 0)
+        del self._firsts[:gone], self._bounds[:gone]
+        self._dirty = max(self._dirty - gone, 0)
+
+    # The search.
+
+    def reaching(self, clock_us: int, from_vlsn: int) -> tuple[Vlsn, Vlsn] | None:
+        """Returns first and last VLSN of the first step at or after ``from_vlsn`` that may hold a block of ``clock_us``
+        or later; None where none may. A column of bounds in one call: 30 µs where there are most."""
+        if from_vlsn > self.last:
+            return None
+        start = max(bisect_right(self._firsts, from_vlsn) - 1, 0)
+        late = np.frombuffer(self._bounds, np.int64)[start:] >= clock_us
+        if not late.any():
+            return None
+        at = start + int(late.argmax())
+        return Vlsn(self._firsts[at]), Vlsn(self._end(at))
+
+    # The store.
+
+    def flush(self, checkpoint_id: int, mapping: int) -> tuple[Puts, Ranges]:
+        """Returns what a flush writes, and the ranges of keys that it drops first: the steps that changed, a record at
+        a time. ``mapping``: the LSN that the index has for its last VLSN."""
+        drops: Ranges = []
+        puts: Puts = [(META_KEY, _META.pack(VERSION, 0, 0, checkpoint_id, self.last, mapping))]
+        if not self._firsts:
+            self._stored = []
+            return puts, [(step_key(0), END_KEY)]
+        gone = bisect_right(self._stored, self._firsts[0]) - 1
+        if gone > 0:
+            drops.append((step_key(0), step_key(self._stored[gone])))
+            del self._stored[:gone]
+        if self._dirty < len(self._firsts):
+            record = bisect_right(self._stored, self._firsts[self._dirty]) - 1
+            start = self._stored[record] if record >= 0 else 0
+            drops.append((step_key(start), END_KEY))
+            del self._stored[max(record, 0) :]
+            for low in range(bisect_left(self._firsts, start), len(self._firsts), STEPS_A_RECORD):
+                puts.append(self._record(low, min(low + STEPS_A_RECORD, len(self._firsts))))
+                self._stored.append(self._firsts[low])
+        self._dirty = len(self._firsts)
+        return puts, drops
+
+    def load(self, store: KeyValue, checkpoint_id: int, first: Vlsn, last: Vlsn, mapping: int) -> None:
+        """Takes over what the store has of the range ``first`` to ``last``; one step of an unknown bound where that is
+        nothing, is of another flush, or cannot be read. Raises ``WrongVersion``."""
+        self.forget()
+        try:
+            self._stored = [int.from_bytes(key[1:], "big") for key in store.keys(step_key(0), END_KEY)]
+            if not self._load(store, checkpoint_id, last, mapping):
+                self.forget()
+        except Damaged:
+            self.forget()
+        if last and not self._firsts:
+            self.extend(first, last, (-1, -1), UNKNOWN)
+        elif last:
+            self.cut_head(first)
+            self._dirty = len(self._firsts)
+        self._mebibyte = -1
+
+    def _load(self, store: KeyValue, checkpoint_id: int, last: Vlsn, mapping: int) -> bool:
+        meta = store.get(META_KEY)
+        if meta is None or _checked(meta, _META) != (0, 0, checkpoint_id, last, mapping):
+            return False
+        for key, value in store.items(step_key(0), END_KEY):
+            zero, count = _checked(value, _RECORD)
+            if zero or not count or len(value) != _RECORD.size + 16 * count:
+                raise Damaged("a record of the time index has another length than it says")
+            self._firsts.frombytes(value[_RECORD.size : _RECORD.size + 8 * count])
+            self._bounds.frombytes(value[_RECORD.size + 8 * count :])
+            if step_key(self._firsts[-count]) != key:
+                raise Damaged("a record of the time index lies under another key than its own")
+        firsts = np.array(self._firsts, dtype=np.int64)
+        bounds = np.array(self._bounds, dtype=np.int64)
+        if (np.diff(firsts) <= 0).any() or (bounds < 0).any() or firsts[-1:].sum() > last:
+            raise Damaged(f"the time index does not rise up to VLSN {last}")
+        self.last = last
+        return bool(len(firsts))
+
+    def _record(self, low: int, high: int) -> tuple[bytes, bytes]:
+        head = _RECORD.pack(VERSION, 0, high - low)
+        return step_key(self._firsts[low]), head + self._firsts[low:high].tobytes() + self._bounds[low:high].tobytes()
+
+    def _end(self, at: int) -> int:
+        return self._firsts[at + 1] - 1 if at + 1 < len(self._firsts) else int(self.last)
+
+    def _halve(self) -> None:
+        """Makes every two steps one."""
+        bounds = np.array(self._bounds, dtype=np.int64)
+        if len(bounds) % 2:
+            bounds = np.append(bounds, 0)
+        self._bounds = array("q", np.maximum(bounds[::2], bounds[1::2]).tobytes())
+        self._firsts = self._firsts[::2]
+        self._dirty = 0
+
+
+def _checked(value: bytes, layout: Struct) -> tuple[int, ...]:
+    """Unpacks what follows the version. Raises ``Damaged``, ``WrongVersion``."""
+    if len(value) < layout.size:
+        raise Damaged(f"a record of the time index of {len(value)} bytes")
+    version, *fields = layout.unpack_from(value)
+    if version > VERSION:
+        raise unread("a time index", version, VERSION)
+    if version != VERSION:
+        raise Damaged(f"a record of the time index of version {version}")
+    return tuple(fields)
