@@ -6,6 +6,9 @@ there is not exactly one master, or a listed member has no live feed.
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -20,20 +23,55 @@ from vlsn.errors import VlsnLogError
 if TYPE_CHECKING:
     from repl.client.endpoints import Endpoints, Status
 
+WATCH_S = 2.0
+_CLEARED = "\x1b[H\x1b[2J"
+"""The cursor goes to the first place of an empty screen."""
+
 
 @click.command(cls=Command)
 @url_option
 @json_option
-def status(url: list[str], as_json: bool) -> int:
+@click.option("--watch", is_flag=True, help=f"Ask again every {WATCH_S:g} s until Ctrl-C; on a terminal, in place.")
+def status(url: list[str], as_json: bool, watch: bool) -> int:
     """Ask every member how it is; exit status 1 when the group is degraded."""
-    nodes = run(ask(url))
-    summary = summarise(nodes)
-    reasons = degraded(nodes)
+    if watch:
+        try:
+            run(_watch(url, as_json))
+        except KeyboardInterrupt:
+            return 0
+    return 1 if _show(run(ask(url)), as_json) else 0
+
+
+def _show(nodes: Sequence[dict[str, Any]], as_json: bool) -> list[str]:
+    """Prints what the nodes said, and returns the reasons why the group is degraded."""
+    summary, reasons = summarise(nodes), degraded(nodes)
     if as_json:
         print_json({**summary, "degraded": reasons})
     else:
         _print(summary, reasons)
-    return 1 if reasons else 0
+    return reasons
+
+
+async def _watch(urls: Sequence[str], as_json: bool) -> None:
+    """Shows every round until it is cancelled: drawn over the last one on a terminal, else one behind the other."""
+    from repl.client.connect import real_network
+    from repl.client.endpoints import Endpoints
+
+    network = real_network()
+    try:
+        endpoints = Endpoints(network, urls)
+        while True:
+            nodes = await _ask(endpoints, urls)
+            if not as_json:
+                click.echo(_CLEARED if sys.stdout.isatty() else "", nl=False)
+                click.echo(_when(time.time_ns() // 1_000))
+            _show(nodes, as_json)
+            if not as_json and not sys.stdout.isatty():
+                click.echo()
+            sys.stdout.flush()
+            await asyncio.sleep(WATCH_S)
+    finally:
+        await network.close()
 
 
 async def ask(urls: Sequence[str]) -> list[dict[str, Any]]:

@@ -117,6 +117,7 @@ def test_ctrl_c_while_a_command_runs_that_has_nothing_to_put_away_ends_it_quietl
         (("read",), INTERRUPTED),
         (("read", "--follow"), 0),
         (("status",), INTERRUPTED),
+        (("status", "--watch"), 0),
         (("group", "show"), INTERRUPTED),
         (("checkpoint",), INTERRUPTED),
         (("clean",), INTERRUPTED),
@@ -200,3 +201,41 @@ def test_what_nohup_ignores_stays_ignored() -> None:
     )
     status, _, err = ended(program)
     assert (status, err.splitlines()[-1]) == (KILLED, b"KeyboardInterrupt")
+
+
+def watching(url: str, *arguments: str, stdout: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "repl.cli.start", "status", "--watch", "--url", url, *arguments]
+    return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_status_that_is_watched_comes_again_and_ends_quietly(arguments: tuple[str, ...]) -> None:
+    with ServedNode() as served, watching(served.url, *arguments, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        lines: list[bytes] = []
+        while sum(b"n1" in line for line in lines) < 2:
+            lines.append(running.stdout.readline())
+            assert lines[-1], running.stderr.read()
+        assert b"\x1b" not in b"".join(lines)
+        assert (b"{" in lines[0]) == bool(arguments)
+        running.send_signal(signal.SIGINT)
+        assert (running.wait(ENDS_S), running.stderr.read()) == (0, b"")
+
+
+def test_a_status_that_is_watched_on_a_terminal_is_drawn_in_place() -> None:
+    ours, theirs = os.openpty()
+    with ServedNode() as served, watching(served.url, stdout=theirs) as running:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"\x1b[H\x1b[2J") < 2:
+            seen += os.read(ours, 4096)
+        running.send_signal(signal.SIGINT)
+        try:
+            while os.read(ours, 4096):
+                pass
+        except OSError:  # Linux says so when the other end is closed
+            pass
+        assert running.stderr is not None
+        assert (running.wait(ENDS_S), running.stderr.read()) == (0, b"")
+    os.close(ours)
