@@ -84,8 +84,10 @@ class TimeIndex:
 
     def steps(self) -> list[tuple[int, int, int]]:
         """Returns first VLSN, last VLSN and bound of every step."""
-        ends = [*(first - 1 for first in self._firsts[1:]), int(self.last)]
-        return list(zip(self._firsts, ends, self._bounds, strict=True))
+        return [
+            (first, self._end(at), bound)
+            for at, (first, bound) in enumerate(zip(self._firsts, self._bounds, strict=True))
+        ]
 
     # What comes and goes.
 
@@ -110,8 +112,10 @@ class TimeIndex:
         if lsns[0] >> STEP_SHIFT == lsns[-1] >> STEP_SHIFT or not clocks:
             self.extend(firsts[0], lasts[-1], (lsns[0], lsns[-1]), max(clocks, default=UNKNOWN))
             return
-        places = np.array(lsns, dtype=np.int64) >> STEP_SHIFT
-        cuts = [0, *(np.flatnonzero(places[1:] != places[:-1]) + 1).tolist(), len(lsns)]
+        cuts, low = [0], 0
+        while low < len(lsns):  # from the first block of one MiB to that of the next
+            low = bisect_left(lsns, (lsns[low] >> STEP_SHIFT) + 1 << STEP_SHIFT, low)
+            cuts.append(low)
         for low, high in pairwise(cuts):
             self.extend(firsts[low], lasts[high - 1], (lsns[low], lsns[high - 1]), max(clocks[low:high]))
 

@@ -76,7 +76,7 @@ class Columns:
         if not (heads_good(heads) & fills_frame(heads, found.headers["length"].astype(np.int64))).all():
             return False
         start, self._count = self._count, self._count + len(found)
-        places, firsts, lasts, terms, dtvlsns = self._rows[:, start : self._count]
+        places, firsts, lasts, terms, dtvlsns, clocks = self._rows[:, start : self._count]
         places[:] = found.offsets
         firsts[:] = heads["first_vlsn"]
         lasts[:] = heads["count"]
@@ -84,6 +84,7 @@ class Columns:
         lasts -= 1
         terms[:] = heads["term"]
         dtvlsns[:] = heads["dtvlsn"]
+        clocks[:] = heads["clock_us"]
         return True
 
     def _add_records(self, buf: Buffer, base: int, found: scan.Walk) -> None:
@@ -94,7 +95,7 @@ class Columns:
 
     def inspected(self, offsets: Offsets, end: int) -> Inspected:
         """Returns what was added; good until the next ``start``."""
-        places, firsts, lasts, terms, dtvlsns = self._rows[:, : self._count]
+        places, firsts, lasts, terms, dtvlsns, clocks = self._rows[:, : self._count]
         return Inspected(
             offsets,
             np.zeros(0, dtype=FRAME_DTYPE),
@@ -107,6 +108,7 @@ class Columns:
             lasts=lasts,
             terms=terms,
             dtvlsns=dtvlsns,
+            clocks=clocks,
             marked=self._unmarked[: self._count],
             records=self._records,
             by_sidecar=True,

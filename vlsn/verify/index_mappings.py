@@ -24,11 +24,30 @@ Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """VLSNs and offsets, ascending."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The steps of a stored time index by column, up to VLSN ``last``."""
+
+    firsts: npt.NDArray[np.int64]
+    bounds: npt.NDArray[np.int64]
+    last: int
+
+    def passed(
+        self, firsts: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64], clocks: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Marks the blocks of these VLSNs that were sealed later than their step's bound."""
+        steps = np.searchsorted(self.firsts, firsts, side="right") - 1
+        passed: npt.NDArray[np.bool_] = (steps >= 0) & (lasts <= self.last) & (clocks > self.bounds[steps])
+        return passed
+
+
 @dataclass(slots=True)
 class Mappings:
-    """``faults`` are what kept the rest of the index from being read."""
+    """``bounds`` is None where there is no time index; ``faults`` are what kept the rest of the index from being
+    read."""
 
     by_segment: dict[int, Columns] = field(default_factory=dict)
+    bounds: Bounds | None = None
     faults: list[Damaged] = field(default_factory=list)
 
 
@@ -44,6 +63,7 @@ def read_mappings(stores: Stores, directory: str) -> Mappings:
         return found
     try:
         _read_buckets(store, found)
+        found.bounds = _read_bounds(store)
     except WrongVersion as error:
         raise named(error, f"{directory}/{INDEX_NAME}") from None
     finally:
@@ -60,17 +80,35 @@ def read_times(stores: Stores, directory: str, owner: int) -> TimeIndex:
     except (FileNotFoundError, Damaged):
         return times
     try:
-        buckets = StoredBuckets(store)
-        record = buckets.record()
-        tail = buckets.at_or_before(record.range.last) if record is not None else None
-        if record is not None and tail is not None and record.owner == owner:
-            span, mapping = record.range, tail.at_or_before(record.range.last)[1]
-            times.load(store, record.checkpoint_id, span.first, span.last, mapping)
-    except (Damaged, WrongVersion):
+        _load(times, store, owner)
+    except WrongVersion:
         times.forget()
     finally:
         store.close()
     return times
+
+
+def _read_bounds(store: KeyValue) -> Bounds | None:
+    times = TimeIndex()
+    _load(times, store, None)
+    steps = times.steps()
+    if not steps:
+        return None
+    firsts, _, bounds = zip(*steps, strict=True)
+    return Bounds(np.array(firsts, dtype=np.int64), np.array(bounds, dtype=np.int64), int(times.last))
+
+
+def _load(times: TimeIndex, store: KeyValue, owner: int | None) -> None:
+    """Loads what fits the buckets, if they are of the store ``owner`` (None: of any). Raises ``WrongVersion``."""
+    try:
+        buckets = StoredBuckets(store)
+        record = buckets.record()
+        tail = buckets.at_or_before(record.range.last) if record is not None else None
+        if record is not None and tail is not None and owner in (None, record.owner):
+            span, mapping = record.range, tail.at_or_before(record.range.last)[1]
+            times.load(store, record.checkpoint_id, span.first, span.last, mapping)
+    except Damaged:
+        times.forget()
 
 
 def _read_buckets(store: KeyValue, found: Mappings) -> None:

@@ -95,6 +95,7 @@ class Inspected:
     lasts: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     terms: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     dtvlsns: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    clocks: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     marked: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     lost: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Ascending offsets at which a block may be missing from the columns."""
@@ -193,7 +194,7 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> No
     offsets, bad = found.offsets[is_block], found.bad[is_block]
     lengths = found.headers["length"][is_block].astype(np.int64)
     readable, wrong = np.empty(len(offsets), dtype=np.bool_), np.empty(len(offsets), dtype=np.bool_)
-    firsts, counts, terms, dtvlsns = np.empty((4, len(offsets)), dtype=np.int64)
+    firsts, counts, terms, dtvlsns, clocks = np.empty((5, len(offsets)), dtype=np.int64)
     for low in range(0, len(offsets), _RUN_BLOCKS):
         run = slice(low, low + _RUN_BLOCKS)
         heads = scan.block_headers(buf, 0, offsets[run])
@@ -205,14 +206,14 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> No
         wrong[run] = ~good | _bodies_bad(buf, offsets[run], heads, skip=bad[run] | ~good)
         readable[run] = good
         firsts[run], counts[run] = heads["first_vlsn"], heads["count"]
-        terms[run], dtvlsns[run] = heads["term"], heads["dtvlsn"]
+        terms[run], dtvlsns[run], clocks[run] = heads["term"], heads["dtvlsn"], heads["clock_us"]
     for index in np.flatnonzero(wrong & ~bad).tolist():
         found.faults.append(_block_fault(buf, int(offsets[index]), int(lengths[index])))
     _name_bad_blocks(found, offsets[bad & readable], firsts[bad & readable])
     found.block_offsets = offsets[readable]
     found.firsts = firsts[readable]
     found.lasts = found.firsts + counts[readable] - 1
-    found.terms, found.dtvlsns = terms[readable], dtvlsns[readable]
+    found.terms, found.dtvlsns, found.clocks = terms[readable], dtvlsns[readable], clocks[readable]
     found.marked = found.headers["flag"][is_block][readable] == OVERMARKED
     found.bad[is_block] |= ~readable
     lost = found.bad.copy()

@@ -26,8 +26,8 @@ from vlsn.seams import Buffer
 
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
-COLUMNS = 5
-"""The columns of each block: offset, first and last VLSN, term, DTVLSN."""
+COLUMNS = 6
+"""The columns of each block: offset, first and last VLSN, term, DTVLSN, clock."""
 
 _LOW = np.uint64(U32_MAX)
 _HIGH = np.uint64(32)
@@ -79,9 +79,9 @@ class _Window:
         if (heads == heads[0]).all():
             heads = heads[:1]
         counts, submissions = heads >> _HIGH, sizes & _LOW
-        places, firsts, lasts, terms, dtvlsns = into.view(np.uint64)
+        places, firsts, lasts, terms, dtvlsns, clocks = into.view(np.uint64)
         places[:] = self._offsets
-        for column, number in (terms, 4), (firsts, 5), (dtvlsns, 6):
+        for column, number in (terms, 4), (firsts, 5), (dtvlsns, 6), (clocks, 7):
             self._words[number:].take(self._at, out=column, mode="clip")
         good = makes == makes[0]
         good &= counts - np.uint64(1) < np.uint64(BATCH_ENTRIES_MAX)
@@ -94,7 +94,7 @@ class _Window:
         good &= (data & _LOW) + _values_at(flags, counts, submissions, keys) == self._lengths
         good &= (data >> _HIGH) + np.uint64(BLOCK_BYTES) == self._lengths
         good &= self._lengths <= np.uint64(BLOCK_BYTES + BODY_BYTES_MAX)
-        good &= self._word(7) <= np.uint64(NUMBER_MAX)
+        good &= clocks <= np.uint64(NUMBER_MAX)
         np.add(firsts, counts - np.uint64(1), out=lasts)
         return bool(good.all())
 

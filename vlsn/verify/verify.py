@@ -38,8 +38,8 @@ from vlsn.segments.directory import LOCK_NAME, segment_numbers
 from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
 from vlsn.verify.by_sidecar import Columns, inspect_sealed
+from vlsn.verify.index_mappings import Bounds, read_mappings
 from vlsn.verify.index_mappings import Columns as Mappings
-from vlsn.verify.index_mappings import read_mappings
 from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspect
 from vlsn.verify.order import Order, Visible, visible_of
 from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
@@ -76,6 +76,7 @@ def verify(
     if not live:
         mappings = read_mappings(stores, directory)
         verifier.mappings = mappings.by_segment
+        verifier.bounds = mappings.bounds
         for damaged in mappings.faults:
             verifier.add(Rule.INDEX, INDEX_NAME, 0, damaged.vlsn, str(damaged))
     verifier.run(stated, progress)
@@ -86,6 +87,7 @@ class _Verifier:
     def __init__(self, disk: Disk, directory: str, live: bool, reading: Reading) -> None:
         self.report = VerifyReport()
         self.mappings: dict[int, Mappings] = {}
+        self.bounds: Bounds | None = None
         self._disk = disk
         self._directory = directory
         self._live = live
@@ -177,6 +179,7 @@ class _Verifier:
         self._name_faults(link, found, visible)
         self._order.check(link, found, visible)
         self._check_mappings(link, found, hidden, stated)
+        self._check_bounds(link, found, hidden)
         if sidecar is not None and not self._voided(link):
             self._check_sidecar(link, found, sidecar)
         self._count(found, visible, last=link.last)
@@ -225,6 +228,15 @@ class _Verifier:
         for index in np.flatnonzero(~right).tolist():
             detail = "the index points at no visible block that begins with this VLSN"
             self.add(Rule.INDEX, link.name, int(offsets[index]), int(vlsns[index]), detail)
+
+    def _check_bounds(self, link: Link, found: Inspected, hidden: Mask) -> None:
+        """Checks that no block was sealed later than the time index says: a search would pass it over."""
+        if self.bounds is None:
+            return
+        late = self.bounds.passed(found.firsts, found.lasts, found.clocks) & ~hidden
+        for index in np.flatnonzero(late).tolist():
+            detail = "it was sealed later than the time index says of its step"
+            self.add(Rule.INDEX, link.name, int(found.block_offsets[index]), int(found.firsts[index]), detail)
 
     def _proven(self, link: Link, sidecar: Sidecar) -> Inspected | None:
         assert link.end is not None

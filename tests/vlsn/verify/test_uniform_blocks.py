@@ -54,7 +54,7 @@ class Frames(NamedTuple):
             if not columns.add(self.buf, window, self.offsets, before=self.before, salt=SALT):
                 return None
         found = columns.inspected(self.offsets, self.end)
-        return np.array([found.block_offsets, found.firsts, found.lasts, found.terms, found.dtvlsns])
+        return np.array([found.block_offsets, found.firsts, found.lasts, found.terms, found.dtvlsns, found.clocks])
 
 
 def frames(made: Sequence[Made], *, flags: int, kind: int, base: int = 4096, before: int = 0) -> Frames:
@@ -65,7 +65,7 @@ def frames(made: Sequence[Made], *, flags: int, kind: int, base: int = 4096, bef
         end = layout(flags, each.entries, key_bytes, each.value_bytes, submissions).end
         column = KIND_COLUMN if flags & KINDS else kind
         sizes = (submissions, key_bytes, each.value_bytes, end - BLOCK.size, 0, 0)
-        block = BLOCK.pack(1, flags, column, 0, each.entries, 3, first, first - 1, 1, *sizes).ljust(end, b"\0")
+        block = BLOCK.pack(1, flags, column, 0, each.entries, 3, first, first - 1, first * 7, *sizes).ljust(end, b"\0")
         offsets.append(base + len(buf))
         head = build_header(FrameKind.BLOCK, block, offset=offsets[-1], prev=prev, synced=base, salt=SALT)
         buf += (head + block).ljust(prev := FRAME_BYTES + padded(end), b"\0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import msgspec
@@ -23,6 +24,7 @@ from vlsn.format.segment import FIRST_FRAME, SegmentState, segment_name, sidecar
 from vlsn.format.sidecar import Sidecar
 from vlsn.ids import NULL_LSN, Lsn, Term, Vlsn, lsn
 from vlsn.index.bucket import Bucket, bucket_key
+from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
 from vlsn.index.stored import RECORD_KEY, Record
 from vlsn.recover.recovery import recover
@@ -435,6 +437,26 @@ def test_every_mapping_points_at_the_visible_block_that_begins_there() -> None:
     assert rows(overmarked) == [("index", "00000002.vlog", second[2].offset, 7)]
     built.disk.remove("/d/00000001.vlog")
     assert rows(check(built, index_of((first[0], 1), (second[1], 6)))) == [("index", "00000001.vlog", FIRST_FRAME, 1)]
+
+
+@pytest.mark.parametrize("sidecars", [False, True])
+def test_no_block_is_later_than_the_time_index_says(sidecars: bool) -> None:
+    built = log().block(b"a", clock_us=50).block(b"b", clock_us=70).block(b"c", clock_us=60).roll()
+    built.block(b"d", clock_us=10).block(b"e", clock_us=20).rollback(4).block(b"E", clock_us=15)
+    built.write(sidecars=sidecars)
+    blocks = built.visible()
+    for clocks, late in (([50, 70, 60, 10, 15], []), ([50, 69, 60, 10, 15], [1]), ([50, 70, 60, 1, 14], [4]), ([], [])):
+        stores = FakeStores()
+        index = VlsnIndex(stores.open("/d/index", map_bytes=1 << 20), nullcontext())
+        index.put_run(
+            [each.first for each in blocks], [each.last for each in blocks], [each.lsn for each in blocks], clocks
+        )
+        index.save(1)
+        index.close()
+        wrong = [blocks[number] for number in late]
+        assert rows(check(built, stores)) == [
+            ("index", segment_name(each.number), each.offset, each.first) for each in wrong
+        ]
 
 
 def test_a_place_that_a_replacement_left_is_normal_until_a_checkpoint_after_it() -> None:
