@@ -97,6 +97,10 @@ def test_rows_are_the_entries_whatever_columns_their_blocks_have(tmp_path: Path,
     for some, keyed, one_kind in shape:
         kinds, values, keys, txns = (list(column) for column in zip(*some, strict=True))
         kinds = [kinds[0]] * len(kinds) if one_kind else kinds
+        if any(txns):  # from the first row with one on: a transaction, whole in its block
+            begin = next(row for row, txn in enumerate(txns) if txn)
+            txns = [0] * begin + [first + begin] * (len(txns) - begin)
+            kinds[begin:] = [EntryKind.DATA] * (len(kinds) - begin - 1) + [EntryKind.COMMIT]
         story.append(mixed(first, kinds, values, keys if keyed and any(keys) else None, txns))
         first += len(some)
     copy = Copy(tmp_path / "n1", "n1", segment_bytes=64 << 10).add(*story).checkpoint(0).write()
