@@ -8,7 +8,7 @@ UV_VERSION := 0.13.8
 JAVA ?= $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 BIN := .venv/bin
 STAMP := .venv/.from-lock
-SOURCES := vlsn feeder replica repl jepsen-like tests
+SOURCES := vlsn feeder replica repl jepsen-like tests docs/examples
 
 SEEDS ?= 100
 FIRST_SEED ?= 1

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from repl.client.connect import connect as connect
     from repl.client.sync import SyncClient as SyncClient
     from repl.client.sync import connect_sync as connect_sync
+    from repl.client.tail import Page as Page
     from vlsn.errors import *  # noqa: F403
     from vlsn.format.block import Entry as Entry
 
@@ -26,6 +27,7 @@ _FROM = {
     "Appended": "repl.api",
     "Client": "repl.client.connect",
     "Entry": "vlsn.format.block",
+    "Page": "repl.client.tail",
     "SyncClient": "repl.client.sync",
     "connect": "repl.client.connect",
     "connect_sync": "repl.client.sync",
