@@ -28,7 +28,9 @@ from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, VERSION
 from vlsn.format.block_heads import heads_good
+from vlsn.format.columns import KEYS
 from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
+from vlsn.format.rows import Rows
 from vlsn.format.scan import Headers, Offsets, Stop
 from vlsn.format.segment import FIRST_FRAME
 
@@ -36,6 +38,9 @@ Mask = npt.NDArray[np.bool_]
 Bytes = bytes | bytearray
 """Bytes without a view: slices of these cost less."""
 
+_FEW_ENTRIES = 64
+"""Entries up to which a look at each block costs more than one by column."""
+_FEW_RUN = 1024
 _RUN_BLOCKS = 8192
 """Headers that are looked at together: as many as the processor's cache holds."""
 
@@ -230,7 +235,7 @@ def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
 
 def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
     """Marks the blocks with a wrong body checksum or wrong columns. Blocks of one plain entry, what a quiet log is made
-    of, are done by column."""
+    of, and of few entries, are done by column."""
     wrong = np.zeros(len(offsets), dtype=np.bool_)
     plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
     starts = offsets[plain] + FRAME_BYTES + BLOCK_BYTES
@@ -239,13 +244,36 @@ def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> 
     columns = words == heads["value_bytes"][plain].astype(np.uint64) << np.uint64(32)
     wrong[plain] = (crcs != heads["body_crc"][plain]) | ~columns
     view = memoryview(buf)
-    for index in np.flatnonzero(~plain & ~skip).tolist():
+    few = (heads["flags"] & ~np.uint8(KEYS) == 0) & (heads["count"] <= _FEW_ENTRIES) & ~plain & ~skip
+    for low in range(0, int(np.count_nonzero(few)), _FEW_RUN):
+        run = np.flatnonzero(few)[low : low + _FEW_RUN]
+        wrong[run] = _columns_bad(Rows(buf, offsets[run] + FRAME_BYTES, heads[run]))
+    for index in np.flatnonzero(~plain & ~few & ~skip).tolist():
         at = int(offsets[index]) + FRAME_BYTES
         try:
             block_format.check_body(view[at:], block_format.decode_header(view, at))
         except BadBody:
             wrong[index] = True
     return wrong
+
+
+def _columns_bad(rows: Rows) -> Mask:
+    """Says of blocks with right headers, and no columns but keys and values, what ``check_body`` says of each."""
+    headers, lay, starts = rows.headers, rows.layouts, rows.at + BLOCK_BYTES
+    crcs = scan.piece_crcs(rows.buf, starts, starts + headers["body_bytes"])
+    bad: Mask = (crcs != headers["body_crc"]) | ~rows.rising()
+    words = np.frombuffer(rows.buf, "<u4", len(rows.buf) // 4)
+    keyed, even = rows.has(KEYS), rows.count & 1 == 0
+    for columns, has in (lay.value_offsets, even), (lay.key_offsets, even & keyed):
+        padding = rows.at[has] + columns[has] + 4 * (rows.count[has] + 1)
+        bad[has] |= words[padding >> 2] != 0
+    if keyed.any():
+        ends = (rows.at + lay.keys + headers["key_bytes"])[keyed]
+        longs = np.frombuffer(rows.buf, "<u8", len(rows.buf) // 8)
+        odd = (ends & 7).astype(np.uint64)
+        behind = longs[np.minimum(ends >> 3, len(longs) - 1)] >> (odd << np.uint64(3))
+        bad[keyed] |= (odd != 0) & (behind != 0)
+    return bad
 
 
 def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
