@@ -285,6 +285,14 @@ class SyncClient(Generic[V]):
         """The positions of all consumers, as ``Client.positions``."""
         return SyncPositions(self, self._client.positions)
 
+    def group_name(self) -> str:
+        """Returns as ``Client.group_name``."""
+        return self._run(self._client.group_name())
+
+    def first_vlsn(self) -> int:
+        """Returns as ``Client.first_vlsn``."""
+        return self._run(self._client.first_vlsn())
+
     def elsewhere(self) -> OfAnotherLoop:
         """Returns the positions of this group for a client with another loop."""
         if self._loop is None:

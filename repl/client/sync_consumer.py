@@ -39,14 +39,28 @@ class SyncConsumer:
         """As ``Consumer.next_vlsn``."""
         return self.inner.next_vlsn
 
+    @property
+    def begins_anew(self) -> bool:
+        """As ``Consumer.begins_anew``."""
+        return self.inner.begins_anew
+
     def __iter__(self) -> Iterator[Entry]:
+        for page in self.pages():
+            for entry in page.entries:
+                self.given(entry)
+                yield entry
+                if self.begins_anew:
+                    break
+
+    def pages(self) -> Iterator[Page]:
+        """Yields as ``Consumer.pages``."""
         pages = self.inner.pages()
         while (page := self._client.run(_next(pages))) is not None:
-            for entry in page.entries:
-                self.inner.given(entry)
-                yield entry
-                if self.inner.begins_anew:
-                    break
+            yield page
+
+    def given(self, entry: Entry) -> None:
+        """Notes as ``Consumer.given``."""
+        self.inner.given(entry)
 
     def commit(self) -> ConsumerAt:
         """Commits as ``Consumer.commit``."""

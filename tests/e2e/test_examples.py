@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_the_page_shows_each_example_as_it_is_run() -> None:
     page = (ROOT / "docs" / "applications.md").read_text()
     shown = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     examples = sorted(EXAMPLES.glob("*.py"))
-    assert len(examples) >= 3
+    assert len(examples) >= 4
     assert [path.name for path in examples if path.read_text() not in shown] == []
 
 
@@ -112,6 +113,34 @@ def test_the_worker_counts_each_order_once_however_it_ends(group: Group, tmp_pat
     with sqlite3.connect(database) as looked:
         assert looked.execute("select count(*) from refused where reason like '%no number%'").fetchone() == (1,)
     looked.close()
+
+
+def test_the_billing_worker_makes_one_invoice_for_each_order(group: Group) -> None:
+    urls, customer = ",".join(group.urls.values()), f"billing-{os.getpid()}"
+
+    def order(count: int) -> None:
+        with connect_sync(urls, codec="json") as log:
+            orders.extend(log.append({"customer": customer, "cents": cents}, key="order") for cents in range(count))
+            log.append("no order", key="order")
+
+    def invoices() -> list[int]:
+        with connect_sync(urls) as log:
+            found = [entry.json() for entry in log.read(key=b"invoice")]
+        return [each["order"] for each in found if each["customer"] == customer]
+
+    def reached(count: int) -> bool:
+        return len(invoices()) >= count
+
+    orders: list[int] = []
+    order(20)
+    for _ in range(3):
+        some = len(invoices()) + 1
+        with running("billing.py", urls, by=signal.SIGKILL):
+            group.until(partial(reached, some), "an invoice is there")
+            order(20)
+    with running("billing.py", urls):
+        group.until(partial(reached, len(orders)), "each order has its invoice")
+    assert invoices() == orders
 
 
 def test_the_flask_application_takes_and_shows_orders(group: Group) -> None:

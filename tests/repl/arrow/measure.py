@@ -2,7 +2,8 @@
 
 Three nodes as processes hold entries of 100 bytes in batches of 1,000; each reader reads all of them, in turns, ROUNDS
 times, after one turn that is not counted.  MB are of values.  The ratio is to the ceiling of the same round: pages of
-blocks over HTTP that nobody looks at, for a group; reading the segments' bytes into memory, for a directory.
+blocks over HTTP that nobody looks at, for a group; reading the segments' bytes into memory, for a directory; copying
+it, for a page in memory.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 
 from repl import connect, connect_sync, read_arrow
+from repl.arrow.batches import batches_of
+from repl.client.block_pages import checked_rows
 from repl.client.tail import BLOCKS_TYPE
 from repl.net.network import AiohttpNetwork
 from tests.e2e.group import NAMES, Group
+from tests.repl.audit.logs import numbered
+from vlsn.ids import NUMBER_MAX
 
 ROUNDS = 5
 ENTRY_BYTES = 100
 BATCH_ENTRIES = 1000
+PAGE_BLOCKS = 40
 UNDER_WAY = 8
 
 
@@ -60,14 +66,19 @@ def raw_files(directory: Path) -> None:
             assert file.readinto(into) == len(into)
 
 
-def copied(size: int) -> Callable[[], None]:
-    held = bytes(size)
+def copied(held: bytes) -> Callable[[], None]:
     return lambda: [bytearray(held)].clear()
 
 
-def compare(name: str, value_bytes: int, works: dict[str, Callable[[], object]]) -> None:
+def made_batches(page: bytes) -> None:
+    rows = checked_rows(memoryview(page))
+    assert rows is not None
+    assert sum(batch.num_rows for batch in batches_of(rows, 1, NUMBER_MAX)) == rows.rows
+
+
+def compare(name: str, value_bytes: int, works: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> None:
     taken: dict[str, list[float]] = {work: [] for work in works}
-    for turn in range(ROUNDS + 1):
+    for turn in range(rounds + 1):
         for work, run in works.items():
             begun = monotonic()
             run()
@@ -83,6 +94,13 @@ def compare(name: str, value_bytes: int, works: dict[str, Callable[[], object]])
 def main(megabytes: int) -> None:
     batches = megabytes * 1_000_000 // (ENTRY_BYTES * BATCH_ENTRIES)
     value_bytes = batches * BATCH_ENTRIES * ENTRY_BYTES
+    page = b"".join(each + bytes(-len(each) & 7) for each in numbered(PAGE_BLOCKS, BATCH_ENTRIES, ENTRY_BYTES))
+    in_memory: dict[str, Callable[[], object]] = {
+        "its bytes copied": copied(page),
+        "checked whole": lambda: checked_rows(memoryview(page)),
+        "checked, and made batches": lambda: made_batches(page),
+    }
+    compare("one page", PAGE_BLOCKS * BATCH_ENTRIES * ENTRY_BYTES, in_memory, rounds=20 * ROUNDS)
     with TemporaryDirectory(prefix="vlsnlog-measure-") as place:
         group = Group(Path(place))
         try:
@@ -100,7 +118,7 @@ def main(megabytes: int) -> None:
             directory = group.path("n2")
             works = {
                 "the segments' bytes read": lambda: raw_files(directory),
-                "the values' bytes copied": copied(value_bytes),
+                "the values' bytes copied": copied(bytes(value_bytes)),
                 "read_arrow": lambda: arrow(str(directory)),
             }
             compare("directory", value_bytes, works)

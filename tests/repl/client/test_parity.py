@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Any, get_overloads
 
 from repl.client.connect import Client, connect
+from repl.client.consumer import Consumer
+from repl.client.positions import Positions
 from repl.client.sync import SyncClient, SyncTransaction, connect_sync
+from repl.client.sync_consumer import SyncConsumer, SyncPositions
 from repl.client.transaction import Transaction
 
 OF_ONE_LOOP = {
@@ -15,6 +18,15 @@ OF_ONE_LOOP = {
     "endpoints": "its calls are coroutines of the client's loop",
 }
 """Public names of ``Client`` that a client of threads has no use for, and why."""
+OF_THREADS = {
+    "elsewhere": "positions for a client with another loop",
+    "run": "how its consumers wait for theirs",
+}
+"""Public names of ``SyncClient`` alone, and why."""
+OF_CONSUMERS = {"change", "committed", "committed_by", "lies_in"}
+"""Public names of ``Consumer`` that transactions call."""
+ITS_OWN_KIND = {"kept_in"}
+"""Arguments that are a client of the same kind."""
 NOT_IN_THREADS = {"network"}
 """Arguments of ``connect``: a simulated network belongs to a loop."""
 
@@ -26,24 +38,35 @@ def public(kind: type) -> set[str]:
 def asked(call: Callable[..., Any]) -> tuple[list[tuple[str, Any, Any, str]], str]:
     """Returns a call's arguments, and what it gives once it is waited for."""
     signature = inspect.signature(call)
-    arguments = [(each.name, each.kind, each.default, str(each.annotation)) for each in signature.parameters.values()]
+    arguments = [
+        (
+            each.name,
+            each.kind,
+            each.default,
+            "" if each.name in ITS_OWN_KIND else str(each.annotation).replace("Sync", ""),
+        )
+        for each in signature.parameters.values()
+    ]
     gives = str(signature.return_annotation).replace("Async", "").replace("Sync", "")
     return arguments, gives
 
 
-def signatures(call: Callable[..., Any]) -> list[Any]:
+def signatures(call: Any) -> list[Any]:
+    if isinstance(call, property):
+        assert call.fget is not None
+        return [asked(call.fget)]
     return [asked(each) for each in (call, *get_overloads(call))]
 
 
 def test_both_clients_have_the_same_calls() -> None:
-    assert public(Client) - set(OF_ONE_LOOP) == public(SyncClient)
+    assert public(Client) - set(OF_ONE_LOOP) == public(SyncClient) - set(OF_THREADS)
     assert set(OF_ONE_LOOP) <= public(Client) | {"codec"}
 
 
 def test_calls_of_both_clients_ask_for_the_same_and_give_the_same() -> None:
     differ = {
         name: (signatures(getattr(Client, name)), signatures(getattr(SyncClient, name)))
-        for name in public(SyncClient)
+        for name in public(SyncClient) - set(OF_THREADS)
         if signatures(getattr(Client, name)) != signatures(getattr(SyncClient, name))
     }
     assert differ == {}
@@ -52,9 +75,18 @@ def test_calls_of_both_clients_ask_for_the_same_and_give_the_same() -> None:
 
 def test_transactions_of_both_clients_have_the_same_calls() -> None:
     calls = public(SyncTransaction) - {"appended"}
-    assert calls == public(Transaction) == {"append", "append_many", "commit", "abort"}
+    assert calls == public(Transaction) == {"append", "append_many", "commit", "commit_position", "abort"}
     for name in calls:
         assert signatures(getattr(Transaction, name)) == signatures(getattr(SyncTransaction, name))
+
+
+def test_consumers_and_positions_of_both_clients_have_the_same_calls() -> None:
+    calls = public(SyncConsumer) - {"name"}
+    assert public(Consumer) - OF_CONSUMERS == calls
+    for name in calls:
+        assert signatures(getattr(Consumer, name)) == signatures(getattr(SyncConsumer, name))
+    for name in public(SyncPositions):
+        assert signatures(getattr(Positions, name)) == signatures(getattr(SyncPositions, name))
 
 
 def test_both_ways_to_connect_take_the_same() -> None:
