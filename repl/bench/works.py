@@ -2,6 +2,7 @@
 
     append     N writers, each awaits its append before the next, through the native client
     bulk       N batches under way at a time on one pipelined connection, each atomic
+    transactions  N writers, a transaction of a batch each, and as many plain batches, by turns: both rates, their ratio
     http       N connections, a POST an entry; by wrk where it is installed
     catchup    a replica that missed everything comes back; bytes of log a second until it has all
     recover    a replica killed with a log that no checkpoint covers; until it has all of it again
@@ -18,7 +19,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ LONE_FRAMING_BYTES = 120
 """The same in a block of its own."""
 STAMP_BYTES = 8
 CATCHUP_S_MAX = 600
+TURNS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +69,28 @@ async def append(target: Given | Own, load: Load) -> Outcome:
         return await _append(client, load)
 
 
-async def _append(client: Client, load: Load, *, atomic: bool = False) -> Outcome:
+async def transactions(target: Given | Own, load: Load) -> Outcome:
+    """Runs transactions and plain batches by turns, so that whatever the machine does beside meets both."""
+    turn = replace(load, seconds=load.seconds / (2 * TURNS), bytes_max=load.bytes_max // (2 * TURNS))
+    async with connect(target.urls, acks=load.acks) as client:
+        plain, done = [], []
+        for _ in range(TURNS):
+            plain.append(await _append(client, turn, atomic=True))
+            done.append(await _append(client, turn, transactions=True))
+    rates = [sum(each.entries for each in side) / sum(each.seconds for each in side) for side in (plain, done)]
+    return Outcome(
+        sum(each.entries for each in done),
+        sum(each.bytes for each in done),
+        sum(each.seconds for each in done),
+        np.concatenate([each.latencies_ms for each in done]),
+        sum(each.errors for each in (*plain, *done)),
+        {"plain_entries_per_s": round(rates[0], 1), "ratio": round(rates[1] / max(rates[0], 1e-9), 3)},
+    )
+
+
+async def _append(client: Client, load: Load, *, atomic: bool = False, transactions: bool = False) -> Outcome:
     """Runs ``load.writers`` coroutines, one append at a time each. ``atomic`` keeps single entries apart, which else
-    share batches."""
+    share batches; ``transactions``: each append is one."""
     values = load.values()
     samples = Samples()
     errors = 0
@@ -80,8 +101,14 @@ async def _append(client: Client, load: Load, *, atomic: bool = False) -> Outcom
     async def writer(at: int) -> None:
         nonlocal errors
         batch = [values[(at + each) % VALUES] for each in range(load.batch)]
-        alone = load.batch == 1 and not atomic
-        append, append_many, now, take = client.append, client.append_many, samples.now, samples.take
+        alone = load.batch == 1 and not atomic and not transactions
+        append, now, take = client.append, samples.now, samples.take
+
+        async def transact(values: list[bytes]) -> None:
+            async with client.transaction() as transaction:
+                await transaction.append_many(values)
+
+        append_many = transact if transactions else client.append_many
         ended = now()
         while ended < stop and len(samples.taken) < appends_max:
             began = ended  # the next append begins as the one before ends: one look at the clock, not three
@@ -271,6 +298,7 @@ _NO_CHECKPOINT = (("checkpoint_bytes", 1 << 40), ("checkpoint_period_s", 86_400)
 WORKS: dict[str, Work] = {
     "append": Work(run=append, writers=64),
     "bulk": Work(run=append, writers=16, batch=1000, cache_bytes_per_s=_BULK_BYTES_PER_S),
+    "transactions": Work(run=transactions, writers=64, batch=10),
     "http": Work(run=http, writers=64),
     "catchup": Work(
         run=catchup, writers=16, batch=1000, own_only=True, fills=True, cache_bytes_per_s=_BULK_BYTES_PER_S

@@ -22,7 +22,7 @@ from repl.client.block_pages import BlockReader, BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.consumer import Consumer, Keeper
 from repl.client.endpoints import Endpoints
-from repl.client.identity import Identity
+from repl.client.identity import HandleNames, Identity
 from repl.client.positions import Positions
 from repl.client.produce import Producer
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
@@ -77,8 +77,8 @@ class Client(Generic[V]):
         """The codec of appends that name no other."""
         self._acks = acks
         self._timeout_s = timeout_s
-        self._names = SystemRandom()
-        self._random = self._names if exactly_once else None
+        self._names = HandleNames(SystemRandom())
+        self._random = SystemRandom() if exactly_once else None
         self._given_network = network
         self._producer: Producer | None = None
         self._put: Callable[[Any, Any], Awaitable[int]] = _not_open
@@ -227,7 +227,7 @@ class Client(Generic[V]):
             codec=self.codec,
             acks=policy,
             timeout_s=self._timeout_s,
-            random=self._names,
+            names=self._names,
             positions=self._positions,
         )
 

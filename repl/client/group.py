@@ -163,16 +163,21 @@ def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool
     ``BadBody``."""
     if not values:
         raise BadBody("append_many of no values; give at least one")
-    longest, longest_key = max(map(len, values)), max((len(key) for key in keys or () if key), default=0)
     parts = encode_parts(values, keys)
-    if longest > ENTRY_BYTES_MAX:
-        raise TooLarge(f"an entry of {longest} bytes; the limit is {ENTRY_BYTES_MAX}")
-    if longest_key > KEY_BYTES_MAX:
-        raise TooLarge(f"a key of {longest_key} bytes; the limit is {KEY_BYTES_MAX}")
+    check_longest(values, keys)
     room = BODY_BYTES_MAX - PRODUCER_BYTES if named else BODY_BYTES_MAX
     if (size := sum(map(len, parts)) - BATCH_BYTES) > room:
         raise TooLarge(f"a batch of {size} bytes; the limit is {room}")
     return parts
+
+
+def check_longest(values: Sequence[bytes], keys: Sequence[Key] | None) -> None:
+    """Checks each of these entries against the limits. Raises ``TooLarge``."""
+    longest, longest_key = max(map(len, values)), max(map(len, filter(None, keys or ())), default=0)
+    if longest > ENTRY_BYTES_MAX:
+        raise TooLarge(f"an entry of {longest} bytes; the limit is {ENTRY_BYTES_MAX}")
+    if longest_key > KEY_BYTES_MAX:
+        raise TooLarge(f"a key of {longest_key} bytes; the limit is {KEY_BYTES_MAX}")
 
 
 class Waking:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repl.client.group import Group
+from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Random
 
 
@@ -67,3 +68,15 @@ class Identities:
                 group.identity = None
         if self._current is not None:
             self._current.next = self._current.taken
+
+
+class HandleNames:
+    """A client's names for its transactions: the first one is drawn, the others are counted up from it."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._last = 0
+
+    def next(self) -> int:
+        self._last = (self._last or self._random.u64()) + 1 & NUMBER_MAX or 1
+        return self._last

@@ -29,8 +29,8 @@ from repl.client.backoff import Backoff
 from repl.client.codec import Codec, CodecName, codec_of
 from repl.client.consumer import Consumer, Positions
 from repl.client.endpoints import Endpoints
-from repl.client.group import Key, checked_value
-from repl.client.identity import Identity
+from repl.client.group import Key, check_longest
+from repl.client.identity import HandleNames, Identity
 from repl.client.produce import Producer
 from repl.http import problem
 from repl.http.types import Network
@@ -48,9 +48,8 @@ from vlsn.errors import (
 from vlsn.format.batch import encode
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.records import JSON_FAULTS
-from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
-from vlsn.seams import Buffer, Random
+from vlsn.seams import Buffer
 
 T = TypeVar("T")
 KEPT_BYTES_MAX: Final = MIB
@@ -90,7 +89,7 @@ class Transaction:
         codec: Codec,
         acks: Acks,
         timeout_s: float,
-        random: Random,
+        names: HandleNames,
         positions: Positions,
     ) -> None:
         self.appended: Appended | None = None
@@ -100,7 +99,7 @@ class Transaction:
         self._producer = producer
         self._codec = codec
         self._acks = acks
-        self._random = random
+        self._names = names
         self._positions = positions
         self._consumers: dict[str, tuple[Consumer, ConsumerChange]] = {}
         """The consumers whose positions it commits, by their names in this group."""
@@ -192,7 +191,7 @@ class Transaction:
             raise TransactionClosed("the transaction is committed")
         if not self._over:
             self._end("it was aborted")
-            with suppress(VlsnLogError):
+            with suppress(VlsnLogError, TimeoutError):
                 await self._staging.abort()
 
     # Entries.
@@ -201,11 +200,12 @@ class Transaction:
         self._check_open()
         if self._may_be_logged:
             raise TransactionClosed("the transaction's commit may be in the log: commit it again, or let go of it")
-        for value, key in zip(values, keys, strict=True):
-            checked_value(value, key)
+        if not values:
+            return
+        check_longest(values, keys)
         self._values += values
         self._keys += keys
-        self._bytes += sum(map(len, values)) + sum(len(key) for key in keys if key) + ENTRY_COST_BYTES * len(values)
+        self._bytes += sum(map(len, values)) + sum(map(len, filter(None, keys))) + ENTRY_COST_BYTES * len(values)
         if self._bytes > KEPT_BYTES_MAX:
             async with self._turn:
                 if self._bytes > KEPT_BYTES_MAX:
@@ -228,7 +228,7 @@ class Transaction:
         if self._endpoints.level < TRANSACTIONS_LEVEL:
             await self._staging.find_level()
         if self._identity is None:
-            self._identity = Identity(self._random.u64() & NUMBER_MAX or 1, self._producer.known_durable, fixed=True)
+            self._identity = Identity(self._names.next(), self._producer.known_durable, fixed=True)
         name = self._identity, HANDLE_SEQUENCE
         return await self._producer.queue.put_many(
             self._values, self._keys, acks=self._acks, name=name, transaction=True

@@ -34,6 +34,13 @@ async def test_works_count_exactly_what_the_log_then_holds() -> None:
         assert len(done["append"].latencies_ms) == done["append"].entries
         assert [outcome.errors for outcome in done.values()] == [0, 0]
 
+        whole = await WORKS["transactions"].run(own, _load(writers=4, batch=10))
+        assert whole.errors == 0 and whole.entries % 10 == 0 and whole.entries > 0
+        counted += whole.entries
+        assert await _count(own) > counted, "the plain batches beside them, too"
+        assert whole.more["ratio"] > 0 and whole.more["plain_entries_per_s"] > 0
+        counted = await _count(own)
+
         http = await WORKS["http"].run(own, _load(writers=4))
         assert await _count(own) >= counted + http.entries  # wrk leaves with answers under way
         assert http.errors == 0
