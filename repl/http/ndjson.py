@@ -7,7 +7,8 @@ object; unknown, double or missing members, bad base64, a lone surrogate or byte
 A line that was printed (below) is read by ``decode_printed``, for the command line.
 
 Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, ``value`` or ``value_b64``
-(base64 when the bytes are not UTF-8), and ``kind`` when all kinds are asked for.
+(base64 when the bytes are not UTF-8), and when all kinds are asked for ``kind``, and ``txn``, the first VLSN of the
+transaction that it is of, if it is of one.
 
 Lines are decoded by the slice, each slice in one call.  That call takes the last of two equal members, and reads
 an object that spans lines or two objects on one.  So its result is taken only if every line begins with ``{`` and
@@ -46,6 +47,7 @@ class Printed(Line, gc=False, forbid_unknown_fields=True):
     term: int | UnsetType = UNSET
     time: int | UnsetType = UNSET
     kind: str | UnsetType = UNSET
+    txn: int | UnsetType = UNSET
 
 
 class Row(msgspec.Struct, gc=False):
@@ -53,6 +55,7 @@ class Row(msgspec.Struct, gc=False):
     term: int
     time: int
     kind: str | UnsetType = UNSET
+    txn: int | UnsetType = UNSET
     key: str | UnsetType = UNSET
     key_b64: str | UnsetType = UNSET
     value: str | UnsetType = UNSET
@@ -74,7 +77,7 @@ def decode_printed(line: bytes, number: int) -> tuple[bytes, bytes | None]:
         row = _printed.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadBody(f"line {number}: {_why(line, error)}") from None
-    numbers = (row.vlsn is not UNSET) + (row.term is not UNSET) + (row.time is not UNSET)
+    numbers = sum(number is not UNSET for number in (row.vlsn, row.term, row.time, row.txn))
     if _quotes(line) != 4 * (_members(row) + (row.kind is not UNSET)) + 2 * numbers:
         raise BadBody(f"line {number}: a member is given twice")
     if row.kind not in (UNSET, EntryKind.DATA.name):
@@ -225,7 +228,7 @@ def encode(entries: Sequence[Entry], *, kinds: bool) -> bytes:
 
 
 def decode_entries(body: bytes) -> list[Entry]:
-    """Decodes entries that ``encode`` made. Their transactions are not in it. Raises ``BadBody``."""
+    """Decodes entries that ``encode`` made; their transactions are in it where kinds are. Raises ``BadBody``."""
     try:
         rows = _rows_decoder.decode_lines(body)
         return [
@@ -234,7 +237,7 @@ def decode_entries(body: bytes) -> list[Entry]:
                 Term(row.term),
                 row.time,
                 _KINDS_BY_NAME[row.kind] if row.kind is not UNSET else EntryKind.DATA,
-                0,
+                row.txn if row.txn is not UNSET else 0,
                 row.key.encode() if row.key is not UNSET else _bytes(row.key_b64) or None,
                 row.value.encode() if row.value is not UNSET else _bytes(row.value_b64),
             )
@@ -270,5 +273,7 @@ def _rows(entries: Iterable[Entry], kinds: bool) -> list[Row]:
                 row.key_b64 = binascii.b2a_base64(key, newline=False).decode()
         if kinds:
             row.kind = _KIND_NAMES[entry.kind]
+            if entry.txn:
+                row.txn = entry.txn
         rows.append(row)
     return rows

@@ -193,3 +193,14 @@ def test_decode_in_steps_stops_after_each_slice() -> None:
 def test_a_refusal_says_what_is_wrong_with_the_line(body: bytes, says: str) -> None:
     with pytest.raises(BadBody, match=says):
         ndjson.decode(body)
+
+
+def test_an_entry_of_a_transaction_says_so_where_kinds_are_said() -> None:
+    entry = Entry(Vlsn(7), Term(1), 5, EntryKind.DATA, 6, b"k", b"v")
+    line = ndjson.encode([entry], kinds=True)
+    assert json.loads(line) == {"vlsn": 7, "term": 1, "time": 5, "kind": "DATA", "txn": 6, "key": "k", "value": "v"}
+    assert ndjson.decode_entries(line) == [entry]
+    assert ndjson.decode_printed(line.rstrip(), 1) == (b"v", b"k")
+    assert "txn" not in json.loads(ndjson.encode([entry], kinds=False))
+    with pytest.raises(BadBody, match="twice"):
+        ndjson.decode_printed(line.rstrip()[:-1] + b',"txn":8}', 1)
