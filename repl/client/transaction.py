@@ -158,12 +158,14 @@ class Transaction:
 
         Raises, nothing logged, what an append is refused with (and may be called again), ``TransactionGone``, and
         ``StaleTerm`` where another worker has replaced the position of a consumer, ``WrongVersion`` where the group's
-        level has no transactions; ``OutcomeUnknown`` where no answer came."""
+        level has no transactions; ``OutcomeUnknown`` where no answer came, or where none had come before and this one
+        is no certain one either."""
         async with self._turn:
             if self.appended is not None:
                 return self.appended
             self._check_open()
             self._forget_consumers()
+            unsure = self._may_be_logged
             try:
                 if self._staging.handle or self._consumers:
                     await self._stage()
@@ -174,10 +176,14 @@ class Transaction:
                 elif self._values:
                     self._may_be_logged = True
                     self.appended = await self._commit_in_one()
+            except (TransactionGone, StaleTerm) as error:
+                self._may_be_logged = False
+                self._end(str(error))
+                raise
             except VlsnLogError as error:
-                self._may_be_logged &= not error.retry_safe
-                if isinstance(error, TransactionGone | StaleTerm):
-                    self._end(str(error))
+                self._may_be_logged = unsure or (self._may_be_logged and not error.retry_safe)
+                if unsure and error.retry_safe:  # of this commit alone: the one before may be in the log
+                    raise OutcomeUnknown(f"asked again, and not acknowledged: {error}; it may be logged") from error
                 raise
             if self.appended is not None:
                 for consumer, change in self._consumers.values():

@@ -168,6 +168,38 @@ def test_an_outcome_that_is_unknown_is_told_and_the_commit_may_be_called_again()
     played(story, settings={"election_timeout_s": 20.0}, timeout_s=2.0)
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_commit_that_is_refused_after_one_of_unknown_outcome_is_unknown_too(size: int) -> None:
+    """A refusal speaks of its own try: who took it for the end would run the transaction again, and double it."""
+
+    async def story(group: Group, log: Client) -> None:
+        txn = log.transaction()
+        await txn.append_many([LARGE] * size)
+        others = [name for name in group.names if name != group.master]
+        group.net.split(others, [group.master, "client"])
+        with pytest.raises(OutcomeUnknown):
+            await txn.commit()
+        group.kill(*group.names)
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown):
+                await txn.commit()
+        with pytest.raises(VlsnLogError):
+            await txn.append(b"more")
+        group.net.heal()
+        await group.start()
+        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one leads", 90.0)
+        await group.serving()
+        try:
+            appended = await txn.commit()
+        except TransactionGone:
+            assert size > 1 and await values(group) == []
+        else:
+            assert appended is not None and appended.last - appended.first == size
+            assert await values(group) == [LARGE] * size
+
+    played(story, settings={"election_timeout_s": 20.0}, timeout_s=2.0)
+
+
 def test_a_group_below_their_level_refuses_them_by_name_and_goes_on() -> None:
     async def main() -> None:
         group = Group(12, levels=LEVEL_1)
