@@ -13,6 +13,7 @@ import msgspec
 
 from tests.sim.group import SimGroup
 from tests.sim.library import LibraryClient
+from tests.sim.pipeline import WORKERS, Worker
 from tests.sim.report import Report
 from tests.sim.transactions import TransactionClient
 from vlsn.errors import VlsnLogError
@@ -73,6 +74,7 @@ class Clients:
         jobs += [self._linearizable(number) for number in range(linearizable)]
         jobs += [LibraryClient(self, number).run() for number in range(libraries)]
         jobs += [TransactionClient(self, number).run() for number in range(transactions)]
+        jobs += [Worker(self, number).run() for number in range(WORKERS if transactions else 0)]
         self.tasks = [asyncio.create_task(job) for job in jobs]
 
     def _rng(self, kind: str, number: int) -> Random:
@@ -82,7 +84,7 @@ class Clients:
         """Mostly whom the nodes say leads, sometimes anybody: a stale master too."""
         return self.group.master if rng.random() < 0.7 else rng.choice(self.group.names)
 
-    def _leads_no_more(self, rng: Random) -> str:
+    def leads_no_more(self, rng: Random) -> str:
         """Returns a master beside a newer one, whom this client has not heard of yet."""
         leading = [
             name for name, node in self.group.nodes.items() if node.member.is_master() and name != self.group.master
@@ -175,7 +177,7 @@ class Clients:
             await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
             if not (wanted := self.latest):
                 continue
-            name = self._leads_no_more(rng) or self.target(rng)
+            name = self.leads_no_more(rng) or self.target(rng)
             path = f"/v1/entries?from={wanted}&limit=1&consistency=linearizable&timeout={TIMEOUT_S}"
             try:
                 response = await self.group.client.request(

@@ -45,7 +45,7 @@ TIMEOUT_S = 1.5
 AGAIN_S = 0.5
 JSON = {"Content-Type": "application/json"}
 LINES = {"Content-Type": "application/x-ndjson"}
-GONE, CLOSED = "transaction-gone", "transaction-closed"
+GONE, CLOSED, STALE = "transaction-gone", "transaction-closed", "stale-term"
 FORGOTTEN = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten"))
 NEVER = FORGOTTEN | frozenset(
     (CLOSED, "bad-argument", "bad-body", "too-large", "not-found", "not-allowed", "wrong-version")
@@ -84,6 +84,20 @@ class Transactions:
         self.sent: list[Sent] = []
         self._small: list[tuple[int, dict[str, Kept]]] = [(0, {})]
         """The small state as of each VLSN that set some of it, from the first on."""
+        self.skipped: list[range] = []
+        """VLSNs that the pipeline has passed over, for they were cleaned away, or was about to."""
+
+    @property
+    def small(self) -> dict[str, Kept]:
+        """All that durable COMMITs have set."""
+        return self._small[-1][1]
+
+    def placed(self, who: str, name: str, at: int, begins: int) -> None:
+        """Checks a position that somebody was told: a durable COMMIT has set it."""
+        small = next((small for vlsn, small in self._small if vlsn == at), {})
+        kept = small.get(name)
+        if kept is None or kept.vlsn != at or msgspec.json.decode(kept.value)["next"] != begins:
+            raise self._watch.violated(f"{who} was told that {name} is at {begins}, set at VLSN {at}; it is {kept}")
 
     def durable(self, data: bytes, header: BlockHeader) -> None:
         """Checks a block that became durable: each transaction of it is whole, and no other row names one."""
@@ -162,10 +176,10 @@ class TransactionClient:
     """One at a time.  Every other one names its commits as a producer's submissions, and the others' names are their
     handles'."""
 
-    def __init__(self, clients: Clients, number: int) -> None:
+    def __init__(self, clients: Clients, number: int, name: str = "t") -> None:
         self._clients, self._group, self._report = clients, clients.group, clients.report
         self._books = clients.group.watch.transactions
-        self._name = f"t{number}"
+        self._name = f"{name}{number}"
         self._rng = Random(f"{self._name}/{clients.report.seed}")
         self._producer = 0x7000 + number if number % 2 else 0
         self._sequence = self._count = self._born = 0
@@ -208,23 +222,27 @@ class TransactionClient:
                 f"{name}.{each}:".encode().ljust(self._rng.choice(SIZES), b"t")
                 for each in range(self._rng.randint(1, VALUES_MAX))
             ]
-            rows = [{"key": f"k{each}", "value": value.decode()} for each, value in enumerate(values)]
-            body = b"\n".join(msgspec.json.encode(row) for row in rows)
-            path = f"/{handle}/entries?after={len(sent.values)}"
-            sent.values += values
-            for _ in range(4):
-                status, answer = await self._ask("POST", path, body, LINES)
-                if status == 200 or answer["type"] == GONE:
-                    break
-                await self._pause(AGAIN_S)
-            if status != 200:
+            if not await self._stage_call(handle, sent, values):
                 return False
-            self._group.watch.hold(answer["staged"] == len(sent.values), f"{name}: {answer} of {len(sent.values)}")
             await asyncio.sleep(self._rng.choice(PAUSES_S))
         return True
 
-    async def _commit(self, handle: str, sent: Sent) -> None:
-        """Asks until an answer is certain, or all is over."""
+    async def _stage_call(self, handle: str, sent: Sent, values: list[bytes]) -> bool:
+        rows = [{"key": f"k{each}", "value": value.decode()} for each, value in enumerate(values)]
+        body = b"\n".join(msgspec.json.encode(row) for row in rows)
+        path = f"/{handle}/entries?after={len(sent.values)}"
+        sent.values += values
+        for _ in range(4):
+            status, answer = await self._ask("POST", path, body, LINES)
+            if status == 200 or answer["type"] == GONE:
+                break
+            await self._pause(AGAIN_S)
+        said = f"{self._name} has staged {len(sent.values)}: {answer}"
+        self._group.watch.hold(status != 200 or answer["staged"] == len(sent.values), said)
+        return status == 200
+
+    async def _commit(self, handle: str, sent: Sent, body: bytes = b"") -> None:
+        """Asks until an answer is certain, or all is over. ``body``: the positions that are committed with it."""
         acks = self._rng.choice(("majority", "majority", "all"))
         path = f"/{handle}/commit?acks={acks}&timeout={TIMEOUT_S}"
         if self._producer:
@@ -233,25 +251,29 @@ class TransactionClient:
         asked = 0
         while asked < ASKS_MAX and not (self._clients.over and asked):
             listed = self._group.books.listed_so_far()
-            status, answer = await self._ask("POST", path)
+            status, answer = await self._ask("POST", path, body)
             asked += 1
             if status == 200:
                 if acks == "all":
                     self._group.books.all_have(answer, listed)
                 self._committed(sent, answer)
-                self._keep(path, sent)
+                self._report.met["a position committed with a transaction"] += bool(body)
+                if not body:
+                    self._keep(path, sent)
                 return
             said = f"{self._name} hears {answer} of commit {asked} of {handle}"
             if answer["type"] in FORGOTTEN and self._producer and self._clients.few_producers:
                 self._report.met["a producer that is forgotten"] += 1
                 break
             self._group.watch.hold(answer["type"] not in NEVER, said)
-            if answer["type"] == GONE:
+            if answer["type"] in (GONE, STALE):
                 sent.nowhere = said
-                self._report.gone += 1
-                self._report.met["a commit asked again, that is gone"] += asked > 1
+                self._report.gone += answer["type"] == GONE
+                self._report.met["a commit asked again, that is gone"] += asked > 1 and answer["type"] == GONE
+                self._report.met["a position that another worker has committed"] += answer["type"] == STALE
                 self._clients.refused.update(sent.values)
-                self._keep(path, sent)
+                if not body:
+                    self._keep(path, sent)
                 return
             await self._pause(AGAIN_S)
         self._report.unknown += 1
@@ -263,8 +285,10 @@ class TransactionClient:
             (self._whole if sent.first else self._gone).append((path, sent))
 
     async def _ask_later(self, path: str, sent: Sent) -> None:
-        """Asks for a commit whose end is known: the answer is that one, or none that is certain."""
-        status, answer = await self._ask("POST", path)
+        """Asks for a commit whose end is known, of a master that leads no more where there is one: the answer is that
+        end, or none that is certain."""
+        to = self._clients.leads_no_more(self._rng)
+        status, answer, _ = await self._call("POST", f"/v1/transactions{path}", to=to)
         said = f"{self._name} hears {answer} of {path} after all"
         if status == 200:
             self._group.watch.hold(answer["first"] == sent.first, f"{said}, and it was: {sent.nowhere or sent.first}")
@@ -287,23 +311,33 @@ class TransactionClient:
     async def _ask(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] = JSON
     ) -> tuple[int, dict[str, Any]]:
+        status, answer, _ = await self._call(method, f"/v1/transactions{path}", body, headers)
+        return status, answer
+
+    async def _call(
+        self, method: str, target: str, body: bytes = b"", headers: dict[str, str] = JSON, to: str = ""
+    ) -> tuple[int, dict[str, Any], Mapping[str, str]]:
         """Asks mostly whom the nodes say leads, and whom another node takes for the master. An answer that never came
-        is ``outcome-unknown``."""
+        is ``outcome-unknown``; lines are ``rows``."""
         self._report.operations += 1
-        url, target = self._group.url(self._clients.target(self._rng)), f"/v1/transactions{path}"
+        url = self._group.url(to or self._clients.target(self._rng))
         for _ in range(2):
             try:
                 response = await self._group.client.request(
                     method, url + target, headers=headers, body=body, timeout_s=TIMEOUT_S + 0.5
                 )
             except (VlsnLogError, OSError):
-                return 0, {"type": "outcome-unknown"}
+                return 0, {"type": "outcome-unknown"}, {}
             if response.status != 307:
                 break
             url = response.headers["Location"].removesuffix(target)
         else:
-            return 307, {"type": "redirected"}
-        return response.status, msgspec.json.decode(bytes(response.body)) if response.body else {"type": ""}
+            return 307, {"type": "redirected"}, {}
+        if response.status == 200 and method == "GET" and target.startswith("/v1/entries"):
+            rows = [msgspec.json.decode(line) for line in bytes(response.body).splitlines()]
+            return 200, {"rows": rows}, response.headers
+        answer = msgspec.json.decode(bytes(response.body)) if response.body else {"type": ""}
+        return response.status, answer, response.headers
 
     async def _pause(self, most_s: float) -> None:
         await asyncio.sleep(self._rng.uniform(0.0, most_s))

@@ -1,20 +1,25 @@
-"""Writers of transactions over plain HTTP, with nothing of ours in between: begun, staged by several calls, committed.
+"""Writers of transactions, through the client or over plain HTTP with nothing of ours in between.
 
-A transaction whose commit was never sent fails for good, whatever became of the calls before it.  A commit is asked for
-again, at whichever node, until an answer is certain: the first one's VLSNs, or ``transaction-gone``.
+Over HTTP each is begun, staged by several calls, and committed.  A transaction whose commit was never sent fails for
+good, whatever became of the calls before it.  A commit is asked for again, at whichever node, until an answer is
+certain: the first one's VLSNs, or ``transaction-gone``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
 from harness.values import key_of, number_of
 from harness.workloads.writing import PLAIN_TIMEOUT_S, LostAnswer, ask
+from repl.client.connect import Client, connect
+from repl.client.transaction import Transaction
 from repl.http import problem
-from vlsn.errors import VlsnLogError
+from vlsn.errors import OutcomeUnknown, VlsnLogError
 
 ABORTS, HESITATES = 0.05, 0.05
 """The shares that are aborted, and calls before which the writer waits for a moment: faults strike there, too."""
@@ -31,6 +36,45 @@ class Aborted(VlsnLogError):
 
     slug = "aborted"
     retry_safe = True
+
+
+@asynccontextmanager
+async def client_transactor(urls: list[str], chance: Random) -> AsyncIterator[ClientTransactor]:
+    """Opens the client as most use it."""
+    async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
+        yield ClientTransactor(client, chance)
+
+
+class ClientTransactor:
+    """One writer's, through the client.  A commit of unknown outcome is called again, which is the same one."""
+
+    def __init__(self, client: Client, chance: Random) -> None:
+        self._client = client
+        self._chance = chance
+
+    async def append(self, values: list[bytes]) -> int:
+        deadline_s = asyncio.get_running_loop().time() + COMMIT_S
+        txn = self._client.transaction()
+        try:
+            async with txn:
+                await self._fill(txn, values)
+        except OutcomeUnknown:
+            while txn.appended is None:
+                try:
+                    await txn.commit()
+                except OutcomeUnknown:
+                    if asyncio.get_running_loop().time() > deadline_s:
+                        raise
+        assert txn.appended is not None
+        return txn.appended.first
+
+    async def _fill(self, txn: Transaction, values: list[bytes]) -> None:
+        for value in values:
+            await txn.append(value, key=key_of(number_of(value)))
+            if self._chance.random() < HESITATES:
+                await asyncio.sleep(self._chance.uniform(0.0, HESITATES_S))
+        if self._chance.random() < ABORTS:
+            raise Aborted("the writer thought better of it")
 
 
 class HttpTransactor:

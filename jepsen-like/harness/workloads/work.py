@@ -5,7 +5,7 @@
 | append | plain clients, every fourth a plain POST at any node | one of each node, two of all |
 | producer | exactly-once producers, which send again until they know | one of each node, two of all |
 | tail | plain clients | one of each node, six of all, which let go and begin again |
-| transaction | transactions of several keys, staged over plain HTTP at any node | one of each node, two of all |
+| transaction | transactions of several keys: every other writer through the client, or over HTTP | the same |
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 
 from harness.ops import Recorder
-from harness.workloads.transactions import HttpTransactor
+from harness.workloads.transactions import HttpTransactor, client_transactor
 from harness.workloads.writing import Appender, HttpAppender, plain_appender, producing_appender, write
 
 HTTP_EACH = 4
@@ -33,6 +33,7 @@ class Work:
     restless: float
     http: bool
     transactions: bool = False
+    http_each: int = HTTP_EACH
 
     def appender(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[Appender]:
         """Opens a client of its own."""
@@ -51,13 +52,15 @@ class Work:
     ) -> None:
         """Runs writer ``number``, until ``stop``."""
         process, chance = f"w{number}", Random(f"{seed} w{number}")
-        by_http = self.transactions or (self.http and number % HTTP_EACH == HTTP_EACH - 1)
+        by_http = self.http and number % self.http_each == self.http_each - 1
 
         @asynccontextmanager
         async def posting() -> AsyncIterator[Appender]:
             yield (HttpTransactor if self.transactions else HttpAppender)(list(urls.values()), chance)
 
         def opened() -> AbstractAsyncContextManager[Appender]:
+            if self.transactions and not by_http:
+                return client_transactor(list(urls.values()), chance)
             return posting() if by_http else self.appender(urls)
 
         await write(
@@ -75,7 +78,9 @@ class Work:
 _WORKS = {
     "append": Work("append", producers=False, readers=2, restless=0.05, http=True),
     "producer": Work("producer", producers=True, readers=2, restless=0.05, http=False),
-    "transaction": Work("transaction", producers=False, readers=2, restless=0.05, http=True, transactions=True),
+    "transaction": Work(
+        "transaction", producers=False, readers=2, restless=0.05, http=True, transactions=True, http_each=2
+    ),
     "tail": Work("tail", producers=False, readers=6, restless=0.3, http=True),
 }
 NAMES = tuple(_WORKS)
