@@ -18,7 +18,7 @@ import msgspec
 
 from repl.node.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import library, transactions, whole
+from tests.sim import library, library_transactions, transactions, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
@@ -335,7 +335,7 @@ def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:
 
 async def simulated(seed: int, *, faults_s: float = FAULTS_S) -> Report:
     """Returns one seed's report; a violation comes with the story of its faults."""
-    with library.few_producers(seed) as few:
+    with library.few_producers(seed) as few, library_transactions.staged_soon():
         simulation = Simulation(seed, faults_s=faults_s, few_producers=few)
         try:
             return await simulation.run()
