@@ -64,10 +64,9 @@ async def measured(options: argparse.Namespace) -> dict[str, Any]:
         alone_ms = await appends.run(options.rate, options.seconds)
         alone_s = _cpu_s(nodes) - before
         resident = sum(_resident(node) for node in nodes)
-        master = (await own.master())["node"]
-        urls = [node.url for node in nodes]
-        if options.node == "master":
-            urls = [node.url for node in nodes if node.name == master]
+        name = (await own.master())["node"]
+        master = [node for node in nodes if node.name == name]
+        urls = [node.url for node in (master if options.node == "master" else nodes)]
         first = await client.append(b"the readers come")
         load = await _Load.start(Asked(urls, options.tails, options.readers - options.tails, first + 1, appends.number))
         try:
@@ -75,10 +74,11 @@ async def measured(options: argparse.Namespace) -> dict[str, Any]:
             await asyncio.sleep(1)
             held = sum(_resident(node) for node in nodes) - resident
             await load.found()
-            before, began = _cpu_s(nodes), time.perf_counter()
+            before, of_master, began = _cpu_s(nodes), _cpu_s(master), time.perf_counter()
             beside_ms = await appends.run(options.rate, options.seconds)
             await asyncio.sleep(0.5)
-            used_s, seconds = _cpu_s(nodes) - before, time.perf_counter() - began
+            used_s, of_master = _cpu_s(nodes) - before, _cpu_s(master) - of_master
+            seconds = time.perf_counter() - began
             found = await load.found()
             more = {}
             if options.die:
@@ -99,6 +99,7 @@ async def measured(options: argparse.Namespace) -> dict[str, Any]:
         "us_a_delivery": round((used_s - alone_s) / max(found.deliveries, 1) * 1e6, 1),
         "cores": round(used_s / seconds, 3),
         "cores_without": round(alone_s / options.seconds, 3),
+        "cores_of_the_master": round(of_master / seconds, 3),
         "bytes_a_reader": round(held / options.readers),
         "append_p50_ms": round(beside_ms, 3),
         "append_p50_ms_without": round(alone_ms, 3),

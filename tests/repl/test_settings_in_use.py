@@ -145,3 +145,18 @@ def test_a_quiet_feed_beats_as_often_as_it_is_told(heartbeat_s: float) -> None:
         return len(heard)
 
     assert abs(run(main()) - 6.0 / heartbeat_s) <= 3
+
+
+@pytest.mark.parametrize("readers_max", [0, 1])
+def test_as_many_readers_wait_as_it_is_told(readers_max: int) -> None:
+    async def main() -> list[str | None]:
+        group = Group(3, readers_max=readers_max)
+        await group.start()
+        await group.serving()
+        url = group.nodes["n2"].member.config.url + "/v1/entries?from=1000&wait=1"
+        asking = [group.client.request("GET", url, timeout_s=5) for _ in range(2)]
+        answers = await asyncio.gather(*asking)
+        await group.stop()
+        return [answer.headers.get("Retry-After") for answer in answers if answer.status == 429]
+
+    assert run(main()) == (["1"] if readers_max else [])
