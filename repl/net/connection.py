@@ -34,6 +34,7 @@ from repl.net.turns import Turns
 from repl.net.untaken import Untaken
 from vlsn.errors import BadArgument, ChannelClosed
 from vlsn.limits import KEY_BYTES_MAX
+from vlsn.seams import Buffer
 
 LINE_BYTES_MAX = 3 * KEY_BYTES_MAX + 8 * 1024
 """A request line may hold a whole ``?key=``, each byte as three."""
@@ -100,6 +101,7 @@ class Connection(RequestHandler):
         "head_since",
         "kept",
         "push",
+        "sent",
         "streams",
     )
 
@@ -132,6 +134,8 @@ class Connection(RequestHandler):
         self.head_since = 0.0
         self.kept = False
         self.push: Push | None = None
+        self.sent: Buffer = b""
+        """The body, or the piece of one, that is being sent, in one call."""
         self.streams = False
         """True while a stream is sent, which counts its bytes by itself."""
 
@@ -222,7 +226,9 @@ class Connection(RequestHandler):
     def _answer(self, response: Response) -> None:
         if self.transport is None:
             return
+        self.sent = response.body
         reply.write(self.transport, response)
+        self.sent = b""
         self._tell_answered()
         if self._close:
             self.transport.close()
@@ -285,7 +291,7 @@ class Connection(RequestHandler):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._upgrade is None and not self.streams and self.transport is not None:
-            self._server.untaken.stalls(self, cast(asyncio.WriteTransport, self.transport))
+            self._server.untaken.stalls(self, cast(asyncio.WriteTransport, self.transport), self.sent)
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -39,6 +39,7 @@ class Carrier(Protocol):
     taken what was sent."""
 
     push: Push | None
+    sent: Buffer
     streams: bool
 
     @property
@@ -76,7 +77,9 @@ class Reply:
         if transport is None:
             raise ConnectionResetError("the client left before its answer")
         connection = _connection(incoming, self.keep_alive)
+        cast(Carrier, incoming.protocol).sent = self._response.body
         write(transport, self._response, connection, head_only=incoming.method == "HEAD")
+        cast(Carrier, incoming.protocol).sent = b""
         if incoming.protocol.writing_paused:
             await incoming.writer.drain()
 
@@ -166,7 +169,9 @@ class PushSink:
     def write(self, piece: Piece) -> bool:
         if self._transport.is_closing():
             return False
-        self._transport.write(piece.chunk if self._chunked else piece.data)
+        self._connection.sent = data = piece.chunk if self._chunked else piece.data
+        self._transport.write(data)
+        self._connection.sent = b""
         return not self._connection.writing_paused
 
     def end(self) -> None:
