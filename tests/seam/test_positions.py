@@ -274,6 +274,29 @@ def test_positions_hold_cleaning_back_on_every_node_up_to_the_cap() -> None:
     run(main())
 
 
+def test_a_position_comes_with_a_restore() -> None:
+    async def main() -> None:
+        group = await made(60, **CLEANS, retention_bytes=3 * (64 << 10))
+        said = await committed(group, "elsewhere/billing", 7, at=0, term=3)
+        while any(node.opened().log.range.first <= said["at"] for node in group.nodes.values()):
+            await group.appended(BIG)
+        wiped = next(name for name in group.names if name != group.master)
+        group.kill(wiped)
+        group.machine(wiped)
+        await group.start(wiped)
+        await group.until(lambda: group.state(wiped) == "REPLICA", "it is restored and follows", limit_s=60.0)
+        assert group.nodes[wiped].restoration.history
+        await everywhere(group, "elsewhere/billing", 7)
+        told = await get(group, "elsewhere/billing", wiped)
+        assert told is not None
+        assert told["at"] == said["at"]
+        await committed(group, "elsewhere/billing", 8, at=said["at"])
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 @pytest.mark.parametrize("power", [False, True])
 def test_positions_are_there_after_all_nodes_were_killed_and_after_state_was_lost(power: bool) -> None:
     async def main() -> None:
