@@ -44,6 +44,8 @@ class Positions:
         self._network = network
         self._reader = reader
         self._timeout_s = timeout_s
+        self._master = ""
+        """The node that set a position last; empty where it has to be looked for."""
 
     @property
     def group(self) -> object:
@@ -99,9 +101,14 @@ class Positions:
         """Asks the master, whoever that is, until it answers. ``again``: also where it may have been done."""
 
         async def once() -> T:
-            async with self._endpoints.turns:
-                url = await self._endpoints.master()
-            return await ask(url)
+            if not self._master:
+                async with self._endpoints.turns:
+                    self._master = await self._endpoints.master()
+            try:
+                return await ask(self._master)
+            except (NotMaster, Unreachable, OutcomeUnknown):
+                self._master = ""
+                raise
 
         def may_pass(error: BaseException) -> bool:
             unsure = isinstance(error, Unreachable | OutcomeUnknown)

@@ -37,6 +37,7 @@ from repl.http.types import Network
 from vlsn.errors import (
     BadArgument,
     BadBody,
+    NotMaster,
     OutcomeUnknown,
     StaleTerm,
     TransactionClosed,
@@ -266,6 +267,7 @@ class Staging:
         self._network = network
         self._timeout_s = timeout_s
         self._staged = 0
+        self._url = ""
 
     async def begin(self) -> None:
         """Begins it, where it has not begun yet."""
@@ -291,7 +293,7 @@ class Staging:
             nonlocal unsure
             left_s = max(0.001, min(ATTEMPT_S, deadline - asyncio.get_running_loop().time()))
             path = f"/{self.handle}/commit?acks={acks}&timeout={left_s:.3f}"
-            url = await self._endpoints.master()
+            url = await self._master()
             try:
                 return await self._request(url, "POST", path, left_s + GRACE_S, Appended, body, _JSON)
             except (Unreachable, OutcomeUnknown):
@@ -308,7 +310,7 @@ class Staging:
     async def abort(self) -> None:
         if self.handle:
             async with asyncio.timeout(ABORT_S):
-                url = await self._endpoints.master()
+                url = await self._master()
                 await self._network.request("DELETE", f"{url}/v1/transactions/{self.handle}", timeout_s=ABORT_S)
 
     async def find_level(self) -> None:
@@ -319,6 +321,12 @@ class Staging:
                 f"transactions need level {TRANSACTIONS_LEVEL}, the group is at level {self._endpoints.level}: once "
                 "all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
             )
+
+    async def _master(self) -> str:
+        """Returns who was the master at the last call, until that has failed: it has what is staged."""
+        if not self._url:
+            self._url = await self._endpoints.master()
+        return self._url
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
@@ -340,7 +348,7 @@ class Staging:
 
     async def _call(self, method: str, path: str, deadline: float, said: type[T], batch: bytes = b"") -> T:
         left_s = max(0.001, min(ATTEMPT_S, deadline - asyncio.get_running_loop().time()))
-        return await self._request(await self._endpoints.master(), method, path, left_s, said, batch)
+        return await self._request(await self._master(), method, path, left_s, said, batch)
 
     async def _request(
         self,
@@ -352,15 +360,19 @@ class Staging:
         body: Buffer = b"",
         headers: Mapping[str, str] = _BATCH,
     ) -> T:
-        response = await self._network.request(
-            method,
-            f"{url}/v1/transactions{path}",
-            headers=headers if body else _JSON,
-            body=body,
-            timeout_s=timeout_s,
-        )
-        if response.status != 200:
-            raise problem.error_of(bytes(response.body))
+        try:
+            response = await self._network.request(
+                method,
+                f"{url}/v1/transactions{path}",
+                headers=headers if body else _JSON,
+                body=body,
+                timeout_s=timeout_s,
+            )
+            if response.status != 200:
+                raise problem.error_of(bytes(response.body))
+        except (NotMaster, Unreachable, OutcomeUnknown):
+            self._url = ""
+            raise
         try:
             return msgspec.json.decode(response.body, type=said)
         except JSON_FAULTS:

@@ -64,7 +64,7 @@ class ConsumerLags:
         for name in due[:LOOKS_MAX] if only is None else [only] if only in due else []:
             try:
                 await self._look(name, positions[name].position.next)
-            except VlsnLogError:
+            except (VlsnLogError, OSError):
                 continue  # cleaned away, or damaged: whoever reads it is told
 
     def told(self) -> list[ConsumerAt]:
