@@ -61,13 +61,25 @@ FREE_BYTES_MIN = 16 * MIB
 """The free bytes below which appends are refused (``NoSpace``), and no segment is made."""
 HOLD_BYTES_MAX = 16 << 30
 """A hold that keeps back what retention wants gone, and lies further behind than this, is dropped."""
-PRODUCERS_MAX = 4_096
-"""Producers that a log knows; of more, whoever was heard of longest ago is forgotten.  These three are the same on
-every node, or nodes would not agree: another number is another format."""
+PRODUCERS_AT_LEVEL_1 = 4_096
+"""Producers that a log knows while its group is at level 1; of more, whoever was heard of longest ago is forgotten.
+These and what is remembered of each are the same on every node, or nodes would not agree: another number is another
+format."""
+PRODUCERS_DEFAULT = 65_536
+"""… and from level 2 on, where the group has set no other number (``Settings.producers``)."""
+PRODUCERS_MIN = 64
+PRODUCERS_MAX = 131_072
+"""The most that can be set: all that is remembered of them, 53 MB, goes with one answer to who restores its log."""
+PRODUCERS_RECENT = 4_096
+"""The producers heard of last, of each of whom ``PRODUCER_REMEMBERED_MAX`` submissions are remembered …"""
+PRODUCER_REMEMBERED_MAX = 256
+"""… which it may send again …"""
+PRODUCER_REMEMBERED_LEAST = 8
+"""… and of any other this many."""
+PRODUCERS_CHANGED_MAX = 131_072
+"""Producers noted as changed since a checkpoint; of more it writes all of the table."""
 HANDLES_MAX = 16_384
 """Transactions whose handles a log knows: as many commits later it is forgotten what became of one."""
-PRODUCER_REMEMBERED_MAX = 256
-"""Submissions of each producer that are remembered: what it may send again."""
 PRODUCER_SILENT_VLSNS = 100_000_000
 """VLSNs of silence after which a producer is forgotten."""
 SMALL_STATE_NAMES_MAX = 4_096

@@ -8,7 +8,7 @@ simulation replaces by one of virtual time; nothing of ours asks for another sou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -174,12 +174,13 @@ class KeyValue(Protocol):
 
     def write(
         self,
-        puts: Sequence[tuple[bytes, bytes]] = (),
+        puts: Iterable[tuple[bytes, bytes]] = (),
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Commits one transaction: ranges (end exclusive) and deletes first, then puts in their order. Durable on
-        return. Always called on one and the same thread, never the event loop's."""
+        """Commits one transaction: ranges (end exclusive) and deletes first, then puts in their order, which are gone
+        through again where the map has to grow. Durable on return. Always called on one and the same thread, never the
+        event loop's."""
         ...
 
     def close(self) -> None:

@@ -234,7 +234,8 @@ class Once:
         if place is None:
             raise DuplicateForgotten(
                 f"sequence {append.sequence} of producer {append.producer:016x} is in the log, but where is no longer "
-                f"remembered: of each producer the last {table.limits.remembered} are"
+                f"remembered: the last {table.limits.remembered} are of each of the {table.limits.recent} producers "
+                f"heard of last, {table.limits.least} of any other"
             )
         append.lies_at(*place)
         self._repeat(append)

@@ -23,7 +23,7 @@ from repl.repair.restoring import Peer
 from vlsn.errors import BadBody, VlsnLogError
 from vlsn.ids import NULL_TERM, NodeName, Vlsn
 from vlsn.repair.restore_messages import LOOK, Offer
-from vlsn.state.producers import Producers
+from vlsn.state.history import producers_of
 
 AGAIN_S = 0.5
 _Faults = (VlsnLogError, OSError, TimeoutError)
@@ -87,7 +87,7 @@ class LostProducers:
         member, log = self._member, self._log
         upto = Vlsn(min(log.dtvlsn, log.range.last_sync))
         offer, record = await peer.record(log.history.settled, upto)
-        known = await member.offload("reads")(partial(Producers, record.producers))
+        known = await member.offload("reads")(partial(producers_of, record))
         with log.latch:
             if log.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
                 raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -160,7 +160,7 @@ class FakeStore:
 
     def write(
         self,
-        puts: Sequence[tuple[bytes, bytes]] = (),
+        puts: Iterable[tuple[bytes, bytes]] = (),
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:

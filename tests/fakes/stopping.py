@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.fakes.disk import Call, Moment, StopHere
@@ -208,7 +208,7 @@ class StoppingStore:
 
     def write(
         self,
-        puts: Sequence[tuple[bytes, bytes]] = (),
+        puts: Iterable[tuple[bytes, bytes]] = (),
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:

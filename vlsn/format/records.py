@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from struct import Struct
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from vlsn.errors import BadBody
 from vlsn.format.frame import FrameKind
 from vlsn.ids import is_name
 from vlsn.levels import Level
+from vlsn.limits import PRODUCERS_MAX, PRODUCERS_MIN
 from vlsn.seams import Buffer
 
 _HEX = re.compile(r"[0-9a-f]{16}\Z")
@@ -240,6 +241,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     level: Level | None = None
     """The level that members may write from there on, once that is durable (``levels``)."""
+    producers: Annotated[int, msgspec.Meta(ge=PRODUCERS_MIN, le=PRODUCERS_MAX)] | None = None
+    """How many exactly-once producers the log knows behind it; of more, those heard of longest ago are forgotten."""
 
 
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
 
@@ -155,7 +155,7 @@ class LmdbStore:
 
     def write(
         self,
-        puts: Sequence[tuple[bytes, bytes]] = (),
+        puts: Iterable[tuple[bytes, bytes]] = (),
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
@@ -222,7 +222,7 @@ class _ReadFaults:
 
 def _apply(
     transaction: Transaction,
-    puts: Sequence[tuple[bytes, bytes]],
+    puts: Iterable[tuple[bytes, bytes]],
     deletes: Sequence[bytes],
     delete_ranges: Sequence[tuple[bytes, bytes]],
 ) -> None:

@@ -7,6 +7,7 @@ the ones that may still be rolled back are kept beside the durable one.
     term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
     groups      [(2, GROUP at VLSN 2)]
     levels      [(77, 2)]                      the group's level since VLSN 77; before the first it is 1
+    settings    [(90, {producers: 9000})]      the other settings of the group since VLSN 90, all of them each time
     producers   which submissions of whom it holds (``producers.py``)
     commits     which transactions it holds that are named by their handles: a table of the same kind
     txn ends    [85]                           the last COMMIT of a transaction, and those that may be rolled back
@@ -18,22 +19,24 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import TermRun
 from vlsn.format.own_entries import own_entries
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
-from vlsn.format.records import CommitEntry, GroupEntry
+from vlsn.format.records import CommitEntry, GroupEntry, Settings
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
 from vlsn.levels import LEVEL_1
-from vlsn.limits import HANDLES_MAX
+from vlsn.limits import HANDLES_MAX, PRODUCERS_AT_LEVEL_1, PRODUCERS_DEFAULT
 from vlsn.seams import Buffer
-from vlsn.state.producers import ProducerLimits, Producers
+from vlsn.state.producers import LifeChanges, ProducerLimits, Producers
 from vlsn.state.small_state import SmallState
-from vlsn.state.state_store import StateRecord
+from vlsn.state.state_store import KEYED_FROM_LEVEL, StateRecord
 
-HANDLE_LIMITS = ProducerLimits(producers=HANDLES_MAX, remembered=1)
+HANDLE_LIMITS = ProducerLimits(producers=HANDLES_MAX, remembered=1, recent=HANDLES_MAX)
 
 
 class History:
@@ -43,7 +46,8 @@ class History:
         self.term_runs: list[TermRun] = []
         self.groups: list[tuple[Vlsn, GroupEntry]] = []
         self.levels: list[tuple[Vlsn, int]] = []
-        self.producers = Producers(record.producers if record is not None else None)
+        self.settings: list[tuple[Vlsn, Settings]] = []
+        self.producers = producers_of(record) if record is not None else Producers()
         self.commits = Producers(record.commits if record is not None else None, HANDLE_LIMITS)
         """The transactions that are named by their handles, as producers of one submission each."""
         self.txn_ends: list[Vlsn] = []
@@ -54,6 +58,8 @@ class History:
                 self.groups.append((Vlsn(record.group_vlsn), record.group))
             if record.level_vlsn:
                 self.levels.append((record.level_vlsn, record.level))
+            if record.settings_vlsn:
+                self.settings.append((record.settings_vlsn, record.settings))
             if record.txn_end:
                 self.txn_ends.append(record.txn_end)
 
@@ -88,6 +94,11 @@ class History:
     def level_at(self, durable: Vlsn) -> int:
         """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
         return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
+
+    @property
+    def set(self) -> Settings:
+        """The group's settings by the newest entry in the log, durable or not, but for the level."""
+        return self.settings[-1][1] if self.settings else Settings()
 
     def term_of(self, vlsn: Vlsn) -> Term:
         """Returns the term that ``vlsn`` was sealed in; 0 when it is not in the log."""
@@ -124,8 +135,13 @@ class History:
             self.txn_ends.append(own.txn_end)
 
     def _note_commit(self, vlsn: Vlsn, commit: CommitEntry) -> None:
-        if commit.set.level is not None:
-            self.levels.append((vlsn, commit.set.level))
+        fresh = commit.set
+        if fresh.level is not None:
+            self.levels.append((vlsn, fresh.level))
+        if fresh.producers is not None:
+            self.settings.append((vlsn, Settings(producers=fresh.producers)))
+        if fresh.level is not None or fresh.producers is not None:
+            self.producers.limit_from(vlsn, _producers_max(self.level, self.set))
         if commit.put:
             self.small.note(vlsn, commit.puts)
 
@@ -161,7 +177,7 @@ class History:
         """Settles everything up to ``dtvlsn``, which stays for ever. Groups before the durable one are let go, and what
         would take producers back behind it."""
         self.producers.settle(dtvlsn)
-        for settings in (self.groups, self.levels):
+        for settings in (self.groups, self.levels, self.settings):
             while len(settings) > 1 and settings[1][0] <= dtvlsn:
                 del settings[0]
         self.commits.settle(dtvlsn)
@@ -181,14 +197,16 @@ class History:
 
     def found_state(self, record: StateRecord, producers: Producers) -> None:
         """Takes over what another copy of this log added up to as of ``record.vlsn``. That is ``producers``, made of
-        the record, the small state, and the group's level, which this one lacks where ``state`` was lost. Raises
-        ``ValueError``, nothing changed."""
+        the record, the small state, and the group's level and settings, which this one lacks where ``state`` was lost.
+        Raises ``ValueError``, nothing changed."""
         small = SmallState(record.small)
         self.small.check_fill(small, record.vlsn)
         self.producers.fill(producers, record.vlsn)
         self.small.fill(small, record.vlsn)
         if record.level_vlsn and (not self.levels or record.level_vlsn < self.levels[0][0]):
             self.levels.insert(0, (record.level_vlsn, record.level))
+        if record.settings_vlsn and (not self.settings or record.settings_vlsn < self.settings[0][0]):
+            self.settings.insert(0, (record.settings_vlsn, record.settings))
 
     def lose_before(self, vlsn: Vlsn) -> None:
         """Notes that what came before ``vlsn`` was never noted here, and is in the log no more."""
@@ -209,7 +227,7 @@ class History:
         if self.term_runs and self.term_runs[-1].last > last:
             run = self.term_runs[-1]
             self.term_runs[-1] = TermRun(run.term, run.first, last)
-        for settings in (self.groups, self.levels):
+        for settings in (self.groups, self.levels, self.settings):
             while settings and settings[-1][0] > last:
                 settings.pop()
         self.commits.truncate(last)
@@ -231,28 +249,65 @@ class History:
             del self.txn_ends[0]
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
-        """Copies all of it as of ``vlsn``, for a checkpoint or a restore, with what was cleaned away. The returned call
-        puts the ``StateRecord`` together, on any thread (``Producers.snapshot``)."""
+        """Copies all of it as of ``vlsn``, for a restore, with what was cleaned away. The returned call puts the
+        ``StateRecord`` together, on any thread (``Producers.snapshot``)."""
+        record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
+        producers, commits = self.producers.snapshot(vlsn), self.commits.snapshot(vlsn)
+        return lambda: replace(record, producers=producers(), commits=commits(), small=small())
+
+    def checkpoint(
+        self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
+    ) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:
+        """Copies what a checkpoint keeps as of ``vlsn``, and its caller has to keep. The returned call puts the record
+        together, on any thread, with what changed in its tables since the last one; None below the level that tells
+        them apart: they are in the record."""
+        if self.level_at(vlsn) < KEYED_FROM_LEVEL:
+            whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)
+            self.producers.keep_all()
+            self.commits.keep_all()
+            return lambda: (whole(), None)
+        record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
+        producers, commits = self.producers.checkpoint(vlsn), self.commits.checkpoint(vlsn)
+
+        def put_together() -> tuple[StateRecord, dict[str, LifeChanges]]:
+            named, of_named = producers()
+            handles, of_handles = commits()
+            changes = {"producers": of_named, "commits": of_handles}
+            return replace(record, producers=named, commits=handles, small=small()), changes
+
+        return put_together
+
+    def _sum(self, vlsn: Vlsn, trimmed_to: Vlsn, first_segment: int) -> StateRecord:
+        """Returns the record as of ``vlsn``, but for its tables."""
         copy = History()
-        copy.term_runs = list(self.term_runs)
-        copy.groups = list(self.groups)
-        copy.levels = list(self.levels)
+        copy.term_runs, copy.groups = list(self.term_runs), list(self.groups)
+        copy.levels, copy.settings = list(self.levels), list(self.settings)
         copy.txn_ends = list(self.txn_ends)
         copy.truncate(vlsn)
-        group_vlsn, group = copy.groups[-1] if copy.groups else (NULL_VLSN, None)
-        producers, commits = self.producers.snapshot(vlsn), self.commits.snapshot(vlsn)
-        small = self.small.snapshot(vlsn)
-        return lambda: StateRecord(
+        return StateRecord(
             vlsn=vlsn,
-            group=group,
-            group_vlsn=group_vlsn,
+            group=copy.group,
+            group_vlsn=copy.group_vlsn,
             level=copy.level,
             level_vlsn=copy.levels[-1][0] if copy.levels else NULL_VLSN,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
-            producers=producers(),
-            commits=commits(),
             txn_end=copy.last_txn_end,
-            small=small(),
             trimmed_to=trimmed_to,
             first_segment=first_segment,
+            settings=copy.set,
+            settings_vlsn=copy.settings[-1][0] if copy.settings else NULL_VLSN,
         )
+
+
+def producers_of(record: StateRecord) -> Producers:
+    """Makes the producers as of ``record``, with the limit that the log had set by then."""
+    producers = Producers(record.producers)
+    if since := max(record.level_vlsn, record.settings_vlsn):
+        producers.limit_from(since, _producers_max(record.level, record.settings))
+    return producers
+
+
+def _producers_max(level: int, settings: Settings) -> int:
+    if settings.producers is not None:
+        return settings.producers
+    return PRODUCERS_DEFAULT if level > LEVEL_1.max else PRODUCERS_AT_LEVEL_1

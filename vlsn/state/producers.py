@@ -4,169 +4,73 @@ What it says is a function of the visible log up to a VLSN and of nothing else, 
 every change of master, open and rollback:
 
 1. A producer's *life* is a run of its submissions with sequences that rise by one.  Known of it are the next sequence
-   and where the last ``remembered`` of them lie.
-2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten, and of more than ``producers``
-   the ones that were heard of longest ago.  Whoever was last heard of after ``forgotten_to`` is not among them: to such
-   a one "unknown" means "never logged", to another it may mean "forgotten".
-3. Above ``settle`` it can be taken back to any VLSN; below that nothing is kept for it.
+   and where the last ``remembered`` of them lie; once ``recent`` others were heard of since, the last ``least``.
+2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten.  A new one makes room: of more
+   than the log's limit at that VLSN those go that were heard of longest ago.  Whoever was last heard of after
+   ``forgotten_to`` is not among them: to such a one "unknown" means "never logged", to another it may mean "forgotten".
+3. Above ``settle`` it can be taken back to any VLSN, its limit too; below that nothing is kept for it.
 4. A log that was cleaned, and has lost its state record, has noted nothing up to ``lacks_to``.  Until another copy of
-   the table has filled that in, "unknown" and "not remembered" mean nothing there.
+   the table has filled that in, "unknown" and "not remembered" mean nothing there, and nobody makes room: which limit
+   the log has set may be lacking, too.
 
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
-Memory is bounded by ``producers`` × ``remembered`` × 24 bytes, and as many for each submission since ``settle``; a
-submission costs some list operations, a record one copy of what is remembered.  Kafka's producer state manager (KIP-98,
-KIP-360) is the model; its clocks are not.
+Kept by ``checkpoint``: all of it, or what changed since the checkpoint before.  Either costs its caller some 50 ns a
+life; the rest is done on any thread.
+
+Memory is bounded by (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes a producer, and 24
+for each submission since ``settle``; a submission costs some operations on dicts and arrays.  Kafka's producer state
+manager (KIP-98, KIP-360) is the model; its clocks are not.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 
 import msgspec
-import numpy as np
 
 from vlsn.format.producer_columns import Produced
-from vlsn.ids import NULL_VLSN, NUMBER_MAX, Term, Vlsn
-from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCER_SILENT_VLSNS, PRODUCERS_MAX
+from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.limits import PRODUCERS_CHANGED_MAX, PRODUCERS_MAX
+from vlsn.state.producer_lives import SPARE_ROWS, Life, Part, ProducerLimits, ProducerPlace, Rows, read_lives
 
-_LIFE_WORDS = 3
+__all__ = ["LifeChanges", "ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
 
-
-@dataclass(frozen=True, slots=True)
-class ProducerLimits:
-    """The same on every node, or nodes would not agree."""
-
-    producers: int = PRODUCERS_MAX
-    remembered: int = PRODUCER_REMEMBERED_MAX
-    silent: int = PRODUCER_SILENT_VLSNS
+_LET_GO_AT_ONCE = 1_024
+"""At most so much of what can be undone no more is let go of at once."""
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """The producers as of a VLSN. ``lives``, u64 each, whoever was heard of longest ago first: producer, sequence of
-    the first submission remembered, how many; then of these the first VLSNs, the last ones, and the terms."""
+    """The producers as of a VLSN. ``lives``, whoever was heard of longest ago first: see ``producer_lives``."""
 
     forgotten_to: int = 0
     lives: bytes = b""
     lacks_to: int = 0
     """Nothing up to this VLSN is in it, though there may have been something; absent in older records."""
+    keyed: bool = False
+    """The lives lie under keys of their own in the store; absent in older records, and before level 2."""
+    count: int = 0
+    """How many do."""
 
     def check(self) -> None:
         """Raises ``ValueError`` for lives that cannot be."""
-        _read(self.lives)
+        read_lives(self.lives)
 
 
-class ProducerPlace(msgspec.Struct, frozen=True):
-    """The place of a producer: ``next`` is the sequence that is due, then the submission before it."""
+@dataclass(frozen=True, slots=True)
+class LifeChanges:
+    """The changes that a checkpoint writes: lives by producer, and who has none any more. With ``whole`` nothing that
+    was kept before stays."""
 
-    next: int = 0
-    first: int = 0
-    last: int = 0
-    term: int = 0
-
-
-class Life:
-    """Submissions of one producer, without a hole; the columns are as long as each other."""
-
-    __slots__ = ("_begin", "_firsts", "_lasts", "_terms", "producer")
-
-    def __init__(self, producer: int, sequence: int) -> None:
-        self.producer = producer
-        self._begin = sequence
-        """The sequence of the first row."""
-        self._firsts, self._lasts, self._terms = array("Q"), array("Q"), array("Q")
-
-    @property
-    def next(self) -> int:
-        """The sequence that is due."""
-        return self._begin + len(self._lasts)
-
-    @property
-    def last(self) -> int:
-        """The last VLSN of its newest submission."""
-        return self._lasts[-1]
-
-    def __len__(self) -> int:
-        return len(self._lasts)
-
-    def last_of(self, rows: int) -> int:
-        """Returns the last VLSN of the first ``rows``."""
-        return self._lasts[rows - 1]
-
-    @property
-    def rises(self) -> bool:
-        """Each submission lies behind the one before."""
-        firsts, lasts = (np.frombuffer(column, np.uint64) for column in (self._firsts, self._lasts))
-        rising = (firsts <= lasts).all() and (lasts[:-1] < firsts[1:]).all()
-        return bool(rising) and self._firsts[0] > 0 and self._lasts[-1] <= NUMBER_MAX
-
-    def place(self, sequence: int, remembered: int) -> tuple[Vlsn, Vlsn, Term] | None:
-        """Returns first and last VLSN and term of one of the last ``remembered`` submissions; None for any other."""
-        row = sequence - self._begin
-        if not max(0, len(self._lasts) - remembered) <= row < len(self._lasts):
-            return None
-        return Vlsn(self._firsts[row]), Vlsn(self._lasts[row]), Term(self._terms[row])
-
-    def as_of(self, vlsn: int) -> ProducerPlace:
-        """Tells what is known of it at ``vlsn``."""
-        rows = self.upto(vlsn)
-        if not rows:
-            return ProducerPlace(self._begin)
-        row = rows - 1
-        return ProducerPlace(self._begin + rows, self._firsts[row], self._lasts[row], self._terms[row])
-
-    def add(self, first: int, last: int, term: int) -> None:
-        self._firsts.append(first)
-        self._lasts.append(last)
-        self._terms.append(term)
-
-    def upto(self, vlsn: int) -> int:
-        """Counts its rows at or before ``vlsn``."""
-        return bisect_right(self._lasts, vlsn)
-
-    def keep(self, start: int, end: int) -> None:
-        """Keeps only rows ``start`` to ``end`` (exclusive)."""
-        if start or end < len(self):
-            # Other columns, for what was asked of ``rows`` before still reads these.
-            columns = (self._firsts, self._lasts, self._terms)
-            self._firsts, self._lasts, self._terms = (column[start:end] for column in columns)
-            self._begin += start
-
-    def behind(self, vlsn: int) -> list[Produced]:
-        """Lists its submissions behind ``vlsn``."""
-        start = self.upto(vlsn)
-        places = zip(self._firsts[start:], self._lasts[start:], self._terms[start:], strict=True)
-        return [(self.producer, self._begin + row, *place) for row, place in enumerate(places, start)]
-
-    def part(self, after: int, upto: int, rows_max: int) -> tuple[int, array[int], array[int], array[int]] | None:
-        """Returns its newest submissions of these VLSNs: the sequence of the first one, and their columns."""
-        end = self.upto(upto)
-        start = max(self.upto(after), end - rows_max)
-        if start == end:
-            return None
-        return self._begin + start, self._firsts[start:end], self._lasts[start:end], self._terms[start:end]
-
-    def rows(self, start: int, end: int) -> Callable[[], bytes]:
-        """Gives rows ``start`` to ``end`` (exclusive) as a record has them, on any thread, whatever comes and goes
-        meanwhile."""
-        head = array("Q", (self.producer, self._begin + start, end - start))
-        columns = (self._firsts, self._lasts, self._terms)
-        # Slices, not views: an array of which there is a view cannot grow.
-        return lambda: b"".join((head, *(column[start:end] for column in columns)))
-
-    @classmethod
-    def of(cls, words: array[int]) -> Life:
-        life = cls(words[0], words[1])
-        count = words[2]
-        life._firsts, life._lasts, life._terms = (
-            words[at : at + count] for at in range(_LIFE_WORDS, _LIFE_WORDS + 3 * count, count)
-        )
-        return life
+    puts: Iterable[tuple[int, bytes]]
+    """Iterated more than once, if need be; each life is encoded when it is asked for."""
+    deletes: list[int]
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,53 +88,133 @@ class Producers:
     def __init__(self, record: ProducersRecord | None = None, limits: ProducerLimits | None = None) -> None:
         self.limits = limits or ProducerLimits()
         record = record or ProducersRecord()
-        self._lives = {life.producer: life for life in _read(record.lives)}
-        """The lives, the one first that was heard of longest ago."""
+        self._limits_set: list[tuple[int, int]] = []
+        """VLSNs from which on the log has set another number of producers, ascending."""
+        self._older: OrderedDict[int, Life] = OrderedDict()
+        self._recent: OrderedDict[int, Life] = OrderedDict()
+        """The lives by producer, the one first that was heard of longest ago; ``_older`` come before ``_recent``."""
+        self._take(read_lives(record.lives))
         self._evicted_to = record.forgotten_to
-        self._ended: list[_Ended] = []
+        self._ended: deque[_Ended] = deque()
+        self._spares: deque[tuple[int, Life]] = deque()
+        """Lives that have more rows than are remembered once that VLSN is settled."""
         self.lacks_to = record.lacks_to
         """The VLSN up to which submissions were cleaned away before they were noted; 0 for a whole table."""
-        self.settled = max((life.last for life in self._lives.values()), default=self.lacks_to)
+        newest = next(reversed(self._recent.values()), None)
+        self.settled = newest.last if newest is not None else self.lacks_to
         """The VLSN from which on it is exact."""
+        self._kept_at = self.settled
+        self._changed: dict[int, Life | None] = {}
+        """The lives that may be other than at the last checkpoint, None for who has none now."""
+        self._whole = not record.keyed
+        """The next checkpoint writes all of it."""
 
     def __len__(self) -> int:
         """Counts the producers that are kept, silent ones that nobody has made room of yet included."""
-        return len(self._lives)
+        return len(self._older) + len(self._recent)
 
     # What is known, with ``at`` the next VLSN to be given.
 
     def find(self, producer: int, *, at: int) -> Life | None:
-        life = self._lives.get(producer)
+        life = self._recent.get(producer) or self._older.get(producer)
         return life if life is not None and life.last + self.limits.silent >= at else None
 
     def place(self, life: Life, sequence: int) -> tuple[Vlsn, Vlsn, Term] | None:
         """Finds a submission; None where it is not remembered any more, or has not come yet."""
-        return life.place(sequence, self.limits.remembered)
+        return life.place(sequence, self.limits)
 
     def forgotten_to(self, *, at: int) -> Vlsn:
         """Returns the VLSN after which no submission was forgotten."""
         return Vlsn(max(self._evicted_to, at - self.limits.silent - 1, NULL_VLSN))
 
+    @property
+    def limit(self) -> int:
+        """The number of producers by the newest entry in the log that sets one."""
+        return self._limits_set[-1][1] if self._limits_set else self.limits.producers
+
     # What changes it.
 
     def note(self, rows: Iterable[Produced]) -> None:
         """Submissions that follow on those noted before, in log order."""
-        lives, silent = self._lives, self.limits.silent
-        for producer, sequence, first, last, term in rows:
-            life = lives.pop(producer, None)
-            if life is None or life.next != sequence or life.last + silent < first:
-                life = self._begin(producer, sequence, first, life)
-            life.add(first, last, term)
-            lives[producer] = life
+        recent, silent, changed = self._recent, self.limits.silent, self._changed
+        many = self.limits.remembered + SPARE_ROWS + 1
+        for row in rows:
+            producer, sequence, first, last, term = row
+            life = recent.get(producer)
+            if life is None:
+                self._note_another(row)
+                continue
+            begin, firsts, lasts, terms, _ = life.rows
+            if begin + len(lasts) != sequence or lasts[-1] + silent < first:
+                self._note_another(row)
+                continue
+            firsts.append(first)
+            lasts.append(last)
+            terms.append(term)
+            recent.move_to_end(producer)
+            changed[producer] = life
+            if len(lasts) == many:
+                self._let_go(2)
+                self._spares.append((last, life))
 
-    def _begin(self, producer: int, sequence: int, at: int, before: Life | None) -> Life:
-        if before is not None:
-            self._ended.append(_Ended(at, before, self._evicted_to))
-        while len(self._lives) >= self.limits.producers:
-            oldest = self._lives.pop(next(iter(self._lives)))
+    def _note_another(self, row: Produced) -> None:
+        """Notes a submission of a producer that is none of the recent ones, or begins anew."""
+        producer, sequence, first, last, term = row
+        life = self._older.pop(producer, None) or self._recent.pop(producer, None)
+        if life is not None and (life.next != sequence or life.last + self.limits.silent < first):
+            self._ended.append(_Ended(first, life, self._evicted_to))
+            life = None
+        if life is None:
+            self._make_room(first)
+            life = Life.begun(producer, sequence, first, last, term)
+        else:
+            for column, value in zip(life.rows[1:4], (first, last, term), strict=True):
+                column.append(value)
+        self._recent[producer] = self._changed[producer] = life
+        if len(self._recent) > self.limits.recent:
+            self._cross(first)
+        self._let_go(2)
+        if len(self._changed) > PRODUCERS_CHANGED_MAX:
+            self._whole = True
+            self._changed.clear()
+
+    def _cross(self, at: int) -> None:
+        """Moves the recent producer that was heard of longest ago to the older ones."""
+        producer, life = self._recent.popitem(last=False)
+        self._older[producer] = life
+        life.cross(at)
+        if len(life) > self.limits.least:
+            self._changed[producer] = life
+            if len(life) > self.limits.least + SPARE_ROWS:
+                self._spares.append((at, life))
+
+    def _make_room(self, at: int) -> None:
+        limit = PRODUCERS_MAX if self.lacks_to else self._limit_at(at)
+        while len(self) >= limit:
+            producer, oldest = (self._older or self._recent).popitem(last=False)
             self._ended.append(_Ended(at, oldest, self._evicted_to))
             self._evicted_to = max(self._evicted_to, oldest.last)
-        return Life(producer, sequence)
+            self._changed[producer] = None
+
+    def _limit_at(self, vlsn: int) -> int:
+        return next((limit for since, limit in reversed(self._limits_set) if since < vlsn), self.limits.producers)
+
+    def limit_from(self, vlsn: int, producers: int) -> None:
+        """Notes that the entry at ``vlsn`` sets how many producers the log knows behind it."""
+        assert not self._limits_set or self._limits_set[-1][0] <= vlsn
+        self._limits_set.append((vlsn, producers))
+
+    def _let_go(self, most: int) -> None:
+        """Lets go of what can be undone no more."""
+        ended, spares, settled = self._ended, self._spares, self.settled
+        for _ in range(most):
+            if ended and ended[0].at <= settled:
+                ended.popleft()
+            if spares and spares[0][0] <= settled:
+                life = spares.popleft()[1]
+                life.forget_spare(settled, self.limits)
+                if len(life) > self.limits.remembered + SPARE_ROWS:
+                    spares.append((life.last, life))
 
     def forget_before(self, vlsn: Vlsn) -> None:
         """Forgets whoever was last heard of before ``vlsn``."""
@@ -248,95 +232,194 @@ class Producers:
 
     def fill(self, known: Producers, vlsn: Vlsn) -> None:
         """Becomes ``known``, another copy's table as of ``vlsn``, with what was noted here behind that.  ``known`` is
-        used up.  Raises ``ValueError``, nothing changed, unless it lacks less than this one and says the same of
-        everything that this one has noted."""
+        used up, and has the limit that the log had set by then.  Raises ``ValueError``, nothing changed, unless it
+        lacks less than this one and says the same of everything that this one has noted."""
         if not self.settled <= vlsn:
             raise ValueError(f"producers as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
-        lives = (*self._lives.values(), *(ended.life for ended in self._ended))
+        known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
+        lives = (*self._lives(), *(ended.life for ended in self._ended))
         known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))
-        self._lives, self._ended, self._evicted_to = known._lives, known._ended, known._evicted_to
+        self._older, self._recent, self._limits_set = known._older, known._recent, known._limits_set
+        self._ended, self._spares, self._evicted_to = known._ended, known._spares, known._evicted_to
         self.lacks_to, self.settled = known.lacks_to, vlsn
+        self.keep_all()
 
     def _compare(self, known: Producers, vlsn: Vlsn) -> None:
         """Compares both tables, which are functions of one log. Behind ``lacks_to`` they say the same, as far as it is
         remembered."""
-        theirs, remembered = known._lives, self.limits.remembered
-        if len(theirs) > self.limits.producers or max(map(len, theirs.values()), default=0) > remembered:
-            raise ValueError(f"more than {self.limits.producers} producers, or of one over {remembered} submissions")
+        limits, theirs = self.limits, {life.producer: life for life in known._lives()}
+        # A lower limit makes room when the next producer comes, not before.
+        most = PRODUCERS_MAX if known._limits_set else limits.producers
+        if len(theirs) > most or max(map(len, theirs.values()), default=0) > limits.remembered:
+            raise ValueError(f"more than {most} producers, or of one over {limits.remembered} submissions")
         if max(known.settled, known._evicted_to) > vlsn:
             raise ValueError(f"producers as of VLSN {vlsn} that were heard of later")
         mine = {life.producer: life for life in self._as_of(vlsn)[0]}
         for producer in mine.keys() | theirs.keys():
             noted, told = (
-                lives[producer].part(self.lacks_to, vlsn, remembered) if producer in lives else None
+                lives[producer].part(self.lacks_to, vlsn, limits) if producer in lives else None
                 for lives in (mine, theirs)
             )
             is_forgotten = producer not in theirs and mine[producer].as_of(vlsn).last <= known._evicted_to
-            if noted != told and not is_forgotten:
+            if noted != told and not is_forgotten and not _goes_on(noted, told, known._evicted_to):
                 raise ValueError(f"producer {producer:016x} has other submissions there than in this log")
 
     def settle(self, vlsn: Vlsn) -> None:
         """Settles everything up to ``vlsn``, which stays for ever."""
         self.settled = max(self.settled, vlsn)
-        self._ended = [ended for ended in self._ended if ended.at > vlsn]
-        for life in (*self._lives.values(), *(ended.life for ended in self._ended)):
-            spare = life.upto(vlsn) - self.limits.remembered
-            if spare > 0:
-                life.keep(spare, len(life))
+        while len(self._limits_set) > 1 and self._limits_set[1][0] <= vlsn:
+            del self._limits_set[0]
+        self._let_go(_LET_GO_AT_ONCE)
 
     def truncate(self, last: Vlsn) -> None:
         """Undoes what came after ``last``.  Below what was settled (an operator's truncation) not all can be known any
         more, and whoever was heard of up to ``last`` only may be forgotten."""
         lives, evicted_to = self._as_of(last)
         for life in lives:
-            life.keep(0, life.upto(last))
-        self._lives = {life.producer: life for life in lives}
-        self._ended = [ended for ended in self._ended if ended.at <= last]
+            life.truncate(last)
+        self._take(lives)
+        self._ended = deque(ended for ended in self._ended if ended.at <= last)
+        self._spares = deque(spare for spare in self._spares if spare[0] <= last)
         self._evicted_to = evicted_to if last >= self.settled else max(evicted_to, last)
         self.settled = min(self.settled, last)
+        while self._limits_set and self._limits_set[-1][0] > last:
+            self._limits_set.pop()
+        if last < self._kept_at:
+            self.keep_all()
+        for producer in self._changed:
+            self._changed[producer] = self._recent.get(producer) or self._older.get(producer)
+
+    def _take(self, lives: list[Life]) -> None:
+        """Takes ``lives`` in place of its own, whoever was heard of longest ago first."""
+        older = max(0, len(lives) - self.limits.recent)
+        self._older = OrderedDict((life.producer, life) for life in lives[:older])
+        self._recent = OrderedDict((life.producer, life) for life in lives[older:])
+
+    # What is kept of it.
 
     def record(self, vlsn: Vlsn) -> ProducersRecord:
-        """Returns all of it as of ``vlsn``, for a checkpoint."""
+        """Returns all of it as of ``vlsn``."""
         return self.snapshot(vlsn)()
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies it; the returned call puts it together, on any thread, for its 24 MiB take long."""
-        lives, forgotten_to = self._as_of(vlsn)
-        if vlsn < self.settled:
-            forgotten_to = max(forgotten_to, vlsn)
-        remembered, lacks_to = self.limits.remembered, self.lacks_to
-        ends = [life.upto(vlsn) for life in lives]
-        parts = [life.rows(max(0, end - remembered), end) for life, end in zip(lives, ends, strict=True)]
-        return lambda: ProducersRecord(forgotten_to, b"".join([part() for part in parts]), lacks_to)
+        """Copies it; the returned call puts all of it together, on any thread, for its 53 MB take long."""
+        ended, evicted_to = self._undone(vlsn)
+        lives = [(life.producer, life.rows) for life in chain(self._lives(), ended.values())]
+        forgotten_to, lacks_to, limits = self._forgotten_as_of(vlsn, evicted_to), self.lacks_to, self.limits
+        return lambda: ProducersRecord(
+            forgotten_to, b"".join([life for _, life in _Encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
+        )
+
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
+        """Copies what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
+        without lives, and the changes. The returned call puts them together, on any thread."""
+        ended, evicted_to = self._undone(vlsn)
+        forgotten_to, lacks_to, limits = self._forgotten_as_of(vlsn, evicted_to), self.lacks_to, self.limits
+        if vlsn < max(self.settled, self._kept_at):
+            self.keep_all()
+        whole, changed = self._whole, {} if self._whole else self._changed
+        if whole:
+            lives = [(life.producer, life.rows) for life in chain(self._lives(), ended.values())]
+        else:
+            then = {**changed, **ended}
+            lives = [(producer, life.rows) for producer, life in then.items() if life is not None]
+        count = self._count_at(vlsn, ended)
+        self._changed, self._kept_at, self._whole = self._changed_behind(vlsn), int(vlsn), False
+
+        def put_together() -> tuple[ProducersRecord, LifeChanges]:
+            there = [(producer, rows) for producer, rows in lives if rows.upto(vlsn)]
+            kept = {producer for producer, _ in there}
+            deletes = [producer for producer in changed if producer not in kept]
+            record = ProducersRecord(forgotten_to, b"", lacks_to, keyed=True, count=count)
+            return record, LifeChanges(_Encoded(there, vlsn, limits), deletes, whole)
+
+        return put_together
+
+    def keep_all(self) -> None:
+        """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
+        self._whole = True
+        self._changed = {}
+
+    def _forgotten_as_of(self, vlsn: int, evicted_to: int) -> int:
+        return max(evicted_to, vlsn) if vlsn < self.settled else evicted_to
+
+    def _lives(self) -> Iterator[Life]:
+        return chain(self._older.values(), self._recent.values())
+
+    def _heard_behind(self, vlsn: int) -> Iterator[Life]:
+        """Gives the lives that changed behind ``vlsn``, and none of the others."""
+        for life in reversed(self._recent.values()):
+            if life.last <= vlsn:
+                break
+            yield life
+        for life in reversed(self._older.values()):  # in the order in which they crossed, too
+            if life.last <= vlsn and not (life.rows.crossed and life.rows.crossed[-1] > vlsn):
+                break
+            yield life
+
+    def _changed_behind(self, vlsn: int) -> dict[int, Life | None]:
+        changed: dict[int, Life | None] = {life.producer: life for life in self._heard_behind(vlsn)}
+        for ended in self._ended_behind(vlsn):
+            changed.setdefault(ended.life.producer, None)
+        return changed
+
+    def _count_at(self, vlsn: int, ended: dict[int, Life]) -> int:
+        begun_since = sum(1 for life in self._heard_behind(vlsn) if not life.rows.upto(vlsn))
+        return len(self) - begun_since + sum(1 for life in ended.values() if life.rows.upto(vlsn))
+
+    def _ended_behind(self, vlsn: int) -> Iterator[_Ended]:
+        """Gives what ended behind ``vlsn``, the newest first."""
+        for ended in reversed(self._ended):
+            if ended.at <= vlsn:
+                return
+            yield ended
+
+    def _undone(self, vlsn: int) -> tuple[dict[int, Life], int]:
+        """Returns the lives by producer that were there at ``vlsn``, or began behind it, and have ended since, and what
+        had been evicted by then."""
+        lives: dict[int, Life] = {}
+        evicted_to = self._evicted_to
+        for ended in self._ended_behind(vlsn):
+            lives[ended.life.producer], evicted_to = ended.life, ended.evicted_to
+        return lives, evicted_to
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
         """Returns the lives that were there at ``vlsn``, with later rows, and what had been evicted by then."""
-        undone = [ended for ended in self._ended if ended.at > vlsn]
-        lives = [*self._lives.values(), *(ended.life for ended in undone)]
-        placed = [(life.upto(vlsn), life) for life in lives]
-        heard = sorted(((life.last_of(rows), life) for rows, life in placed if rows), key=lambda pair: pair[0])
-        return [life for _, life in heard], undone[0].evicted_to if undone else self._evicted_to
+        ended, evicted_to = self._undone(vlsn)
+        placed = [(life.rows.upto(vlsn), life) for life in chain(self._lives(), ended.values())]
+        heard = sorted(((life.rows.lasts[end - 1], life) for end, life in placed if end), key=itemgetter(0))
+        return [life for _, life in heard], evicted_to
 
 
-def _read(lives: bytes) -> list[Life]:
-    """Raises ``ValueError`` for bytes that are no record's."""
-    words = array("Q")
-    words.frombytes(lives)
-    found: list[Life] = []
-    at = heard = 0
-    while at < len(words):
-        producer, begin, count = words[at : at + _LIFE_WORDS] if at + _LIFE_WORDS <= len(words) else (0, 0, 0)
-        end = at + _LIFE_WORDS + 3 * count
-        if not producer or not count or end > len(words) or begin + count > NUMBER_MAX:
-            raise ValueError(f"producers: {count} submissions from {begin} on of producer {producer:#x}")
-        life = Life.of(words[at:end])
-        if not life.rises or life.last <= heard:
-            raise ValueError(f"producers: the submissions of producer {producer:#x} are out of order")
-        found.append(life)
-        at, heard = end, life.last
-    if len({life.producer for life in found}) < len(found):
-        raise ValueError("producers: one twice")
-    return found
+def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
+    """Says whether ``told`` is the end of ``noted``, and what comes before it was put out for room. Whoever lacks
+    something puts nobody out."""
+    if noted is None or told is None:
+        return False
+    before = told[0] - noted[0]
+    ends = tuple(column[before:] for column in noted[1:]) if 0 < before < len(noted[2]) else ()
+    return ends == told[1:] and noted[2][before - 1] <= forgotten_to
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """Lives as of a VLSN at which all of them were there, each encoded when it is asked for."""
+
+    lives: list[tuple[int, Rows]]
+    vlsn: int
+    limits: ProducerLimits
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for producer, rows in self.lives:
+            end = rows.upto(self.vlsn)
+            yield producer, rows.encode(producer, rows.start(end, self.vlsn, self.limits), end)
+
+
+def _in_order(lives: list[tuple[int, Rows]], vlsn: int) -> list[tuple[int, Rows]]:
+    """Returns those that were there at ``vlsn``, whoever was heard of longest ago then first."""
+    placed = [(rows.upto(vlsn), producer, rows) for producer, rows in lives]
+    there = [(rows.lasts[end - 1], producer, rows) for end, producer, rows in placed if end]
+    return [(producer, rows) for _, producer, rows in sorted(there, key=itemgetter(0))]

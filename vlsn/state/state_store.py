@@ -4,23 +4,30 @@
     record       what entries add up to, as of a VLSN that can no longer change
     idle_end     the synced end of a log that has gone quiet; counts like a checkpoint for what is synced
 
-Values are JSON behind the store's checksum; fields that a later version adds are passed over.  Unlike the
-index it cannot always be rebuilt: unreadable, or ending before the log's first VLSN − 1, it is set aside.
+    p ‖ u64      one producer's life (``producer_lives``), the producer big-endian, as of the record's VLSN
+    t ‖ u64      the same of one transaction's handle
+
+Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over.  Lives lie
+under keys of their own from level 2 on, so that a checkpoint writes those that changed; below it the record has them.
+Unlike the index it cannot always be rebuilt: unreadable, or ending before the log's first VLSN − 1, it is set aside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from vlsn import levels
 from vlsn.errors import Damaged
-from vlsn.format.records import GroupEntry
+from vlsn.format.records import GroupEntry, Settings
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
 from vlsn.seams import KeyValue
-from vlsn.state.producers import ProducersRecord
+from vlsn.state.producer_lives import HEAD, last_of, split_lives
+from vlsn.state.producers import LifeChanges, ProducersRecord
 from vlsn.state.small_state import SmallStateRecord
 
 T = TypeVar("T")
@@ -28,6 +35,10 @@ T = TypeVar("T")
 CHECKPOINT_KEY = b"checkpoint"
 RECORD_KEY = b"record"
 IDLE_END_KEY = b"idle_end"
+TABLES = {"producers": b"p", "commits": b"t"}
+"""Tables of lives: field of the state record, and how their keys begin; no other key begins so."""
+KEYED_FROM_LEVEL = 2
+"""The level from which on lives have keys of their own; a binary of an earlier one would take a record for empty."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +77,10 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The VLSN of the entry that set it, 0 for none."""
     first_segment: int = 0
     """The segment that the log begins in since; what lies before it is no log any more.  0: nothing was cleaned."""
+    settings: Settings = Settings()
+    """The group's at ``vlsn``, but for the level."""
+    settings_vlsn: Vlsn = NULL_VLSN
+    """The VLSN of the entry that set the newest of them, 0 for none."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,16 +104,22 @@ class StateStore:
         return self._read(CHECKPOINT_KEY, Checkpoint)
 
     def record(self) -> StateRecord | None:
-        """Raises ``WrongVersion`` too, of a level that this binary does not read."""
+        """Returns the record with the lives of its tables in it, wherever they lie. Raises ``WrongVersion`` too, of a
+        level that this binary does not read."""
         record = self._read(RECORD_KEY, StateRecord)
-        if record is not None:
-            check_level(record.level)
-            try:
-                record.producers.check()
-                record.commits.check()
-                record.small.check(record.vlsn)
-            except ValueError as fault:
-                raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
+        if record is None:
+            return None
+        check_level(record.level)
+        try:
+            for field, prefix in TABLES.items():
+                table: ProducersRecord = getattr(record, field)
+                if table.keyed:
+                    table = msgspec.structs.replace(table, lives=self._lives(prefix, table.count))
+                    record = msgspec.structs.replace(record, **{field: table})
+                table.check()
+            record.small.check(record.vlsn)
+        except ValueError as fault:
+            raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
         return record
 
     def idle_end(self) -> IdleEnd | None:
@@ -110,14 +131,51 @@ class StateStore:
         checkpoint: Checkpoint | None = None,
         record: StateRecord | None = None,
         idle_end: IdleEnd | None = None,
+        changes: Mapping[str, LifeChanges] | None = None,
     ) -> None:
-        """Saves those given, in one transaction; the others stay. Blocking; durable on return. Raises ``LogFailed``."""
-        given = (CHECKPOINT_KEY, checkpoint), (RECORD_KEY, record), (IDLE_END_KEY, idle_end)
-        self._store.write([(key, msgspec.json.encode(value)) for key, value in given if value is not None])
+        """Saves those given, in one transaction; the others stay. With ``changes``, by field, the lives of ``record``
+        are those that it had when it was saved last, and these. Blocking; durable on return. Raises ``LogFailed``."""
+        given = (CHECKPOINT_KEY, checkpoint), (IDLE_END_KEY, idle_end)
+        puts = [(key, msgspec.json.encode(value)) for key, value in given if value is not None]
+        if record is None:
+            self._store.write(puts)
+            return
+        if changes is None:
+            record, changes = _apart(record)
+        tables = [(TABLES[field], change) for field, change in changes.items()]
+        puts.append((RECORD_KEY, msgspec.json.encode(record)))
+        self._store.write(
+            _Puts(puts, tables),
+            deletes=[_key(prefix, producer) for prefix, change in tables for producer in change.deletes],
+            delete_ranges=[_range(prefix) for prefix, change in tables if change.whole],
+        )
+
+    def begin_at(self, first: Vlsn, first_segment: int) -> None:
+        """Saves where the log begins since it was cleaned, in the record that is there. As ``save``."""
+        record = self._read(RECORD_KEY, StateRecord)
+        assert record is not None and record.vlsn >= first - 1, (record, first)
+        record = msgspec.structs.replace(record, trimmed_to=Vlsn(first - 1), first_segment=first_segment)
+        self._store.write([(RECORD_KEY, msgspec.json.encode(record))])
 
     def restart(self, record: StateRecord) -> None:
         """Saves ``record``, and drops all of the log that was here before. As ``save``."""
-        self._store.write([(RECORD_KEY, msgspec.json.encode(record))], deletes=[CHECKPOINT_KEY, IDLE_END_KEY])
+        self._store.write(
+            [(RECORD_KEY, msgspec.json.encode(record))],
+            deletes=[CHECKPOINT_KEY, IDLE_END_KEY],
+            delete_ranges=[_range(prefix) for prefix in TABLES.values()],
+        )
+
+    def _lives(self, prefix: bytes, count: int) -> bytes:
+        """Reads a table, whoever was heard of longest ago first. Raises ``ValueError``, ``Damaged``."""
+        items = self._store.items(*_range(prefix))
+        if len(items) != count:
+            raise ValueError(f"{len(items)} lives under keys, where there were {count}")
+        for key, life in items:
+            if key[len(prefix) :] != life[7::-1] or len(life) < HEAD.size:
+                raise ValueError(f"the life under key {key.hex()} is of another producer")
+        lives = [life for _, life in items]
+        lives.sort(key=last_of)
+        return b"".join(lives)
 
     def close(self) -> None:
         self._store.close()
@@ -132,6 +190,43 @@ class StateStore:
             if kind is StateRecord:
                 _check_level_of(value)
             raise Damaged(f"state: {key.decode()} is not one: {fault}") from fault
+
+
+@dataclass(frozen=True, slots=True)
+class _Puts:
+    """The puts of one transaction. Lives are encoded one by one while it goes on, for they are many."""
+
+    puts: list[tuple[bytes, bytes]]
+    tables: list[tuple[bytes, LifeChanges]]
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        yield from self.puts
+        for prefix, change in self.tables:
+            for producer, life in change.puts:
+                yield _key(prefix, producer), life
+
+
+def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, LifeChanges]]:
+    """Takes the lives out of a whole record, where it is of a level that has them under keys; nothing is kept there of
+    any other."""
+    changes: dict[str, LifeChanges] = {}
+    for field in TABLES:
+        table: ProducersRecord = getattr(record, field)
+        lives: Iterable[tuple[int, bytes]] = ()
+        if record.level >= KEYED_FROM_LEVEL:
+            lives = list(split_lives(table.lives))
+            table = msgspec.structs.replace(table, lives=b"", keyed=True, count=len(lives))
+            record = msgspec.structs.replace(record, **{field: table})
+        changes[field] = LifeChanges(lives, [], whole=True)
+    return record, changes
+
+
+def _key(prefix: bytes, producer: int) -> bytes:
+    return prefix + producer.to_bytes(8, "big")
+
+
+def _range(prefix: bytes) -> tuple[bytes, bytes]:
+    return prefix, bytes([prefix[0] + 1])
 
 
 class _Leveled(msgspec.Struct):

@@ -142,7 +142,7 @@ class CheckpointRun:
         parts, contents, span = self._parts, self._parts.contents, self._parts.contents.range
         settled = Vlsn(min(contents.dtvlsn, span.last_sync))
         contents.history.settle(settled)
-        record = contents.snapshot(settled)
+        kept = contents.checkpoint(settled)
         checkpoint = Checkpoint(
             id=self._number,
             start_lsn=self._start_lsn,
@@ -154,11 +154,12 @@ class CheckpointRun:
             clean=self._clean,
             time_us=parts.clock.wall_us(),
         )
-        parts.keeper.submit(
-            lambda: parts.state.save(checkpoint=checkpoint, record=record()),
-            lambda _: self._done(checkpoint, settled),
-            parts.lifecycle.store_failed,
-        )
+
+        def save() -> None:
+            record, changes = kept()
+            parts.state.save(checkpoint=checkpoint, record=record, changes=changes)
+
+        parts.keeper.submit(save, lambda _: self._done(checkpoint, settled), parts.lifecycle.store_failed)
 
     def _scan_from(self, settled: Vlsn) -> Lsn:
         """Returns where the next open reads from: what the state record does not say is read again."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from vlsn.errors import Damaged
 from vlsn.ids import Lsn, Vlsn, lsn_file
 from vlsn.recover.log_start import Removal, first_block
@@ -166,10 +164,7 @@ class CleaningPass:
     def _truncate(self, first: Vlsn, at: Lsn) -> None:
         """Truncates on the keeper's thread: steps 4 and 5."""
         parts = self._parts
-        record = parts.state.record()
-        assert record is not None and record.vlsn >= first - 1, (record, first)
-        record = msgspec.structs.replace(record, trimmed_to=Vlsn(first - 1), first_segment=self._number)
-        parts.state.save(record=record)
+        parts.state.begin_at(first, self._number)
         parts.contents.index.truncate_head(first, at)
 
     def _truncated(self, _: None) -> None:

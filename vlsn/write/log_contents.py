@@ -16,6 +16,7 @@ from vlsn.recover.recovery import Recovered
 from vlsn.seams import Disk
 from vlsn.segments.reader import LogReader
 from vlsn.state.history import History
+from vlsn.state.producers import LifeChanges
 from vlsn.state.state_store import StateRecord
 
 
@@ -80,6 +81,10 @@ class LogContents:
         """Copies the sum of entries up to ``vlsn``, and where the log begins since it was cleaned. The returned call
         puts it together, on any thread."""
         return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
+
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:
+        """Copies what changed of it since the last checkpoint, which is to be kept now (``History.checkpoint``)."""
+        return self.history.checkpoint(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
     def forget_before(self, number: int) -> None:
         """Forgets segments before ``number``, which are no log any more: the index's range begins after them."""

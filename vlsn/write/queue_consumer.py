@@ -197,11 +197,11 @@ class Consumer:
     def _place(self, group: Group, term: Term, sealed: list[Sealed]) -> None:
         for each in sealed:
             self._placement.block(group, each.data, each.first_vlsn, each.last_vlsn)
-            if each.data[FLAGS_AT] & PRODUCERS:
-                self._history.note_producers(each.data)
             if each.txn_end:
                 self._history.note_block(each.data)
                 group.txn_end = each.txn_end
+            if each.data[FLAGS_AT] & PRODUCERS:  # after what the block may set for them
+                self._history.note_producers(each.data)
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
         self.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)

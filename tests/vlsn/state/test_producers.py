@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from tests.fakes.kv import FakeStores
 from tests.vlsn import strategies
 from vlsn.format import block
 from vlsn.format.block import BLOCK_DTYPE
 from vlsn.format.producer_columns import produced_of
 from vlsn.ids import Vlsn
-from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_MAX
-from vlsn.state.producers import ProducerLimits, Producers, ProducersRecord
+from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_AT_LEVEL_1
+from vlsn.state.producer_lives import SPARE_ROWS
+from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
+from vlsn.state.state_store import StateRecord, StateStore
 
 
 class Produced(NamedTuple):
@@ -29,24 +32,34 @@ class Produced(NamedTuple):
     term: int
 
 
-LIMITS = ProducerLimits(producers=3, remembered=2, silent=12)
-IDS = range(1, 6)
+LIMITS = ProducerLimits(producers=3, remembered=2, silent=12, recent=2, least=1)
+IDS = range(1, 7)
 
 
-def model(rows: list[Produced]) -> tuple[dict[int, list[Produced]], int]:
-    """Models the producers: submissions without a hole, and up to where others were put out for room."""
+def model(
+    rows: list[Produced], limits: ProducerLimits = LIMITS, limits_set: Sequence[tuple[int, int]] = ()
+) -> tuple[dict[int, list[Produced]], int]:
+    """Models the producers: submissions without a hole that are remembered, and up to where others were put out for
+    room."""
     known: dict[int, list[Produced]] = {}
     evicted_to = 0
     for row in rows:
         life = known.get(row.producer)
-        if life is None or life[-1].sequence + 1 != row.sequence or life[-1].last + LIMITS.silent < row.first:
+        if life is None or life[-1].sequence + 1 != row.sequence or life[-1].last + limits.silent < row.first:
             known.pop(row.producer, None)
-            if len(known) == LIMITS.producers:
+            limit = ([limits.producers] + [limit for vlsn, limit in limits_set if vlsn < row.first])[-1]
+            while len(known) >= limit:
                 oldest = min(known, key=lambda each: known[each][-1].last)
                 evicted_to = max(evicted_to, known.pop(oldest)[-1].last)
             known[row.producer] = []
         known[row.producer].append(row)
+        heard = sorted(known.values(), key=lambda life: life[-1].last)
+        for rank, life in enumerate(reversed(heard)):
+            del life[: -(limits.remembered if rank < limits.recent else limits.least)]
     return known, evicted_to
+
+
+TABLE = ProducerLimits(producers=4, remembered=3, silent=15, recent=2, least=1)
 
 
 class Table(RuleBasedStateMachine):
@@ -57,11 +70,15 @@ class Table(RuleBasedStateMachine):
         self.rows: list[Produced] = []
         self.last = 0
         self.settled = 0
-        self.table = Producers(limits=LIMITS)
+        self.table = Producers(limits=TABLE)
+        self.limits_set: list[tuple[int, int]] = []
+        self.store = StateStore(FakeStores().open("/state", map_bytes=1))
+        self.kept: list[tuple[Callable[[], tuple[ProducersRecord, LifeChanges]], int, ProducersRecord]] = []
+        """Checkpoints that are not written yet, and what their record is to be, of which VLSN."""
         self.snapshots: list[tuple[Callable[[], ProducersRecord], ProducersRecord]] = []
 
     @rule(
-        producers=st.lists(st.sampled_from([1, 1, 1, 1, 2, 2, 3, 4, 5]), min_size=1, max_size=8),
+        producers=st.lists(st.sampled_from([1, 1, 1, 1, 2, 2, 3, 4, 5, 6]), min_size=1, max_size=8),
         wrong=st.sampled_from([None, None, None, None, 0, 7]),
         others=st.sampled_from([0, 0, 0, 1, 5, 14]),
         count=st.integers(1, 3),
@@ -81,6 +98,12 @@ class Table(RuleBasedStateMachine):
         self.rows.append(row)
         self.table.note([row])
 
+    @rule(producers=st.integers(1, 6))
+    def set_a_limit(self, producers: int) -> None:
+        self.last += 1
+        self.limits_set.append((self.last, producers))
+        self.table.limit_from(self.last, producers)
+
     @rule(share=st.floats(0, 1))
     def settle(self, share: float) -> None:
         self.settled = self._between(share)
@@ -91,12 +114,55 @@ class Table(RuleBasedStateMachine):
         self.last = self._between(share)
         self.table.truncate(Vlsn(self.last))
         self.rows = [row for row in self.rows if row.last <= self.last]
+        self.limits_set = [each for each in self.limits_set if each[0] <= self.last]
 
     @rule(share=st.floats(0, 1))
     def open_again(self, share: float) -> None:
         self.settled = self._between(share)
-        self.table = Producers(self.table.record(Vlsn(self.settled)), LIMITS)
+        self._open(self.table.record(Vlsn(self.settled)))
+
+    @rule(share=st.floats(0, 1))
+    def make_a_checkpoint(self, share: float) -> None:
+        self.settled = self._between(share)
+        self.table.settle(Vlsn(self.settled))
+        self.kept.append((self.table.checkpoint(Vlsn(self.settled)), self.settled, self._fresh(self.settled)))
+
+    @precondition(lambda self: self.kept)
+    @rule()
+    def write_a_checkpoint(self) -> None:
+        """Puts it together later, whatever came meanwhile: what is kept then is what a whole record says."""
+        kept, vlsn, whole = self.kept.pop(0)
+        table, changes = kept()
+        record = StateRecord(vlsn=Vlsn(vlsn), level=2, producers=table)
+        self.store.save(record=record, changes={"producers": changes})
+        stored = self.store.record()
+        assert stored is not None and (stored.producers.keyed, stored.vlsn) == (True, vlsn)
+        assert stored.producers.lives == whole.lives
+        assert stored.producers.forgotten_to == whole.forgotten_to
+
+    @rule()
+    def open_from_the_store(self) -> None:
+        while self.kept:
+            self.write_a_checkpoint()
+        stored = self.store.record()
+        if stored is not None:
+            self.settled = stored.vlsn
+            self._open(stored.producers)
+
+    def _open(self, record: ProducersRecord) -> None:
+        """Opens as of what is settled, and reads the log behind it."""
+        self.table = Producers(record, TABLE)
+        for vlsn, producers in self.limits_set:
+            self.table.limit_from(vlsn, producers)
         self.table.note([row for row in self.rows if row.last > self.settled])
+
+    def _fresh(self, upto: int) -> ProducersRecord:
+        """Returns the record of a log that is read at once."""
+        fresh = Producers(limits=TABLE)
+        for vlsn, producers in self.limits_set:
+            fresh.limit_from(vlsn, producers)
+        fresh.note([row for row in self.rows if row.last <= upto])
+        return fresh.record(Vlsn(upto))
 
     @rule(share=st.floats(0, 1))
     def take_a_snapshot(self, share: float) -> None:
@@ -111,24 +177,25 @@ class Table(RuleBasedStateMachine):
     def _between(self, share: float) -> int:
         """Returns a VLSN from what is settled to the end at which no submission is cut in two."""
         ends = {self.settled, self.last, *(row.first - 1 for row in self.rows), *(row.last for row in self.rows)}
+        ends |= {vlsn for vlsn, _ in self.limits_set}
         fit = sorted(end for end in ends if self.settled <= end <= self.last)
         return fit[int(share * (len(fit) - 1))]
 
     @invariant()
     def it_knows_what_the_log_says(self) -> None:
-        known, evicted_to = model(self.rows)
+        known, evicted_to = model(self.rows, TABLE, self.limits_set)
         at = self.last + 1
         assert len(self.table) == len(known)
-        assert self.table.forgotten_to(at=at) == max(evicted_to, at - LIMITS.silent - 1, 0)
+        assert self.table.forgotten_to(at=at) == max(evicted_to, at - TABLE.silent - 1, 0)
         for producer in IDS:
             life = self.table.find(producer, at=at)
             mine = known.get(producer)
-            if mine is None or mine[-1].last + LIMITS.silent < at:
+            if mine is None or mine[-1].last + TABLE.silent < at:
                 assert life is None
                 continue
             assert life is not None
             assert life.next == mine[-1].sequence + 1
-            places = {row.sequence: (row.first, row.last, row.term) for row in mine[-LIMITS.remembered :]}
+            places = {row.sequence: (row.first, row.last, row.term) for row in mine}
             for sequence in range(life.next + 2):
                 assert self.table.place(life, sequence) == places.get(sequence)
 
@@ -143,12 +210,11 @@ class Table(RuleBasedStateMachine):
     @precondition(lambda self: self.rows)
     @invariant()
     def its_record_is_that_of_a_log_read_at_once(self) -> None:
-        fresh = Producers(limits=LIMITS)
-        fresh.note(self.rows)
-        assert self.table.record(Vlsn(self.last)) == fresh.record(Vlsn(self.last))
+        assert self.table.record(Vlsn(self.last)) == self._fresh(self.last)
 
 
-TestTable = Table.TestCase
+def test_the_table_and_what_is_kept_of_it_are_what_the_log_says() -> None:
+    run_state_machine_as_test(Table)
 
 
 def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
@@ -164,8 +230,9 @@ def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
 def test_below_what_is_settled_nobody_unknown_passes_for_new() -> None:
     """An operator's truncation goes where a rollback may not: the table then says how far it cannot know."""
     table = Producers(limits=LIMITS)
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(10))
-    table.settle(Vlsn(10))
+    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20))
+    table.settle(Vlsn(20))
+    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20, 23))
     record = table.record(Vlsn(4))
     table.truncate(Vlsn(4))
     assert table.find(1, at=5) is None
@@ -187,12 +254,12 @@ def test_memory_is_bounded_by_the_limits() -> None:
             for number in range(3000 * 40)
         )
         table.settle(Vlsn(first + 3000 * 40 - 1))
-    assert len(table) == PRODUCERS_MAX
+    assert len(table) == PRODUCERS_AT_LEVEL_1
     table.note(Produced(5, number, 10**6 + number, 10**6 + number, 1) for number in range(3 * PRODUCER_REMEMBERED_MAX))
     table.settle(Vlsn(2 * 10**6))
     life = table.find(5, at=2 * 10**6)
     assert life is not None
-    assert len(life) == PRODUCER_REMEMBERED_MAX
+    assert len(life) <= PRODUCER_REMEMBERED_MAX + SPARE_ROWS
 
 
 def lives(*words: int) -> bytes:

@@ -1,0 +1,245 @@
+"""Lives of producers: the submissions of each that are remembered, in memory and as bytes.
+
+    bytes   u64 each: producer, sequence of the first row, rows n; then n first VLSNs, n last ones, n terms
+
+The columns only grow; what is let go makes new ones.  So whoever holds some ``Rows`` reads them on any thread, as of
+any VLSN at or below the last one they were taken at, whatever comes and goes meanwhile.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from vlsn.format.producer_columns import Produced
+from vlsn.ids import NUMBER_MAX, Term, Vlsn
+from vlsn.limits import (
+    PRODUCER_REMEMBERED_LEAST,
+    PRODUCER_REMEMBERED_MAX,
+    PRODUCER_SILENT_VLSNS,
+    PRODUCERS_AT_LEVEL_1,
+    PRODUCERS_RECENT,
+)
+from vlsn.seams import Buffer
+
+HEAD = Struct("<QQQ")
+WORD = 8
+_HEAD_WORDS = 3
+_NEVER: array[int] = array("Q")
+"""The crossings of whoever never did; not to be appended to."""
+SPARE_ROWS = 8
+"""Rows past what is needed that a life may have before they are copied away."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLimits:
+    """The same on every node, or nodes would not agree.  Of the ``recent`` producers that were heard of last the last
+    ``remembered`` submissions are, of any other the last ``least`` before it was none of them any more."""
+
+    producers: int = PRODUCERS_AT_LEVEL_1
+    """As long as the log has set no other number (``Producers.limit_from``)."""
+    remembered: int = PRODUCER_REMEMBERED_MAX
+    silent: int = PRODUCER_SILENT_VLSNS
+    recent: int = PRODUCERS_RECENT
+    least: int = PRODUCER_REMEMBERED_LEAST
+
+
+class ProducerPlace(msgspec.Struct, frozen=True):
+    """The place of a producer: ``next`` is the sequence that is due, then the submission before it."""
+
+    next: int = 0
+    first: int = 0
+    last: int = 0
+    term: int = 0
+
+
+class Rows(NamedTuple):
+    """Submissions of one producer, without a hole; the columns are as long as each other, and not empty."""
+
+    begin: int
+    """The sequence of the first row."""
+    firsts: array[int]
+    lasts: array[int]
+    terms: array[int]
+    crossed: array[int] = _NEVER
+    """The VLSNs at which it was no longer one of the recent producers, ascending."""
+
+    def upto(self, vlsn: int) -> int:
+        """Counts the rows at or before ``vlsn``."""
+        return bisect_right(self.lasts, vlsn)
+
+    def start(self, end: int, vlsn: int, limits: ProducerLimits) -> int:
+        """Returns the first row that is remembered as of ``vlsn``, of the ``end`` ones that it had then."""
+        start = max(0, end - limits.remembered)
+        if self.crossed and (times := bisect_right(self.crossed, vlsn)):
+            start = max(start, self.upto(self.crossed[times - 1]) - limits.least)
+        return start
+
+    def cut(self, start: int, end: int, settled: int, upto: int) -> Rows:
+        """Copies rows ``start`` to ``end`` (exclusive), which begin at or before VLSN ``settled``, and crossings up to
+        ``upto``."""
+        times = bisect_right(self.crossed, settled)
+        crossed = self.crossed[max(0, times - 1) : bisect_right(self.crossed, upto)]
+        firsts, lasts, terms = (column[start:end] for column in (self.firsts, self.lasts, self.terms))
+        return Rows(self.begin + start, firsts, lasts, terms, crossed or _NEVER)
+
+    def encode(self, producer: int, start: int, end: int) -> bytes:
+        head = HEAD.pack(producer, self.begin + start, end - start)
+        return b"".join((head, self.firsts[start:end], self.lasts[start:end], self.terms[start:end]))
+
+
+Part: TypeAlias = "tuple[int, array[int], array[int], array[int]] | None"
+"""The sequence of the first of some submissions, and their columns; None for none."""
+
+
+class Life:
+    """One producer, for as long as each sequence follows on the one before."""
+
+    __slots__ = ("producer", "rows")
+
+    def __init__(self, producer: int, rows: Rows) -> None:
+        self.producer = producer
+        self.rows = rows
+
+    @classmethod
+    def begun(cls, producer: int, sequence: int, first: int, last: int, term: int) -> Life:
+        return cls(producer, Rows(sequence, array("Q", (first,)), array("Q", (last,)), array("Q", (term,))))
+
+    @property
+    def next(self) -> int:
+        """The sequence that is due."""
+        return self.rows.begin + len(self.rows.lasts)
+
+    @property
+    def last(self) -> int:
+        """The last VLSN of its newest submission."""
+        return self.rows.lasts[-1]
+
+    def __len__(self) -> int:
+        return len(self.rows.lasts)
+
+    def place(self, sequence: int, limits: ProducerLimits) -> tuple[Vlsn, Vlsn, Term] | None:
+        """Returns first and last VLSN and term of a submission that is remembered; None for any other."""
+        rows, row = self.rows, sequence - self.rows.begin
+        if not rows.start(len(self), NUMBER_MAX, limits) <= row < len(self):
+            return None
+        return Vlsn(rows.firsts[row]), Vlsn(rows.lasts[row]), Term(rows.terms[row])
+
+    def as_of(self, vlsn: int) -> ProducerPlace:
+        """Tells what is known of it at ``vlsn``."""
+        rows, end = self.rows, self.rows.upto(vlsn)
+        if not end:
+            return ProducerPlace(rows.begin)
+        return ProducerPlace(rows.begin + end, rows.firsts[end - 1], rows.lasts[end - 1], rows.terms[end - 1])
+
+    def cross(self, vlsn: int) -> None:
+        """Notes that it is none of the recent producers from ``vlsn`` on."""
+        if self.rows.crossed is _NEVER:
+            self.rows = self.rows._replace(crossed=array("Q", (vlsn,)))
+        else:
+            self.rows.crossed.append(vlsn)
+
+    def behind(self, vlsn: int) -> list[Produced]:
+        """Lists its submissions behind ``vlsn``."""
+        begin, firsts, lasts, terms, _ = self.rows
+        start = self.rows.upto(vlsn)
+        places = zip(firsts[start:], lasts[start:], terms[start:], strict=True)
+        return [(self.producer, begin + row, *place) for row, place in enumerate(places, start)]
+
+    def part(self, after: int, upto: int, limits: ProducerLimits) -> Part:
+        """Returns its remembered submissions of these VLSNs."""
+        begin, firsts, lasts, terms, _ = rows = self.rows
+        end = rows.upto(upto)
+        start = max(rows.upto(after), rows.start(end, upto, limits))
+        if start >= end:
+            return None
+        return begin + start, firsts[start:end], lasts[start:end], terms[start:end]
+
+    def truncate(self, last: int) -> None:
+        """Undoes what came after ``last``."""
+        rows, end = self.rows, self.rows.upto(last)
+        if end < len(self) or (rows.crossed and rows.crossed[-1] > last):
+            self.rows = rows.cut(0, end, 0, last)
+
+    def forget_spare(self, settled: int, limits: ProducerLimits) -> None:
+        """Lets go of what nothing above ``settled`` needs, once that is worth it."""
+        end = self.rows.upto(settled)
+        if end > SPARE_ROWS:
+            spare = self.rows.start(end, settled, limits)
+            if spare > SPARE_ROWS:
+                self.rows = self.rows.cut(spare, len(self), settled, NUMBER_MAX)
+
+
+def read_lives(lives: bytes) -> list[Life]:
+    """Reads lives one behind the other, the one first that was heard of longest ago. Raises ``ValueError`` for bytes
+    that are no record's."""
+    words = array("Q")
+    words.frombytes(lives)
+    found: list[Life] = []
+    starts, counts = [], []
+    at, size = 0, len(words)
+    while at < size:
+        producer, begin, count = words[at : at + _HEAD_WORDS] if at + _HEAD_WORDS <= size else (0, 0, 0)
+        rows = at + _HEAD_WORDS
+        if not producer or not 0 < count <= (size - rows) // 3 or begin + count > NUMBER_MAX:
+            raise ValueError(f"producers: {count} submissions from {begin} on of producer {producer:#x}")
+        ends = rows + count, rows + 2 * count
+        at = rows + 3 * count
+        found.append(Life(producer, Rows(begin, words[rows : ends[0]], words[ends[0] : ends[1]], words[ends[1] : at])))
+        starts.append(rows)
+        counts.append(count)
+    _check_order(np.frombuffer(lives, "<u8"), found, np.array(starts, np.int64), np.array(counts, np.int64))
+    if len({life.producer for life in found}) < len(found):
+        raise ValueError("producers: one twice")
+    return found
+
+
+def _check_order(
+    words: np.ndarray[tuple[int], np.dtype[np.uint64]],
+    found: list[Life],
+    starts: np.ndarray[tuple[int], np.dtype[np.int64]],
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> None:
+    """Checks that each submission lies behind its producer's one before, and each producer's last behind that of the
+    one before. Raises ``ValueError``."""
+    if not found:
+        return
+    total = int(counts.sum())
+    begins = np.cumsum(counts) - counts
+    at = np.arange(total) + np.repeat(starts - begins, counts)
+    firsts, lasts = words[at], words[at + np.repeat(counts, counts)]
+    wrong = (firsts > lasts) | (firsts == 0) | (lasts > NUMBER_MAX)
+    wrong[1:] |= lasts[:-1] >= firsts[1:]
+    wrong[begins[1:]] = (firsts > lasts)[begins[1:]] | (firsts == 0)[begins[1:]] | (lasts > NUMBER_MAX)[begins[1:]]
+    newest = lasts[begins + counts - 1]
+    order = np.concatenate(([False], newest[1:] <= newest[:-1]))
+    bad = np.logical_or.reduceat(wrong, begins) | order
+    if bad.any():
+        producer = found[int(np.argmax(bad))].producer
+        raise ValueError(f"producers: the submissions of producer {producer:#x} are out of order")
+
+
+def split_lives(lives: bytes) -> Iterator[tuple[int, bytes]]:
+    """Gives each life, as it is encoded, with its producer; ``lives`` can be read."""
+    at = 0
+    while at < len(lives):
+        producer, _, count = HEAD.unpack_from(lives, at)
+        end = at + HEAD.size + 3 * WORD * count
+        yield producer, lives[at:end]
+        at = end
+
+
+def last_of(life: Buffer) -> int:
+    """Returns the last VLSN of encoded ``life``, 0 where it is too short to have one."""
+    if len(life) < HEAD.size:
+        return 0
+    count = HEAD.unpack_from(life)[2]
+    at = (_HEAD_WORDS + 2 * count - 1) * WORD
+    return int.from_bytes(life[at : at + WORD], "little")
