@@ -28,7 +28,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "founding": ("founding", "peer.silent"),
     "group": (
         *("group.change", "group.durable", "group.level", "group.promoted", "group.readmitted", "group.waits"),
-        "group.found",
+        *("group.found", "group.settings"),
     ),
     "feed": ("feed.start", "feed.mode", "feed.end", "feed.stopped"),
     "syncup": ("syncup", "rolled_back", "integrity"),

@@ -28,6 +28,8 @@ LOOK_S = 0.3
 HOPS_MAX = 3
 _DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
 """Members of every answer about the group."""
+_SETTINGS = ("level", "settings")
+"""… and of one that says more than who is in it."""
 NO_MASTER_S = 5.0
 """Seconds that an order waits for a master: one may just be elected."""
 
@@ -108,6 +110,32 @@ def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
     return _change(url, change, wait="", timeout_s=0, as_json=as_json)
 
 
+@group.command(cls=Command, name="set")
+@click.argument("settings", metavar="NAME=VALUE …", nargs=-1, required=True)
+@url_option
+@json_option
+def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
+    """Set the group's settings, which lie in its log: producers=N, how many exactly-once producers it knows."""
+    body: dict[str, Any] = {}
+    for each in settings:
+        name, equals, value = each.partition("=")
+        if not equals or not value.isdecimal():
+            raise BadArgument(f"{each}: a setting is NAME=NUMBER")
+        body[name] = int(value)
+    return _set(url, body, as_json=as_json)
+
+
+@group.command(cls=Command)
+@url_option
+@json_option
+def upgrade(url: list[str], as_json: bool) -> int:
+    """Raise the group's level by one, for ever, once all members run a vlsnlog that speaks it."""
+    shown = run(_shown(url))
+    if "level" not in shown:
+        raise BadArgument("that node does not tell the group's level: run a later vlsnlog there first")
+    return _set(url, {"level": int(shown["level"]) + 1}, as_json=as_json)
+
+
 @group.command(cls=Command, name="transfer-master")
 @click.argument("name", required=False)
 @url_option
@@ -121,6 +149,18 @@ def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
     else:
         before, now = answer.get("from"), answer.get("to")
         click.echo(f"{now} leads already" if before == now else f"{before} has handed over to {now}")
+    return 0
+
+
+def _set(urls: Sequence[str], settings: dict[str, Any], *, as_json: bool) -> int:
+    import msgspec
+
+    body = msgspec.json.encode(settings)
+    document = run(_ordered(urls, "/v1/admin/group/settings", body, *_DOCUMENT, *_SETTINGS))
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
     return 0
 
 
@@ -251,6 +291,9 @@ async def _documents(network: Network, urls: Sequence[str]) -> list[dict[str, An
 
 def _print(document: dict[str, Any]) -> None:
     durable = "durable" if document["durable"] else "not known to be durable"
+    settings = "".join(f", {name} {value}" for name, value in document.get("settings", {}).items())
+    if settings:
+        click.echo(f"level {document.get('level')}{settings}")
     print_table(
         f"group {document['group']}, master {document['master'] or 'none'}, term {document['term']}, as of VLSN "
         f"{document['vlsn']} ({durable})",

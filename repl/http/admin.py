@@ -44,6 +44,12 @@ class AdminRoutes:
             return redirect(self._administration, request)
         return answered(await self._administration.change_group(await asked_object(request)))
 
+    async def change_settings(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        if not self._administration.is_master():
+            return redirect(self._administration, request)
+        return answered(await self._administration.change_settings(await asked_object(request)))
+
     async def transfer(self, request: Request) -> Response:
         query.only(request.query, _TRANSFER)
         if not self._administration.is_master():

@@ -77,6 +77,7 @@ class Gateway:
             "/v1/peer/stand": {"POST": peers.stand},
             "/v1/group": {"GET": admin.group},
             "/v1/admin/group": {"POST": admin.change_group},
+            "/v1/admin/group/settings": {"POST": admin.change_settings},
             "/v1/admin/transfer": {"POST": admin.transfer},
             "/v1/admin/checkpoint": {"POST": admin.checkpoint},
             "/v1/admin/rotate": {"POST": admin.rotate},

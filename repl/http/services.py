@@ -295,6 +295,11 @@ class Administration(Mastership, Protocol):
         ``Changes.change``."""
         ...
 
+    async def change_settings(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/admin/group/settings``; durable on return. Raises as ``change_settings`` and
+        ``raise_level`` do."""
+        ...
+
 
 class Monitoring(Protocol):
     """The node's word about itself."""

@@ -259,6 +259,8 @@ def document(opened: OpenMember) -> dict[str, Any]:
         "vlsn": log.history.group_vlsn,
         "previous": group.previous if group is not None else 0,
         "durable": group is not None and log.dtvlsn >= log.history.group_vlsn,
+        "level": log.level,
+        "settings": {"producers": log.history.producers.limit},
         "members": [_told(opened, each) for each in group.members] if group is not None else [],
     }
 

@@ -17,6 +17,7 @@ from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from vlsn.format.segment import segment_name
 from vlsn.ids import NodeName
+from vlsn.limits import PRODUCERS_AT_LEVEL_1
 from vlsn.write.local_log import LocalLog
 
 
@@ -40,6 +41,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "process": f"{parts.member.process:016x}",
         "listed": False,
         "level": 1,
+        "settings": {"producers": PRODUCERS_AT_LEVEL_1},
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
         "dtvlsn": 0,
         "checkpoint": None,
@@ -114,6 +116,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "failing": _failing(log),
         "free_bytes": log.space.free_bytes,
     }
+    base["settings"] = {"producers": log.history.producers.limit}
     base["damage"] = opened.mending.status()
     base["scrub"] = opened.scrub.status()
     base["holds"] = holds(log)

@@ -8,6 +8,8 @@ from typing import Any
 
 from repl.group.membership import read_change
 from repl.lead.group_changes import document
+from repl.lead.level_raising import raise_level
+from repl.lead.logged_settings import change_settings, read_settings
 from repl.node.services.mastership import NodeMastership
 from repl.offload import settle, settle_error
 from repl.repair.cleaning import told
@@ -65,3 +67,11 @@ class NodeAdministration(NodeMastership):
 
     async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
         return await self._lead().changes.change(read_change(body))
+
+    async def change_settings(self, body: dict[str, Any]) -> dict[str, Any]:
+        lead, settings = self._lead(), read_settings(body)
+        if settings.level is not None:
+            vlsn = await raise_level(lead, settings.level)
+        else:
+            vlsn = await change_settings(lead, settings)
+        return {**document(lead.opened), "vlsn": vlsn, "durable": True}

@@ -478,6 +478,8 @@ def test_what_is_no_node_is_told_so_by_every_command(shell: Shell, body: bytes) 
             ("group", "show"),
             ("group", "transfer-master"),
             ("group", "remove", "n1"),
+            ("group", "set", "producers=100"),
+            ("group", "upgrade"),
             ("clean",),
         ):
             ended = shell(*arguments, "--url", url)

@@ -433,6 +433,10 @@ class MemoryNode:
             raise NotFound("the restore is over")
         return bytes(range(256))[start:end], 3
 
+    async def change_settings(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(f"settings {body}")
+        return {"vlsn": 9}
+
     async def transfer(self, to: str | None) -> dict[str, Any]:
         self.calls.append(f"transfer to {to}")
         return {"to": to}

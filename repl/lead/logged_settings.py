@@ -1,0 +1,70 @@
+"""Settings of the group: an entry of its log sets them, and they count from its VLSN on.
+
+    asked of the master ─► COMMIT {set} sealed ─► durable: answered
+
+Until it is durable a rollback takes the entry back, and with it what it set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from repl.lead.tenure import Tenure
+from repl.offload import settle
+from vlsn.errors import BadBody, NotMaster, OutcomeUnknown, WrongVersion
+from vlsn.format.block import EntryKind
+from vlsn.format.records import CommitEntry, Settings
+from vlsn.ids import Vlsn
+
+SETTINGS_TIMEOUT_S = 10.0
+SETTINGS_LEVEL = 2
+"""The level from which on an entry sets more than the level."""
+
+
+def read_settings(body: object) -> Settings:
+    """Reads what a person asks for: the body of ``POST /v1/admin/group/settings``. Raises ``BadBody``."""
+    names = {field.name for field in msgspec.structs.fields(Settings)}
+    if not isinstance(body, dict) or not body or not body.keys() <= names:
+        raise BadBody(f"settings of the group: one or more of {', '.join(sorted(names))}")
+    if None in body.values() or ("level" in body and len(body) > 1):
+        raise BadBody("settings of the group: each is a value, and the level is raised alone")
+    try:
+        return msgspec.convert(body, Settings)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"settings of the group: {error}") from None
+
+
+async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
+    """Sets all but the level, as ``log_settings``. Raises ``WrongVersion`` while the group is not at ``SETTINGS_LEVEL``
+    for good."""
+    if lead.log.level < SETTINGS_LEVEL:
+        raise WrongVersion(
+            f"the group is at level {lead.log.level}, which has no such settings; raise it: vlsnlog group upgrade"
+        )
+    vlsn = await log_settings(lead, settings, "the change of settings")
+    lead.member.event("group.settings", vlsn=vlsn, **msgspec.to_builtins(settings))
+    return vlsn
+
+
+async def log_settings(lead: Tenure, settings: Settings, what: str) -> Vlsn:
+    """Logs the entry, durable on return; returns its VLSN. Raises ``NoSpace``, ``NotMaster`` with nothing logged;
+    ``OutcomeUnknown``; ``NotMaster`` too where it was rolled back."""
+    log, loop = lead.log, asyncio.get_running_loop()
+    if (refusal := log.refusal) is not None:
+        raise refusal
+    if lead.has_ended or lead.heir is not None:
+        raise NotMaster("this node leads no more, or is handing over; try again")
+    sealed: asyncio.Future[Vlsn] = loop.create_future()
+    log.append_entries([EntryKind.COMMIT], [CommitEntry(set=settings).encode()], settle(sealed))
+    try:
+        async with asyncio.timeout(SETTINGS_TIMEOUT_S):
+            vlsn = await sealed
+    except TimeoutError:
+        raise OutcomeUnknown(f"{what} is logged, and not synced here yet") from None
+    if not await lead.reads.reached(vlsn, loop.time() + SETTINGS_TIMEOUT_S):
+        raise OutcomeUnknown(f"{what} is logged at VLSN {vlsn}, and not durable yet")
+    if log.dtvlsn < vlsn or log.history.term_of(vlsn) != lead.term:
+        raise NotMaster(f"{what} was rolled back: another node leads")
+    return vlsn
