@@ -124,6 +124,22 @@ def wal(
 
 
 @bench.command(cls=Command)
+@click.option("--producers", type=int, default=50_000, show_default=True, help="How many submit, in turns.")
+@json_option
+def producers(producers: int, as_json: bool) -> int:
+    """Exactly-once producers: a submission, a checkpoint at home and beside it, an open, a restore."""
+    from repl.bench.producers import run_producers
+
+    unwound_by_signals()
+    figures = run_producers(producers=producers)
+    if as_json:
+        print_json(figures.json())
+    else:
+        click.echo("\n".join(figures.lines()))
+    return 1 if figures.refused else 0
+
+
+@bench.command(cls=Command)
 @click.option("--vlsns", type=int, default=100_000_000, show_default=True, help="How many the index covers.")
 @click.option("--lookups", type=int, default=100_000, show_default=True, help="Of a round; there are five.")
 @json_option

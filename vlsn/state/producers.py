@@ -324,7 +324,7 @@ class Producers:
         if whole:
             lives = [(life.producer, life.rows) for life in chain(self._lives(), ended.values())]
         else:
-            then = {**changed, **ended}
+            then = {**changed, **ended} if ended else changed
             lives = [(producer, life.rows) for producer, life in then.items() if life is not None]
         count = self._count_at(vlsn, ended)
         self._changed, self._kept_at, self._whole = self._changed_behind(vlsn), int(vlsn), False
