@@ -150,7 +150,8 @@ class Group:
 
 def checked_value(value: object, key: object) -> tuple[bytes, Key]:
     """Checks one append against the limits. Raises ``TooLarge``, ``TypeError``."""
-    data, name = BYTES.value(value), BYTES.key(key)
+    data = value if type(value) is bytes else BYTES.value(value)
+    name = key if key is None or type(key) is bytes else BYTES.key(key)
     if len(data) > ENTRY_BYTES_MAX:
         raise TooLarge(f"an entry of {len(data)} bytes; the limit is {ENTRY_BYTES_MAX}")
     if name and len(name) > KEY_BYTES_MAX:
