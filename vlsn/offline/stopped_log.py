@@ -38,7 +38,8 @@ from vlsn.verify.segment_chain import Link, log_chain, read_stated
 
 TAIL_BYTES = 8 * MIB
 """Bytes of log before its end that are looked through for the durable end."""
-BLOCKS_AT_ONCE = 256
+WINDOW_BYTES = 4 * MIB
+"""Bytes of a segment whose entries are taken by column at once, at least one block."""
 ROWS_AT_ONCE = 10_000
 
 
@@ -53,6 +54,10 @@ class _Visible:
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def window(self, low: int) -> int:
+        """Returns the end (exclusive) of the blocks from ``low`` on that are taken at once."""
+        return max(low + 1, int(np.searchsorted(self.places, self.places[low] + WINDOW_BYTES)))
 
 
 class StoppedLog:
@@ -116,8 +121,10 @@ class StoppedLog:
             if keep:
                 self._buf = bytearray()
             blocks = self._visible(link)
-            for low in range(int(np.searchsorted(blocks.lasts, at)), len(blocks), BLOCKS_AT_ONCE):
-                run = slice(low, low + BLOCKS_AT_ONCE)
+            high = int(np.searchsorted(blocks.lasts, at))
+            while high < len(blocks):
+                low, high = high, blocks.window(high)
+                run = slice(low, high)
                 firsts, lasts = blocks.firsts[run], blocks.lasts[run]
                 if at > end:
                     break

@@ -83,6 +83,11 @@ def test_batches_that_are_kept_stay_as_they_are(tmp_path: Path) -> None:
     ]
 
 
+def test_small_blocks_of_a_directory_make_large_batches(tmp_path: Path) -> None:
+    Copy(tmp_path, "n1", segment_bytes=1 << 20).add(*numbered(3000)).checkpoint(dtvlsn=3000).write()
+    assert [batch.num_rows for batch in read_arrow(tmp_path)] == [3000]
+
+
 def test_what_is_in_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     segment = 1 << 20
     Copy(tmp_path, "n1", segment_bytes=segment).add(*numbered(160, 100, 1000)).checkpoint(dtvlsn=16_000).write()
