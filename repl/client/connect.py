@@ -299,7 +299,8 @@ class Client(Generic[V]):
 
         ``from_vlsn`` may be ``"start"`` or ``"end"``; ``at``, in its place, begins at a time as ``vlsn_at`` finds it.
         ``key`` or ``key_prefix``: only entries with that key, or one that begins so, chosen by the node; an empty
-        ``key`` stands for entries without one.  ``limit``: at most so many.
+        ``key`` stands for entries without one. Entries that come by a key do not tell their transaction (``txn`` is 0).
+        ``limit``: at most so many.
 
         ``consistency="linearizable"``: also what anybody else was told before the call, at the cost of a round trip
         between the nodes before the first page.
