@@ -66,7 +66,8 @@ async def measured(options: argparse.Namespace) -> dict[str, Any]:
         resident = sum(_resident(node) for node in nodes)
         name = (await own.master())["node"]
         master = [node for node in nodes if node.name == name]
-        urls = [node.url for node in (master if options.node == "master" else nodes)]
+        chosen = {"all": nodes, "master": master, "replica": [node for node in nodes if node not in master][:1]}
+        urls = [node.url for node in chosen[options.node]]
         first = await client.append(b"the readers come")
         load = await _Load.start(Asked(urls, options.tails, options.readers - options.tails, first + 1, appends.number))
         try:
@@ -156,7 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m repl.bench.readers", description=__doc__)
     parser.add_argument("--readers", type=int, default=1_000)
     parser.add_argument("--tails", type=int, help="how many of them are tails; default: half")
-    parser.add_argument("--node", choices=("all", "master"), default="all", help="where the readers are")
+    parser.add_argument("--node", choices=("all", "master", "replica"), default="all", help="where the readers are")
     parser.add_argument("--rate", type=float, default=10.0, help="appends a second")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--die", action="store_true", help="kills a node at the end, and goes on as long")

@@ -35,8 +35,8 @@ UNTAKEN_BYTES_MAX = 64 * MIB
 """Bytes written for readers that their sockets have not taken; past it the longest stalled is given up."""
 PAGES_AT_ONCE_MAX = 2
 """Pages of what was there before that are made at once for tails and long-polls, some milliseconds each."""
-DELIVERIES_A_TURN = 64
-"""Readers that are given their page in one turn of the event loop, under 1 ms."""
+DELIVERIES_A_TURN = 16
+"""Readers that are given their page in one turn of the event loop, about 0.2 ms."""
 DELIVERY_BYTES = 32 * 1024
 """A page that is larger counts as so many more deliveries."""
 TAIL_COMMENT_S = 15.0
