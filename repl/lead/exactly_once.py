@@ -40,7 +40,6 @@ from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.same_submission import same
 from vlsn.format.submission import Submission, Transaction
 from vlsn.ids import Term, Vlsn
-from vlsn.state.producers import Producers
 from vlsn.write.queue import Pending
 
 if TYPE_CHECKING:
@@ -169,33 +168,29 @@ class Once:
         return -handle in self._queued or self._log.history.commits.find(handle, at=self._log.allocated + 1) is not None
 
     def check_handle(self, handle: int, born: int) -> None:
-        """Checks that a transaction which is not known was never logged. Raises ``OutcomeUnknown``,
-        ``ProducersMissing``."""
-        table = self._log.history.commits
-        if born < (forgotten_to := table.forgotten_to(at=self._log.allocated + 1)):
-            if table.lacks_to:
-                raise missing(handle, table.lacks_to)
+        """Checks that a transaction which is not known was never logged. Raises ``OutcomeUnknown``."""
+        forgotten_to = self._log.history.commits.forgotten_to(at=self._log.allocated + 1)
+        if born < forgotten_to:
             raise OutcomeUnknown(
                 f"transaction {handle:016x}, born at VLSN {born}, may have been logged and be forgotten: commits up to "
                 f"VLSN {forgotten_to} may be"
             )
-
-    def _table(self, append: ProducerAppend) -> Producers:
-        history = self._log.history
-        return history.commits if append.is_handles else history.producers
 
     def _due(self, append: ProducerAppend, born: int | None) -> int:
         """Returns the sequence that this producer's next submission has."""
         queued = self._queued.get(_key(append))
         if queued:
             return next(reversed(queued)) + 1
-        table, at = self._table(append), self._log.allocated + 1
+        at = self._log.allocated + 1
+        if append.is_handles:
+            if self._log.history.commits.find(append.producer, at=at) is not None:
+                return HANDLE_SEQUENCE + 1
+            self.check_handle(append.producer, born or 0)
+            return HANDLE_SEQUENCE
+        table = self._log.history.producers
         life = table.find(append.producer, at=at)
         if life is not None:
             return life.next
-        if append.is_handles:
-            self.check_handle(append.producer, born or 0)
-            return HANDLE_SEQUENCE
         is_new = append.sequence == 0 and born is not None and born >= table.forgotten_to(at=at)
         if table.lacks_to and not is_new:
             raise missing(append.producer, table.lacks_to)
@@ -226,7 +221,13 @@ class Once:
             append.submission = None
             original.repeats.append(append)
             return
-        table = self._table(append)
+        if append.is_handles:
+            committed = self._log.history.commits.find(append.producer, at=self._log.allocated + 1)
+            assert committed is not None, "it is due, or known"
+            append.lies_at(*committed)
+            self._repeat(append)
+            return
+        table = self._log.history.producers
         life = table.find(append.producer, at=self._log.allocated + 1)
         place = table.place(life, append.sequence) if life is not None else None
         if place is None and table.lacks_to and (life is None or len(life) < table.limits.remembered):

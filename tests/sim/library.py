@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-import vlsn.state.history
+import vlsn.state.handles
 import vlsn.state.producers
 from repl import connect
 from repl.api import Appended
@@ -43,15 +43,15 @@ FEW_RATE = 0.3
 def few_producers(seed: int) -> Iterator[bool]:
     """The log forgets whom it has not heard of for long, in some seeds."""
     few = Random(f"few/{seed}").random() < FEW_RATE
-    limits, handles = vlsn.state.producers.ProducerLimits, vlsn.state.history.HANDLE_LIMITS
+    limits, handles = vlsn.state.producers.ProducerLimits, vlsn.state.handles.REMEMBERED
     if few:
-        vlsn.state.history.HANDLE_LIMITS = limits(producers=FEW_HANDLES, remembered=1)
+        vlsn.state.handles.REMEMBERED = FEW_HANDLES
         vlsn.state.producers.ProducerLimits = partial(limits, producers=FEW_PRODUCERS)  # type: ignore[assignment,misc]
     try:
         yield few
     finally:
         vlsn.state.producers.ProducerLimits = limits  # type: ignore[misc]
-        vlsn.state.history.HANDLE_LIMITS = handles
+        vlsn.state.handles.REMEMBERED = handles
 
 
 class LibraryClient:

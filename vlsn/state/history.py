@@ -30,13 +30,12 @@ from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.format.records import CommitEntry, GroupEntry, Settings
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
 from vlsn.levels import LEVEL_1
-from vlsn.limits import HANDLES_MAX, PRODUCERS_AT_LEVEL_1, PRODUCERS_DEFAULT
+from vlsn.limits import PRODUCERS_AT_LEVEL_1, PRODUCERS_DEFAULT
 from vlsn.seams import Buffer
-from vlsn.state.producers import LifeChanges, ProducerLimits, Producers
+from vlsn.state.handles import Handles
+from vlsn.state.producers import LifeChanges, Producers
 from vlsn.state.small_state import SmallState
 from vlsn.state.state_store import KEYED_FROM_LEVEL, StateRecord
-
-HANDLE_LIMITS = ProducerLimits(producers=HANDLES_MAX, remembered=1, recent=HANDLES_MAX)
 
 
 class History:
@@ -48,8 +47,8 @@ class History:
         self.levels: list[tuple[Vlsn, int]] = []
         self.settings: list[tuple[Vlsn, Settings]] = []
         self.producers = producers_of(record) if record is not None else Producers()
-        self.commits = Producers(record.commits if record is not None else None, HANDLE_LIMITS)
-        """The transactions that are named by their handles, as producers of one submission each."""
+        self.commits = Handles(record.commits if record is not None else None)
+        """The transactions that are named by their handles."""
         self.txn_ends: list[Vlsn] = []
         self.small = SmallState(record.small if record is not None else None)
         if record is not None:
@@ -154,6 +153,8 @@ class History:
         handles = [row for row in rows if row[1] == HANDLE_SEQUENCE]
         if handles:
             self.commits.note(handles)
+            if len(handles) == len(rows):
+                return
             rows = [row for row in rows if row[1] != HANDLE_SEQUENCE]
         self.producers.note(rows)
 

@@ -1,0 +1,144 @@
+"""The table of transactions named by their handles, against the producers' table, which is the same and slower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
+from vlsn.ids import Vlsn
+from vlsn.state.handles import Handles
+from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
+
+MOST = 4
+SILENT = 60
+LIMITS = ProducerLimits(producers=MOST, remembered=1, silent=SILENT, recent=MOST)
+
+
+class Pair:
+    """Both tables of one log, and what checkpoints have kept of the one that is tested."""
+
+    def __init__(self) -> None:
+        self.model = Producers(limits=LIMITS)
+        self.table = Handles(most=MOST, silent=SILENT)
+        self.kept: dict[int, bytes] = {}
+        self.kept_record = ProducersRecord()
+        self.last = self.durable = 0
+        self.known: set[int] = set()
+
+    def note(self, handles: list[int]) -> None:
+        rows: list[Produced] = []
+        for handle in handles:
+            rows.append((handle, HANDLE_SEQUENCE, self.last + 1, self.last + 3, 1))
+            self.last += 3
+            self.known.add(handle)
+        self.model.note(rows)
+        self.table.note(rows)
+
+    def pass_by(self, count: int) -> None:
+        self.last += count
+
+    def settle(self, share: float) -> None:
+        self.durable = max(self.durable, int(self.last * share))
+        self.model.settle(Vlsn(self.durable))
+        self.table.settle(Vlsn(self.durable))
+
+    def roll_back(self, share: float) -> None:
+        self.last = self.durable + int((self.last - self.durable) * share)
+        self.model.truncate(Vlsn(self.last))
+        self.table.truncate(Vlsn(self.last))
+
+    def cut(self, share: float) -> None:
+        """An operator's truncation, below what is durable."""
+        self.last = self.durable = int(self.durable * share)
+        self.model.truncate(Vlsn(self.last))
+        self.table.truncate(Vlsn(self.last))
+
+    def checkpoint(self, share: float) -> None:
+        at = Vlsn(self.durable + int((self.last - self.durable) * share))
+        record, changes = self.table.checkpoint(at)()
+        assert isinstance(changes, LifeChanges)
+        if changes.whole:
+            self.kept.clear()
+        for handle in changes.deletes:
+            self.kept.pop(handle, None)
+        self.kept.update(changes.puts)
+        assert len(self.kept) == record.count
+        assert b"".join(sorted(self.kept.values())) == b"".join(sorted(lives(self.table.record(at))))
+        self.kept_record = record
+
+    def reopen(self, share: float) -> None:
+        at = Vlsn(self.durable + int((self.last - self.durable) * share))
+        record = self.table.record(at)
+        self.last = int(at)
+        self.durable = min(self.durable, self.last)
+        self.model, self.table = Producers(record, LIMITS), Handles(record, most=MOST, silent=SILENT)
+
+    def forget(self) -> None:
+        self.model.forget_before(Vlsn(self.last // 2))
+        self.table.forget_before(Vlsn(self.last // 2))
+
+    def check(self) -> None:
+        at = self.last + 1
+        assert len(self.table) == len(self.model)
+        assert self.table.forgotten_to(at=at) == self.model.forgotten_to(at=at)
+        for handle in self.known:
+            life = self.model.find(handle, at=at)
+            place = self.model.place(life, HANDLE_SEQUENCE) if life is not None else None
+            assert self.table.find(handle, at=at) == place
+        for vlsn in (self.durable, self.last):
+            mine, theirs = self.table.record(Vlsn(vlsn)), self.model.record(Vlsn(vlsn))
+            assert (mine.forgotten_to, mine.lives) == (theirs.forgotten_to, theirs.lives)
+
+
+def lives(record: ProducersRecord) -> list[bytes]:
+    return [record.lives[at : at + 48] for at in range(0, len(record.lives), 48)]
+
+
+SHARES = st.sampled_from((0.0, 0.3, 0.7, 1.0))
+STEPS: st.SearchStrategy[Callable[[Pair], None]] = st.one_of(
+    st.lists(st.integers(1, 9), min_size=1, max_size=6).map(lambda each: lambda pair: pair.note(each)),
+    st.integers(1, SILENT).map(lambda each: lambda pair: pair.pass_by(each)),
+    SHARES.map(lambda each: lambda pair: pair.settle(each)),
+    SHARES.map(lambda each: lambda pair: pair.roll_back(each)),
+    SHARES.map(lambda each: lambda pair: pair.checkpoint(each)),
+    st.lists(st.integers(1, 9), min_size=1, max_size=3).map(lambda each: lambda pair: pair.note(each)),
+    SHARES.map(lambda each: lambda pair: pair.checkpoint(each)),
+    SHARES.map(lambda each: lambda pair: pair.reopen(each)),
+    st.just(lambda pair: pair.forget()),
+    SHARES.map(lambda each: lambda pair: pair.cut(each)),
+)
+
+
+@settings(max_examples=600)
+@given(st.lists(STEPS, max_size=25))
+def test_it_says_what_the_producers_table_says_of_names_that_come_once(steps: list[Callable[[Pair], None]]) -> None:
+    pair = Pair()
+    pair.note([1, 2, 3])
+    pair.checkpoint(1.0)
+    for step in steps:
+        step(pair)
+        pair.check()
+
+
+def test_changes_are_bounded_whatever_happens_between_two_checkpoints() -> None:
+    table = Handles(most=MOST)
+    table.checkpoint(Vlsn(0))()
+    for at in range(1, 100):
+        table.note([(at, HANDLE_SEQUENCE, 2 * at, 2 * at + 1, 1)])
+    record, changes = table.checkpoint(Vlsn(199))()
+    assert (len(list(changes.puts)), record.count) == (MOST, MOST)
+    assert len(changes.deletes) <= 2 * MOST
+
+
+@pytest.mark.parametrize("settled", [0, 10])
+def test_what_was_put_out_for_room_comes_back_with_a_rollback(settled: int) -> None:
+    table = Handles(most=2)
+    table.note([(1, HANDLE_SEQUENCE, 1, 2, 1), (2, HANDLE_SEQUENCE, 3, 4, 1), (3, HANDLE_SEQUENCE, 11, 12, 1)])
+    assert table.find(1, at=13) is None and table.forgotten_to(at=13) == 2
+    table.settle(Vlsn(settled))
+    table.truncate(Vlsn(10))
+    assert table.find(1, at=11) == (1, 2, 1) and table.find(3, at=11) is None and table.forgotten_to(at=11) == 0

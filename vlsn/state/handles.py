@@ -1,0 +1,212 @@
+"""The transactions that are named by their handles: which of them a log holds, and where.
+
+A table of the same kind as the producers' (``producers.py``), and with the same record, for names that come once each:
+a row in the order of the log, and the oldest one goes when there are too many.
+
+    note     id → (first, last, term), at the end       one dictionary entry a transaction
+    find     the place of a commit that is asked again
+    undone   what a rollback brings back: rows put out for room by what it takes away
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from struct import Struct
+from typing import NamedTuple
+
+from vlsn.format.producer_columns import Produced
+from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.limits import HANDLES_MAX, PRODUCER_SILENT_VLSNS
+from vlsn.state.producer_lives import read_lives
+from vlsn.state.producers import LifeChanges, ProducersRecord
+
+REMEMBERED = HANDLES_MAX
+_LIFE = Struct("<QQQQQQ")
+_FIRST, _LAST = 2, 3
+_LET_GO_AT_ONCE = 1_024
+
+
+class HandlePlace(NamedTuple):
+    """The place of a transaction: its first VLSN, its COMMIT's, and their term."""
+
+    first: Vlsn
+    last: Vlsn
+    term: Term
+
+
+class _Ended(NamedTuple):
+    """A row that went when the one at VLSN ``at`` came; ``evicted_to`` as it was before."""
+
+    at: int
+    row: Produced
+    evicted_to: int
+
+
+class Handles:
+    """The table of one log, as of the last VLSN noted."""
+
+    def __init__(
+        self, record: ProducersRecord | None = None, *, most: int | None = None, silent: int = PRODUCER_SILENT_VLSNS
+    ) -> None:
+        record = record or ProducersRecord()
+        self._most = REMEMBERED if most is None else most
+        self._silent = silent
+        self._rows: OrderedDict[int, Produced] = OrderedDict()
+        """The rows by id, in the order of the log."""
+        for life in read_lives(record.lives):
+            begin, firsts, lasts, terms, _ = life.rows
+            self._rows[life.producer] = (life.producer, begin, firsts[-1], lasts[-1], terms[-1])
+        self._evicted_to = record.forgotten_to
+        self._ended: deque[_Ended] = deque()
+        newest = next(reversed(self._rows.values()), None)
+        self.settled: int = newest[_LAST] if newest is not None else NULL_VLSN
+        """The VLSN from which on it is exact."""
+        self._kept_at: int = self.settled
+        self._changed: dict[int, None] = {}
+        """The rows that may be other than at the last checkpoint."""
+        self._whole = not record.keyed
+        """The next checkpoint writes all of it."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    # What is known, with ``at`` the next VLSN to be given.
+
+    def find(self, handle: int, *, at: int) -> HandlePlace | None:
+        row = self._rows.get(handle)
+        if row is None or row[_LAST] + self._silent < at:
+            return None
+        return HandlePlace(Vlsn(row[_FIRST]), Vlsn(row[_LAST]), Term(row[4]))
+
+    def forgotten_to(self, *, at: int) -> Vlsn:
+        """Returns the VLSN after which no commit was forgotten."""
+        return Vlsn(max(self._evicted_to, at - self._silent - 1, NULL_VLSN))
+
+    # What changes it.
+
+    def note(self, noted: Iterable[Produced]) -> None:
+        """Notes commits that follow on those noted before, in log order."""
+        rows, ended, changed, most = self._rows, self._ended, self._changed, self._most
+        for row in noted:
+            handle = row[0]
+            before = rows.pop(handle, None)
+            if before is not None:  # no master logs one twice
+                ended.append(_Ended(row[_FIRST], before, self._evicted_to))
+            elif len(rows) >= most:
+                gone, oldest = rows.popitem(last=False)
+                ended.append(_Ended(row[_FIRST], oldest, self._evicted_to))
+                self._evicted_to = max(self._evicted_to, oldest[_LAST])
+                changed[gone] = None
+            rows[handle] = row
+            changed[handle] = None
+        if len(changed) > 2 * most:
+            self.keep_all()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Lets go of what no rollback brings back."""
+        ended, settled = self._ended, self.settled
+        for _ in range(_LET_GO_AT_ONCE):
+            if not ended or ended[0].at > settled:
+                return
+            ended.popleft()
+
+    def settle(self, vlsn: Vlsn) -> None:
+        """Settles everything up to ``vlsn``, which stays for ever."""
+        self.settled = max(self.settled, vlsn)
+        self._let_go()
+
+    def forget_before(self, vlsn: Vlsn) -> None:
+        """Forgets what was logged before ``vlsn`` and is not known."""
+        self._evicted_to = max(self._evicted_to, vlsn - 1)
+
+    def truncate(self, last: Vlsn) -> None:
+        """Undoes what came after ``last``.  Below what was settled (an operator's truncation) not all can be known any
+        more, and whatever was logged up to ``last`` and is not known counts as forgotten."""
+        rows, evicted_to = self._as_of(last)
+        self._rows = OrderedDict((row[0], row) for row in rows)
+        while self._ended and self._ended[-1].at > last:
+            self._ended.pop()
+        self._evicted_to = evicted_to if last >= self.settled else max(evicted_to, last)
+        self.settled = min(self.settled, last)
+        if last < self._kept_at:
+            self.keep_all()
+
+    # What is kept of it.
+
+    def record(self, vlsn: Vlsn) -> ProducersRecord:
+        """Returns all of it as of ``vlsn``."""
+        return self.snapshot(vlsn)()
+
+    def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
+        """Copies it; the returned call puts it together, on any thread."""
+        rows, evicted_to = self._as_of(vlsn)
+        forgotten_to = self._forgotten_as_of(vlsn, evicted_to)
+        return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]))
+
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
+        """Copies what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
+        without rows, and the changes. The returned call puts them together, on any thread."""
+        if vlsn < max(self.settled, self._kept_at):
+            self.keep_all()
+        ended, evicted_to = self._undone(vlsn)
+        whole, deletes = self._whole, []
+        rows = self._as_of(vlsn)[0] if whole else []
+        for handle in self._changed:
+            row = ended.get(handle) or self._rows.get(handle)
+            if row is not None and row[_LAST] <= vlsn:
+                rows.append(row)
+            else:
+                deletes.append(handle)
+        later = list(self._behind(vlsn))
+        count = len(self._rows) - len(later) + sum(1 for row in ended.values() if row[_LAST] <= vlsn)
+        self._changed = dict.fromkeys(chain((row[0] for row in later), ended))
+        self._kept_at, self._whole = int(vlsn), False
+        record = ProducersRecord(self._forgotten_as_of(vlsn, evicted_to), b"", keyed=True, count=count)
+        return lambda: (record, LifeChanges(_Encoded(rows), deletes, whole))
+
+    def keep_all(self) -> None:
+        """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
+        self._whole = True
+        self._changed.clear()
+
+    def _forgotten_as_of(self, vlsn: int, evicted_to: int) -> int:
+        return max(evicted_to, vlsn) if vlsn < self.settled else evicted_to
+
+    def _behind(self, vlsn: int) -> Iterator[Produced]:
+        for row in reversed(self._rows.values()):
+            if row[_LAST] <= vlsn:
+                return
+            yield row
+
+    def _undone(self, vlsn: int) -> tuple[dict[int, Produced], int]:
+        """Returns the rows by id that went behind ``vlsn``, and what had been evicted by then."""
+        rows: dict[int, Produced] = {}
+        evicted_to = self._evicted_to
+        for ended in reversed(self._ended):
+            if ended.at <= vlsn:
+                break
+            rows[ended.row[0]], evicted_to = ended.row, ended.evicted_to
+        return rows, evicted_to
+
+    def _as_of(self, vlsn: int) -> tuple[list[Produced], int]:
+        ended, evicted_to = self._undone(vlsn)
+        rows = [row for row in chain(ended.values(), self._rows.values()) if row[_LAST] <= vlsn]
+        if ended:
+            rows.sort(key=itemgetter(_LAST))
+        return rows, evicted_to
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """Rows, each encoded as a life of one submission when it is asked for (``producer_lives.py``)."""
+
+    rows: list[Produced]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for handle, sequence, first, last, term in self.rows:
+            yield handle, _LIFE.pack(handle, sequence, 1, first, last, term)
