@@ -91,7 +91,8 @@ def run_of(
             f"blocks of terms {run.terms[0]} to {run.terms[-1]} on a feed of term {term_max}, after {term_min}"
         )
     for index in run.produced:
-        check_producers(run.blocks[index], decode_header(run.blocks[index]))
+        if run.kinds[index] == EntryKind.DATA:  # of all others every column is checked below
+            check_producers(run.blocks[index], decode_header(run.blocks[index]))
     if any(run.kinds):
         own = [block for block, kind in zip(run.blocks, run.kinds, strict=True) if kind != EntryKind.DATA]
         return replace(run, level=max(map(_check_own_entries, own)))
