@@ -63,18 +63,19 @@ class Transaction:
     def __init__(
         self, parts: Sequence[Values | Batch] = (), commit: bytes = b"", producer: tuple[int, int] = (0, 0)
     ) -> None:
-        assert not any(part.producer for part in parts)
         self.parts = parts
         self.commit = commit
-        self.count = sum(part.count for part in parts) + 1
-        self.keyed = any(part.keyed for part in parts)
         self.producer, self.sequence = producer
-        per_entry = ENTRY_OVERHEAD_BYTES + TRANSACTION_OVERHEAD_BYTES
-        self.bytes = sum(part.bytes for part in parts) + len(commit) + TRANSACTION_OVERHEAD_BYTES * self.count
+        count, size, keyed = 1, len(commit) + ENTRY_OVERHEAD_BYTES, False
+        for part in parts:
+            assert not part.producer
+            count += part.count
+            size += part.bytes
+            keyed |= part.keyed
+        self.count = count
+        self.keyed = keyed
+        self.bytes = size + TRANSACTION_OVERHEAD_BYTES * count + (PRODUCER_BYTES if self.producer else 0)
         """The most bytes that it takes of a block and of the queue."""
-        self.bytes += per_entry - TRANSACTION_OVERHEAD_BYTES
-        if self.producer:
-            self.bytes += PRODUCER_BYTES
 
 
 Submission: TypeAlias = Values | Batch | Transaction
