@@ -217,6 +217,23 @@ def test_the_table_and_what_is_kept_of_it_are_what_the_log_says() -> None:
     run_state_machine_as_test(Table)
 
 
+def test_a_checkpoint_writes_lives_that_were_cut_short_and_takes_away_those_that_went() -> None:
+    table, store = Producers(limits=TABLE), StateStore(FakeStores().open("/state", map_bytes=1))
+    last = 0
+    for producers in ([1, 1, 1], [2, 3], [4, 5]):
+        for producer in producers:
+            last += 1
+            life = table.find(producer, at=last)
+            table.note([Produced(producer, life.next if life is not None else 0, last, last, 1)])
+        table.settle(Vlsn(last))
+        kept, changes = table.checkpoint(Vlsn(last))()
+        store.save(record=StateRecord(vlsn=Vlsn(last), level=2, producers=kept), changes={"producers": changes})
+        stored = store.record()
+        assert stored is not None
+        assert stored.producers.lives == table.record(Vlsn(last)).lives
+    assert table.find(1, at=last + 1) is None, "it made room"
+
+
 def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
     table = Producers(limits=LIMITS)
     table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(9))
