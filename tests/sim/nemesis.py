@@ -66,6 +66,7 @@ MISSES_MAX = 3
 """Kinds that are tried for one strike."""
 ASKS_AGAIN_S, ASKS_MAX = 2.0, 60
 """Seconds until a person asks again for a refused restore, and how often."""
+ASKS_BEFORE_A_LOOK = 5
 AWAY_S, LONG_AWAY_S = (0.05, 3.0), (3.0, 15.0)
 """Seconds that a process which has ended is not started again, mostly and sometimes."""
 PAUSES_S = (0.3, 1.5, 1.5, 4.0, 4.0, 40.0)
@@ -381,14 +382,19 @@ class Nemesis:
     async def ask_for_restore(self, name: str) -> None:
         """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored.
 
-        Who is refused, since too few others are whole yet, asks again."""
+        Who is refused, since too few others are whole yet, asks again. After some times the person looks at the
+        members in its settings: a log that does not open counts by those."""
         node = self.group.nodes.get(name)
         if node is not None and node.member.is_master():
             await self.people.post(name, "/v1/admin/transfer")
-        for _ in range(ASKS_MAX):
+        for asked in range(ASKS_MAX):
             answer = await self.people.post(name, "/v1/admin/restore")
             if answer is None or answer.get("type") != "not-ready":
                 return
+            if asked == ASKS_BEFORE_A_LOOK:
+                self.say(f"--- a person puts the members in the settings of {name} right")
+                self.group.told.corrected.add(name)
+                self.die(name, power=False, back_s=(0.01, 0.5))
             await asyncio.sleep(ASKS_AGAIN_S)
 
     def lift_floor(self, name: str) -> None:

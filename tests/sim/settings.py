@@ -37,6 +37,8 @@ class Settings:
         self._lists: list[Urls] = []
         """Whom people took for the members, in turn."""
         self._ports: dict[str, int] = {}
+        self.corrected: set[str] = set()
+        """The nodes whose list a person has put right: each of their starts has the present one."""
         self.old = 0
         """Starts with a list that was not the present one."""
 
@@ -56,7 +58,7 @@ class Settings:
         machine = self._group.machines[name]
         first = self._first.setdefault(machine, len(self._lists) - 1)
         listed = now
-        if self._rng.random() < self._old_rate:
+        if self._rng.random() < self._old_rate and name not in self.corrected:
             old = self._rng.random() < FIRST_RATE
             listed = self._lists[first if old else self._rng.randrange(first, len(self._lists))]
             if not _has_log(machine, f"/{name}"):
