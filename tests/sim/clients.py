@@ -14,6 +14,7 @@ import msgspec
 from tests.sim.group import SimGroup
 from tests.sim.library import LibraryClient
 from tests.sim.library_transactions import CLIENTS, LibraryTransactions
+from tests.sim.pipeline import WORKERS, Worker
 from tests.sim.report import Report
 from tests.sim.transactions import TransactionClient
 from vlsn.errors import VlsnLogError
@@ -74,6 +75,7 @@ class Clients:
         jobs += [self._linearizable(number) for number in range(linearizable)]
         jobs += [LibraryClient(self, number).run() for number in range(libraries)]
         jobs += [TransactionClient(self, number).run() for number in range(transactions)]
+        jobs += [Worker(self, number).run() for number in range(WORKERS if transactions else 0)]
         jobs += [LibraryTransactions(self, number).run() for number in range(CLIENTS if transactions else 0)]
         self.tasks = [asyncio.create_task(job) for job in jobs]
 

@@ -18,7 +18,7 @@ import msgspec
 
 from repl.node.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import library, library_transactions, transactions, whole
+from tests.sim import library, library_transactions, pipeline, transactions, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
@@ -281,6 +281,7 @@ class Simulation:
             found = verify(machine.disk, machine.stores, f"/{name}", live=True)
             watch.hold(found.ok, f"{name}: {found.findings}")
         watch.transactions.check()
+        pipeline.check(watch)
         values = set(watch.values.values())
         watch.hold(not self.clients.refused & values, "what was refused is in the log")
         for vlsn, value in self.clients.acknowledged.items():

@@ -1,0 +1,93 @@
+"""A pipeline in a simulation: workers of one consumer, each output logged with the position behind its input.
+
+    position ─► read from there, of any node ─► stage an output for each entry ─► commit, with the position behind them
+
+Three workers have one name, so each is refused where another was faster, and nothing of its transaction is logged.  In
+the end every entry below the position has exactly one output, but for what was cleaned away before it was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.sim.transactions import PAUSES_S, Sent, TransactionClient
+from vlsn.state.consumers import Position, key_of
+
+if TYPE_CHECKING:
+    from tests.sim.clients import Clients
+    from tests.sim.watch import Watch
+
+WORKERS = 3
+NAME = "pipeline"
+PATH = f"/v1/consumers/{NAME}"
+OUTPUT = b"out:"
+ENTRIES_MAX = 5
+PAUSE_S = 0.5
+
+
+class Worker(TransactionClient):
+    def __init__(self, clients: Clients, number: int) -> None:
+        super().__init__(clients, 2 * number, name=f"w{number}")
+        self._made = 0
+
+    async def run(self) -> None:
+        while not self._clients.over:
+            await self._pause(PAUSE_S)
+            placed = await self._position()
+            if placed is not None:
+                await self._work(*placed)
+
+    async def _work(self, begins: int, at: int) -> None:
+        """Does what comes next, from the position that the COMMIT at ``at`` has set."""
+        status, answer, headers = await self._call("GET", f"/v1/entries?from={begins}&limit={ENTRIES_MAX}")
+        if status == 410:
+            self._books.skipped.append(range(begins, answer["first"]))
+            await self._call("PUT", PATH, msgspec.json.encode({"next": answer["first"], "at": at}))
+            return
+        if status != 200 or int(headers["Vlsnlog-Next"]) <= begins:
+            return
+        self._made += 1
+        found = [row["vlsn"] for row in answer["rows"] if not row["value"].startswith(OUTPUT.decode())]
+        change = {"next": int(headers["Vlsnlog-Next"]), "at": at}
+        if not found:
+            await self._call("PUT", PATH, msgspec.json.encode(change))
+            return
+        handle = await self._begin()
+        if handle is None:
+            return
+        sent = Sent([], nowhere="no commit was sent")
+        self._books.sent.append(sent)
+        outputs = [OUTPUT + b"%d:%s.%d" % (vlsn, self._name.encode(), self._made) for vlsn in found]
+        if await self._stage_call(handle, sent, outputs):
+            await asyncio.sleep(self._rng.choice(PAUSES_S))
+            await self._commit(handle, sent, msgspec.json.encode({"positions": {NAME: change}}))
+
+    async def _position(self) -> tuple[int, int] | None:
+        """Asks any node, or the master. What a node tells is durable."""
+        status, answer, _ = await self._call("GET", PATH)
+        if status == 404 and answer["type"] == "not-found":
+            return 1, 0
+        if status != 200:
+            return None
+        self._books.placed(self._name, key_of(NAME), answer["at"], answer["next"])
+        return answer["next"], answer["at"]
+
+
+def check(watch: Watch) -> None:
+    """Checks in the end that each entry below the position has one output."""
+    values, books = watch.ledger.values, watch.transactions
+    outputs = Counter(int(value.split(b":")[1]) for value in values.values() if value.startswith(OUTPUT))
+    twice = [vlsn for vlsn, count in outputs.items() if count > 1]
+    watch.hold(not twice, f"the pipeline has made more than one output of the entries at VLSNs {twice[:5]}")
+    kept = books.small.get(key_of(NAME))
+    ends = msgspec.json.decode(kept.value, type=Position).next if kept is not None else 1
+    skipped = {vlsn for each in books.skipped for vlsn in each}
+    wanted = {vlsn for vlsn, value in values.items() if vlsn < ends and not value.startswith(OUTPUT)}
+    lacks = sorted(wanted - set(outputs) - skipped)
+    watch.hold(not lacks, f"the pipeline is at VLSN {ends}, and has made nothing of the entries at VLSNs {lacks[:5]}")
+    early = sorted(set(outputs) - wanted)
+    watch.hold(not early, f"the pipeline is at VLSN {ends}, and has made something of VLSNs {early[:5]}")
