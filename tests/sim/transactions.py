@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.sim.clients import Clients
     from tests.sim.group import SimNode
     from tests.sim.watch import Watch
+    from vlsn.index.range import VlsnRange
 
 RATE = 0.5
 """The share of the seeds in which there are any."""
@@ -156,6 +157,13 @@ class Transactions:
         end = self.ends.get(first)
         said = f"{who} was told that {values[0][:20]!r} … is committed from VLSN {first} to {first + len(values)}"
         watch.hold(end == first + len(values), f"{said}; its COMMIT is {end or 'nowhere'}")
+
+    def check_end(self, name: str, span: VlsnRange) -> None:
+        """Checks what a node says of its log in the end: the last COMMIT of a transaction, unless it was cleaned
+        away."""
+        last = max(self.ends.values(), default=0)
+        said = f"{name}: the last COMMIT is VLSN {last}, and its range says {span.last_txn_end}"
+        self._watch.hold(span.last_txn_end == last or last < span.first, said)
 
     def check(self) -> None:
         """Checks in the end, when all that may become durable is."""

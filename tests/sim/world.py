@@ -265,6 +265,7 @@ class Simulation:
         watch.hold(len({span.last for span in ranges.values()}) == 1, f"the logs end apart: {ranges}")
         for name in group.names:
             log, machine = group.nodes[name].opened().log, group.machines[name]
+            watch.transactions.check_end(name, log.range)
             report.cleaned = max(report.cleaned, log.range.first - 1)
             held = await self._entries(name)
             first = log.range.first  # cleaning may have gone on meanwhile
