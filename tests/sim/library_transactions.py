@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import repl.client.transaction
 from repl import connect
 from repl.client.connect import Client
+from repl.client.identity import HandleNames
 from repl.client.transaction import Transaction
 from tests.fakes.random import SeededRandom
 from tests.sim.transactions import PAUSES_S, SIZES, Sent
@@ -56,7 +57,7 @@ class LibraryTransactions:
     async def run(self) -> None:
         urls = ",".join(self._group.url(name) for name in self._group.names)
         log = connect(urls, timeout_s=TIMEOUT_S, network=self._group.client)
-        log._names = SeededRandom(Random(f"{self._name}/names/{self._report.seed}"))  # type: ignore[assignment]
+        log._names = HandleNames(SeededRandom(Random(f"{self._name}/names/{self._report.seed}")))
         count = 0
         async with log:
             while not self._clients.over:
