@@ -536,6 +536,8 @@ def connect(
     ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline.  ``exactly_once``: what got no
     answer is sent again, and the log takes it once, whatever becomes of connections and masters; ``OutcomeUnknown``
     then means that no answer came until the deadline, or until the client was closed.  Appends stay in their order.
+    A log forgets whoever was heard of longest ago of more than 65,536 such clients (the group's setting ``producers``);
+    a client that this befalls goes on under another name.
     ``codec``: what appends are given, ``bytes``, ``utf8`` (str) or ``json``; readers ask each entry for its ``text()``
     or ``json()``.  Nothing is opened before ``async with``.  Raises ``BadArgument``.
     """
