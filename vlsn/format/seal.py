@@ -145,15 +145,15 @@ def _runs(submissions: Sequence[Submission], bytes_max: int) -> Iterator[Sequenc
     mixed = any(isinstance(one, Transaction) for one in submissions)
     start, size, count = 0, 0, 0
     for at, one in enumerate(submissions):
-        size += one.bytes + row
-        count += one.count
-        alone = one.bytes >= ALONE_BYTES
+        cost, alone = one.bytes + row, one.bytes >= ALONE_BYTES
         if mixed and not isinstance(one, Transaction):
-            size += TRANSACTION_OVERHEAD_BYTES * one.count
+            cost += TRANSACTION_OVERHEAD_BYTES * one.count
             alone |= one.count > MIXED_ENTRIES_MAX
+        size += cost
+        count += one.count
         if at > start and (alone or size > bytes_max or count > BATCH_ENTRIES_MAX):
             yield submissions[start:at]
-            start, size, count = at, one.bytes + row, one.count
+            start, size, count = at, cost, one.count
         if alone:
             yield submissions[at : at + 1]
             start, size, count = at + 1, 0, 0

@@ -78,6 +78,13 @@ def test_what_a_mixed_group_takes_is_within_what_was_counted(given: list[Submiss
     assert sum(len(one.data) + 24 for one in sealed_from(given)) <= counted
 
 
+def test_what_a_cut_begins_with_is_counted_as_a_mixed_block_has_it() -> None:
+    """The plain submission that a cut leaves for the next block has the columns of the transaction behind it there."""
+    commit = Transaction([Values([b"x" * 700])])
+    given: list[Submission] = [Values([b"y" * 1_300]), Values([b""] * 62, [b"k" * 9] * 62), commit]
+    assert all(len(one.data) <= 2_000 for one in sealed_from(given, 2_000))
+
+
 def test_long_plain_submissions_share_no_block_with_transactions() -> None:
     few, many = Values([b""] * MIXED_ENTRIES_MAX), Values([b""] * (MIXED_ENTRIES_MAX + 1))
     commit = Transaction([Values([b"a"])])
