@@ -38,7 +38,7 @@ class BadPage(FakeDisk):
         self.hook = self._hook
 
     def _hook(self, call: Call) -> None:
-        if call.name == "sync" and self.armed and call.path.endswith(".vlog"):
+        if call.name == "sync" and self.armed and call.path == f"{DIRECTORY}/00000001.vlog":  # not the standby's
             self.armed, self.bad = False, call.path
             self.begun.set()
             assert self.tried.wait(WAIT_S)
