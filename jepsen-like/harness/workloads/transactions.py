@@ -19,7 +19,7 @@ from harness.workloads.writing import PLAIN_TIMEOUT_S, LostAnswer, ask
 from repl.client.connect import Client, connect
 from repl.client.transaction import Transaction
 from repl.http import problem
-from vlsn.errors import OutcomeUnknown, VlsnLogError
+from vlsn.errors import OutcomeUnknown, TransactionGone, VlsnLogError
 
 ABORTS, HESITATES = 0.05, 0.05
 """The shares that are aborted, and calls before which the writer waits for a moment: faults strike there, too."""
@@ -31,11 +31,8 @@ GONE = "transaction-gone"
 LINES = "application/x-ndjson"
 
 
-class Aborted(VlsnLogError):
+class Aborted(TransactionGone):
     """No commit was sent."""
-
-    slug = "aborted"
-    retry_safe = True
 
 
 @asynccontextmanager
