@@ -49,6 +49,7 @@ from vlsn.errors import (
 from vlsn.format.batch import encode
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.records import JSON_FAULTS
+from vlsn.levels import TRANSACTIONS
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
@@ -57,7 +58,6 @@ KEPT_BYTES_MAX: Final = MIB
 """Bytes of entries that a transaction keeps until its commit."""
 ENTRY_COST_BYTES: Final = 17
 """Bytes that each entry is counted with beside its own."""
-TRANSACTIONS_LEVEL: Final = 2
 ATTEMPT_S: Final = 3.0
 """Seconds after which a silent master is asked again, or the next one."""
 ABORT_S: Final = 2.0
@@ -232,7 +232,7 @@ class Transaction:
         self._bytes -= size
 
     async def _commit_in_one(self) -> Appended:
-        if self._endpoints.level < TRANSACTIONS_LEVEL:
+        if self._endpoints.level < TRANSACTIONS:
             await self._staging.find_level()
         if self._identity is None:
             self._identity = Identity(self._names.next(), self._producer.known_durable, fixed=True)
@@ -316,9 +316,9 @@ class Staging:
     async def find_level(self) -> None:
         """Raises ``WrongVersion`` where the group has no transactions."""
         await self._retried(self._endpoints.master, self._deadline())
-        if self._endpoints.level < TRANSACTIONS_LEVEL:
+        if self._endpoints.level < TRANSACTIONS:
             raise WrongVersion(
-                f"transactions need level {TRANSACTIONS_LEVEL}, the group is at level {self._endpoints.level}: once "
+                f"transactions need level {TRANSACTIONS}, the group is at level {self._endpoints.level}: once "
                 "all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
             )
 

@@ -34,13 +34,12 @@ from vlsn.errors import (
 from vlsn.format.same_submission import lies_in
 from vlsn.format.submission import Submission, Transaction, check_transaction
 from vlsn.ids import Vlsn
+from vlsn.levels import TRANSACTIONS
 from vlsn.seams import Buffer
 from vlsn.write.queue import Pending, cost_of
 
 SETTLE_S = 1.0
 """Seconds that a new lead holds appends back for replicas that have yet to come, before it refuses them."""
-
-TRANSACTIONS_LEVEL = 2
 
 
 class Admission:
@@ -145,9 +144,9 @@ class Admission:
 
     def check_transactions(self) -> None:
         """Raises ``WrongVersion`` while some member may not read them."""
-        if (level := self._log.level) < TRANSACTIONS_LEVEL:
+        if (level := self._log.level) < TRANSACTIONS:
             raise WrongVersion(
-                f"transactions need level {TRANSACTIONS_LEVEL}, the group is at level {level}: once all members run a "
+                f"transactions need level {TRANSACTIONS}, the group is at level {level}: once all members run a "
                 "vlsnlog that speaks it, `vlsnlog group upgrade`"
             )
 
