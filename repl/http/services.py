@@ -65,7 +65,7 @@ class Transactions(Mastership, Protocol):
         ``QueueFull``, ``BadArgument``, ``TransactionGone``, ``TransactionClosed``, ``OutcomeUnknown``."""
         ...
 
-    def commit(
+    async def commit(
         self,
         handle: Handle,
         acks: Acks,

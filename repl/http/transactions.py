@@ -92,7 +92,7 @@ class TransactionRoutes:
             if not told.done():
                 told.set_result(result)
 
-        pending = self._transactions.commit(handle, acks, done, name=name, born=born, positions=positions)
+        pending = await self._transactions.commit(handle, acks, done, name=name, born=born, positions=positions)
         timer = loop.call_later(timeout_s, pending.expire)
         try:
             result = await told

@@ -12,12 +12,21 @@ from collections.abc import Mapping
 import msgspec
 
 from repl.api import ConsumerChange, Puts
+from repl.lead.leading import Leading
 from vlsn.errors import BadArgument, TooLarge, Trimmed
 from vlsn.ids import NUMBER_MAX, Vlsn
 from vlsn.state.consumers import CONSUMERS_MAX, Placed, Position, held_in, is_of_another_group, key_of, position_of
 from vlsn.write.local_log import LocalLog
 
 _BY = re.compile(r"[0-9a-f]{16}\Z")
+
+
+async def confirm_end(lead: Leading, changes: Mapping[str, ConsumerChange]) -> None:
+    """Confirms the lead where a position lies past its log's end. A master that was unseated and does not know it yet
+    lacks what was read elsewhere, and must not call that a mistake. Raises ``NotMaster``."""
+    end = int(lead.log.allocated) + 1
+    if any(change.next > end and not is_of_another_group(name) for name, change in changes.items()):
+        await lead.read_index()
 
 
 def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:

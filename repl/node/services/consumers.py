@@ -6,7 +6,7 @@ import asyncio
 
 from repl.api import Acks, Appended, ConsumerAt, ConsumerChange, Puts
 from repl.lead.leading import Leading
-from repl.lead.positions import check_kept, puts_of, set_by
+from repl.lead.positions import check_kept, confirm_end, puts_of, set_by
 from repl.node.services.mastership import NodeMastership
 from repl.read.consumer_lags import ConsumerLags
 from vlsn.errors import NotFound, OutcomeUnknown, ProducersMissing, VlsnLogError
@@ -39,6 +39,7 @@ class NodeConsumers(NodeMastership):
         deadline = asyncio.get_running_loop().time() + timeout_s
         again = set_by(lead.log, name, change)
         if again is None:
+            await confirm_end(lead, {name: change})
             puts = puts_of(lead.log, {name: change})
             check_kept(lead.log, name, change)
             await self._log(lead, puts, deadline)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from repl.api import Acks, ConsumerChange, Done, Handle
 from repl.lead.append_book import Append
-from repl.lead.positions import puts_of
+from repl.lead.positions import confirm_end, puts_of
 from repl.node.services.mastership import NodeMastership
 from vlsn.format.batch import Batch
 from vlsn.format.submission import Values
@@ -21,7 +21,7 @@ class NodeTransactions(NodeMastership):
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
         return await self._lead().transactions.stage(handle, part, after)
 
-    def commit(
+    async def commit(
         self,
         handle: Handle,
         acks: Acks,
@@ -32,6 +32,7 @@ class NodeTransactions(NodeMastership):
         positions: Mapping[str, ConsumerChange],
     ) -> Append:
         lead = self._lead()
+        await confirm_end(lead, positions)
         puts = puts_of(lead.log, positions) if positions else None
         return lead.transactions.commit(handle, acks, done, name=name, born=born, puts=puts)
 

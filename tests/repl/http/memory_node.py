@@ -190,7 +190,7 @@ class MemoryNode:
         parts.append(part)
         return staged + part.count
 
-    def commit(
+    async def commit(
         self,
         handle: Handle,
         acks: Acks,
