@@ -115,6 +115,26 @@ def test_a_raise_is_in_every_node_file_before_it_is_durable_and_outlives_restart
     run(main())
 
 
+def test_a_new_groups_level_is_in_each_node_file_before_its_first_block_is_kept() -> None:
+    async def main() -> None:
+        group = Group(97, levels=BOTH)
+        await group.start()
+        serving = asyncio.create_task(group.serving())
+        seen: set[str] = set()
+        while not serving.done() or len(seen) < 3:
+            for name, node in group.nodes.items():
+                if node.member.open is None:
+                    continue
+                kept = log(group, name)
+                if kept.history.levels and kept.range.last_sync >= kept.history.levels[0][0]:
+                    seen.add(name)
+                    assert promised(group, name) == 2, f"{name} has it, and may be opened by an older one"
+            await asyncio.sleep(0.000_05)
+        await group.stop()
+
+    run(main())
+
+
 def test_an_older_binary_does_not_open_a_directory_of_that_level() -> None:
     async def main() -> None:
         group = await made(92)

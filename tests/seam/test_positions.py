@@ -243,6 +243,25 @@ def test_a_master_that_was_unseated_refuses_no_position() -> None:
     run(main())
 
 
+def test_a_master_that_was_unseated_calls_no_position_past_its_end_a_mistake() -> None:
+    """Its successor has what was read elsewhere; a master that is confirmed refuses the same position for good."""
+
+    async def main() -> None:
+        group = await made(32)
+        vlsn = await group.appended(b"entry")
+        first = await committed(group, "billing", vlsn, at=0)
+        status, said = await put(group, "billing", vlsn + 1_000, group.master, at=first["at"])
+        assert (status, said["type"]) == (400, "bad-argument")
+        old = group.master
+        group.net.split([old], [name for name in group.names if name != old])
+        _, said = await put(group, "billing", vlsn + 1_000, old, at=first["at"])
+        assert said["type"] in ("no-master", "outcome-unknown"), said
+        group.net.heal()
+        await group.stop()
+
+    run(main())
+
+
 def test_positions_hold_cleaning_back_on_every_node_up_to_the_cap() -> None:
     async def main() -> None:
         group = await made(40, **CLEANS, retention_bytes=3 * (64 << 10), hold_bytes_max=20 * (64 << 10))

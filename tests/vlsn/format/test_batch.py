@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from struct import pack_into
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import given
 
 from tests.vlsn.strategies import entry_lists, flips, with_batch_header
 from vlsn.errors import BadBody, TooLarge
-from vlsn.format import batch, block
+from vlsn.format import batch, block, producer_columns
 from vlsn.format.batch import BATCH_BYTES
-from vlsn.format.columns import columns_of
+from vlsn.format.checksum import crc
+from vlsn.format.columns import PRODUCERS, columns_of
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
 
 PLAIN = batch.encode([b"value"])
@@ -188,3 +190,13 @@ def test_nothing_and_an_uneven_number_of_keys_are_not_encoded(values: list[bytes
 
 def test_an_empty_key_is_no_key() -> None:
     assert batch.encode([b"v", b"w"], [b"", None]) == batch.encode([b"v", b"w"])
+
+
+def test_the_sequence_that_stands_for_a_transactions_handle_is_no_clients() -> None:
+    """It would be noted in the table of handles, and answer for a commit that never was."""
+    columns = producer_columns.columns([7], [producer_columns.HANDLE_SEQUENCE], [1])
+    body = columns + bytes(8)
+    head = struct.pack("<4sBBHIIIII", batch.MAGIC, batch.VERSION, PRODUCERS, 0, 1, 0, 0, len(body), crc(body))
+    with pytest.raises(BadBody, match="sequence"):
+        batch.decode(head + crc(head).to_bytes(4, "little") + body)
+    assert batch.decode(batch.encode([b""], producer=(7, producer_columns.SEQUENCE_MAX))).producer == 7

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.ids import Vlsn
 from vlsn.state.handles import Handles
+from vlsn.state.history import History
 from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
 
 MOST = 4
@@ -142,3 +143,10 @@ def test_what_was_put_out_for_room_comes_back_with_a_rollback(settled: int) -> N
     table.settle(Vlsn(settled))
     table.truncate(Vlsn(10))
     assert table.find(1, at=11) == (1, 2, 1) and table.find(3, at=11) is None and table.forgotten_to(at=11) == 0
+
+
+def test_commits_from_before_a_lost_beginning_may_be_forgotten() -> None:
+    """A log that was cleaned and has lost its state cannot say that a commit of back then was never logged."""
+    history = History()
+    history.lose_before(Vlsn(10))
+    assert history.commits.forgotten_to(at=11) >= 9
