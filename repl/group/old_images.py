@@ -18,6 +18,10 @@ heard more of it, can.
    A start *shows* its log, and its vote floor while that lies above it.
 3. It is memory, not a log: each member keeps what it heard while it lives.  An image that no member which is up has
    heard more of is not found out.
+4. A damaged image may be restored before it can ask.  What it had acknowledged is then compared with the restored log,
+   and is in it, or was superseded there: a restore copies durable blocks alone, stores no term but theirs, and a
+   durable block of a later term says that all that was durable before lies below it.  Its votes do not come back: a
+   restore does not raise the sequence.
 
 Pure.
 """

@@ -119,6 +119,44 @@ def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -> None
     run(main())
 
 
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_damaged_image_is_who_it_was_if_a_restore_brought_back_what_it_acknowledged(lacking: bool) -> None:
+    """It was restored before it could ask. From who lacks those entries they do not come back: it is another."""
+
+    async def main() -> None:
+        group, entries = await started(69)
+        master = group.master
+        forgets, third = (name for name in group.names if name != master)
+        image = group.machines[forgets].image()
+        if lacking:
+            group.net.split([third], [master])
+        entries |= await told(group, 20, "later ")
+        group.kill(forgets)
+        group.machines[forgets].put_back(image)
+        group.machines[forgets].disk.flip_bit(f"/{forgets}/{segment_name(1)}", FIRST_FRAME, 3)
+        group.net.split([forgets], [master, third])
+        before = listed(group)[forgets].incarnation
+        await group.start(forgets)
+        node = group.nodes[forgets]
+        await group.until(lambda: node.state == "DAMAGED", "it does not open")
+        node.restoration.want("a person asked for it")
+        await group.until(lambda: node.state == "RESTORING", "it looks for a provider")
+        group.net.heal()
+        if lacking:
+            group.net.split([master], [third, forgets])
+        await group.until(lambda: bool(node.restoration.history), "it is restored")
+        group.net.heal()
+        await group.until(lambda: node.member.recognised, "it has asked")
+        assert node.member.counts.old_images == lacking
+        assert (incarnation(group, forgets) == before) is not lacking
+        await electable(group, forgets)
+        await has_all(group, entries)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
     """Its log was longer than that of the candidate, of a later term, that it voted for."""
 

@@ -45,8 +45,10 @@ class Promises:
         if block is not None:
             self.blocks[term] = max(block, self.blocks.get(term, block))
 
-    def forgotten(self, record: NodeRecord, blocks: Collection[Block]) -> str:
-        """Says what a disk with that node file and those blocks has forgotten; "" for nothing."""
+    def forgotten(self, record: NodeRecord, blocks: Collection[Block], *, end: tuple[int, int] = (0, 0)) -> str:
+        """Says what a disk with that node file and those blocks has forgotten; "" for nothing.  ``end``: term and VLSN
+        of a block that a majority has, of a log that was restored: one of an earlier term that is not in it never was
+        durable."""
         if self.term > record.term:
             return f"term {self.term}"
         vote = self.votes.get(record.term, "")
@@ -57,6 +59,8 @@ class Promises:
             return ""  # of what was cleaned away nothing is forgotten
         if (block.term, block.last) <= (record.floor_term, record.floor_vlsn):
             return ""  # its vote floor remembers: it neither stands nor votes below that
+        if block.term < end[0]:
+            return ""
         return f"{block}, acknowledged in term {record.term}"
 
 

@@ -66,6 +66,8 @@ class Images:
         """The number that have come back so far."""
         self._was = 0
         """The incarnation that it had."""
+        self._came: Found | None = None
+        """Its node file and its blocks, as they came back."""
         self._know: set[tuple[str, int]] = set()
         """Name and process of who has heard of what it has forgotten."""
         self._others_answer = False
@@ -238,6 +240,7 @@ class Images:
             if each not in (name, *know) and not self._others_answer:
                 self.nemesis.die(each, power=False)
         self._was = self.group.nodes[name].member.incarnation
+        self._came = Found(record, set(blocks))
         self.nemesis.lost = True
         self.group.watch.forgets(name)
         self.nemesis.die(name, power=False, back_s=(0.01, 0.5))
@@ -262,9 +265,21 @@ class Images:
         is_another = node.member.incarnation != self._was
         told = self._told_s.get(node.member.process, inf) < self.group.loop.time()
         told = not self._others_answer or (told and not self._was_slow and not self._is_slow(name))
+        told = told and self._is_older_still(name)
         said = f"{name} has come back older, and nobody has told it: it is incarnation {self._was:016x} still"
         self.group.watch.hold(is_another or not told, said)
         self.nemesis.later(0.0, self._is_back if is_another else self._put_back_empty)
+
+    def _is_older_still(self, name: str) -> bool:
+        """Says whether it lacks yet what it has promised. A damaged image is restored before it has asked: what it had
+        acknowledged is there again, or of a term that a majority has passed. Its votes are not."""
+        assert self._came is not None
+        record, came = self._came
+        has = self.group.watch.copies[name].blocks
+        restored = _end_of(has) > _end_of(came)
+        others = [each for each in self.group.nodes if each != name]
+        promised = [self.group.books.of(each, self._was) for each in others]
+        return any(each.forgotten(record, has, end=_end_of(has) if restored else (0, 0)) for each in promised)
 
     def _is_slow(self, name: str) -> bool:
         """Messages to or from it may overtake one another by far."""
@@ -369,6 +384,10 @@ class Images:
         self.nemesis.die(name, power=False)
         self.group.machines[name].stores.unreadable.add(f"/{name}/{store}")
         return True
+
+
+def _end_of(blocks: Collection[Block]) -> tuple[int, int]:
+    return max(((block.term, block.last) for block in blocks), default=(0, 0))
 
 
 def record_in(image: Image, name: str) -> NodeRecord | None:

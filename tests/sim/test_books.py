@@ -61,6 +61,21 @@ def test_what_a_vote_floor_remembers_is_not_forgotten() -> None:
     assert "acknowledged in term 8" in promises.forgotten(replace(below, floor_term=5, floor_vlsn=64), had)
 
 
+def test_what_a_restore_has_brought_back_is_not_forgotten() -> None:
+    """Its log ends in a later term, which a majority has: a block that it lacks below that never was durable."""
+    promises = Promises(term=8, votes={8: "n1"})
+    acknowledged = Block(61, 65, 5, 0)
+    promises.acknowledged(8, acknowledged)
+    image = NodeRecord(group="sim", node="n3", incarnation=1, term=8, voted_for="n1", vote_term=8)
+    early, late = Block(1, 60, 5, 0), Block(61, 63, 7, 0)
+    assert "acknowledged in term 8" in promises.forgotten(image, [early])
+    assert "acknowledged in term 8" in promises.forgotten(image, [early], end=(5, 60))
+    assert not promises.forgotten(image, [early, acknowledged], end=(5, 65))
+    assert not promises.forgotten(image, [early, late], end=(7, 63))
+    no_vote = replace(image, voted_for="", vote_term=0)
+    assert "its vote for n1" in promises.forgotten(no_vote, [early, acknowledged], end=(5, 65))
+
+
 def test_what_all_have_is_on_everybodys_disk() -> None:
     async def main() -> None:
         group = SimGroup(1, 3, lambda _: None)
