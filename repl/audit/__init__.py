@@ -1,7 +1,7 @@
-"""The audit: a Spark job that proves copies of a log equal, and a Spark data source of its entries.
+"""The audit: a Spark job that proves copies of a log equal.
 
-The only package that imports PySpark and PyArrow; a node imports none of this.  The data source is imported when
-it is asked for: the audit's tasks import this package too, and have no use for Arrow.
+A node imports none of this, as little as ``repl.spark``, the data source, which has its name here too.  That is
+imported when it is asked for: the audit's tasks import this package, and have no use for Arrow.
 """
 
 from typing import TYPE_CHECKING
@@ -11,14 +11,14 @@ from repl.audit.job import run_audit
 from repl.audit.source import Unreadable
 
 if TYPE_CHECKING:
-    from repl.audit.datasource import VlsnLogDataSource
+    from repl.spark.datasource import VlsnLogDataSource
 
 __all__ = ["AuditReport", "Finding", "SourceReport", "Unreadable", "VlsnLogDataSource", "run_audit"]
 
 
 def __getattr__(name: str) -> object:
     if name == "VlsnLogDataSource":
-        from repl.audit.datasource import VlsnLogDataSource
+        from repl.spark.datasource import VlsnLogDataSource
 
         return VlsnLogDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

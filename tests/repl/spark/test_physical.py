@@ -1,4 +1,4 @@
-"""The data source in a real Spark; what its rows hold is in ``test_columns``."""
+"""``mode=physical`` in a real Spark; what its rows hold is in ``tests/repl/audit/test_columns.py``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from repl.audit import VlsnLogDataSource, datasource
+from repl.audit import VlsnLogDataSource
 from repl.audit.columns import SCHEMA
+from repl.spark import datasource
 from tests.repl.audit.logs import Copy, blocks, numbered
 from tests.repl.audit.test_live import DTVLSN, served
-from vlsn.errors import BadArgument
 
 pytestmark = pytest.mark.real
 STORY = numbered(400, 5, 60)
@@ -21,7 +21,7 @@ ENTRIES = "kind = 'DATA' and durable"
 @pytest.fixture
 def registered(spark: Any) -> Any:
     spark.dataSource.register(VlsnLogDataSource)
-    return spark.read.format("vlsnlog")
+    return spark.read.format("vlsnlog").option("mode", "physical")
 
 
 def test_a_directory_is_read_by_sql(tmp_path: Path, spark: Any, registered: Any) -> None:
@@ -68,7 +68,7 @@ def test_the_documented_filter_shows_what_a_majority_has(tmp_path: Path, spark: 
 
 
 def test_the_filter_that_is_tested_is_the_one_that_is_documented() -> None:
-    shown = [(Path(__file__).parents[3] / "docs/audit.md").read_text(), datasource.__doc__ or ""]
+    shown = [(Path(__file__).parents[3] / "docs/spark.md").read_text(), datasource.__doc__ or ""]
     assert [f'.where("{ENTRIES}")' in text for text in shown] == [True, True]
 
 
@@ -77,25 +77,3 @@ def test_a_live_node_is_read_by_its_url_and_says_what_is_durable(tmp_path: Path,
     with served(copy) as server:
         rows = registered.load(server.url).where("not overmarked")
         assert (rows.count(), rows.where(ENTRIES).count()) == (2000, DTVLSN)
-
-
-@pytest.mark.parametrize(
-    ("load", "message"),
-    [
-        (lambda reader, path: reader.load(f"{path}/gone"), "gone"),
-        (lambda reader, path: reader.load(), "needs a path"),
-        (lambda reader, path: reader.schema("vlsn bigint").load(str(path)), "schema of its own"),
-        (lambda reader, path: reader.option("mode", "visible").load(str(path)), "mode=visible is not there yet"),
-    ],
-)
-def test_what_cannot_be_read_says_why(tmp_path: Path, registered: Any, load: Any, message: str) -> None:
-    from pyspark.errors import PySparkException
-
-    with pytest.raises(PySparkException, match=message):
-        load(registered, tmp_path).count()
-
-
-def test_a_stream_is_refused_for_now() -> None:
-    source = VlsnLogDataSource({"path": "d/n1"})
-    with pytest.raises(BadArgument, match="cannot be read as a stream yet"):
-        source.streamReader(source.schema())

@@ -1,0 +1,67 @@
+"""Schemas of the two modes, and what may be asked for with ``.schema(…)``."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from repl.spark.options import Mode
+from vlsn.errors import BadArgument
+
+
+def _schema(**types: DataType) -> StructType:
+    return StructType([StructField(name, of) for name, of in types.items()])
+
+
+VISIBLE: Final = _schema(
+    vlsn=LongType(), term=LongType(), time=TimestampType(), txn=LongType(), key=BinaryType(), value=BinaryType()
+)
+PHYSICAL: Final = _schema(
+    node=StringType(),
+    segment=IntegerType(),
+    lsn=LongType(),
+    vlsn=LongType(),
+    term=LongType(),
+    time=LongType(),
+    kind=StringType(),
+    txn=LongType(),
+    key=BinaryType(),
+    value=BinaryType(),
+    overmarked=BooleanType(),
+    damaged=BooleanType(),
+    durable=BooleanType(),
+)
+SCHEMAS: Final = {Mode.VISIBLE: VISIBLE, Mode.PHYSICAL: PHYSICAL}
+
+
+def check_schema(schema: StructType, mode: Mode) -> tuple[str, ...]:
+    """Returns the columns asked for, in their order: some of the mode's, each once, of its type. Raises
+    ``BadArgument``."""
+    known = SCHEMAS[mode]
+    names: list[str] = list(schema.names)
+    for field in schema.fields:
+        if field.name not in known.names:
+            near = difflib.get_close_matches(field.name, known.names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"mode={mode} has {', '.join(known.names)}"
+            raise BadArgument(f"vlsnlog has no column {field.name!r}; {hint}")
+        right = known[field.name].dataType
+        if field.dataType != right:
+            asked = field.dataType.simpleString()
+            raise BadArgument(f"column {field.name!r} is {right.simpleString()}, not {asked}; cast it after the read")
+    if not names:
+        raise BadArgument("the schema has no column; leave .schema(…) out, or name some")
+    if len(set(names)) < len(names):
+        raise BadArgument("the schema names a column twice")
+    return tuple(names)
