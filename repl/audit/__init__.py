@@ -6,8 +6,9 @@ imported when it is asked for: the audit's tasks import this package, and have n
 
 from typing import TYPE_CHECKING
 
-from repl.audit.findings import AuditReport, Finding, SourceReport
+from repl.audit.findings import Finding
 from repl.audit.job import run_audit
+from repl.audit.report import AuditReport, SourceReport
 from repl.audit.source import Unreadable
 
 if TYPE_CHECKING:

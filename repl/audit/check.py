@@ -21,6 +21,7 @@ from repl.audit.digest import RANGE_BITS, U64, Place, RangeDigest, range_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Frames, read_frames
 from repl.audit.plan import Bounds, Part
+from repl.audit.profile import SAMPLES_MAX, Profile, profile_of
 from vlsn.errors import BadBody
 from vlsn.format.block import check_kinds_and_transactions, decode_header
 from vlsn.format.columns import TXNS
@@ -76,10 +77,14 @@ class SegmentAudit:
     rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
     """Each with its offset."""
     findings: tuple[Finding, ...]
+    profile: Profile
 
 
-def check_segment(buf: Buffer, part: Part, source: str, bounds: Bounds, sidecar: bytes | None) -> SegmentAudit:
-    """Audits one segment; ``buf`` is its file from the first byte, ``sidecar`` the bytes of its sidecar."""
+def check_segment(
+    buf: Buffer, part: Part, source: str, bounds: Bounds, sidecar: bytes | None, samples: int = SAMPLES_MAX
+) -> SegmentAudit:
+    """Audits one segment; ``buf`` is its file from the first byte, ``sidecar`` the bytes of its sidecar. ``samples``:
+    buckets of time that its profile has at most."""
     frames = read_frames(buf, part)
     blocks = read_blocks(buf, frames)
     visible = blocks.only(blocks.visible)
@@ -115,6 +120,7 @@ def check_segment(buf: Buffer, part: Part, source: str, bounds: Bounds, sidecar:
         marks=tuple(_marks(blocks, [at for at, _ in rollbacks])),
         rollbacks=tuple(rollbacks),
         findings=tuple(findings),
+        profile=profile_of(buf, blocks, visible, sidecar_bytes=len(sidecar or b""), samples=samples),
     )
 
 

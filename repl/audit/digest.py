@@ -113,6 +113,14 @@ def merged(parts: list[RangeDigest]) -> dict[int, RangeDigest]:
     return whole
 
 
+def chained(chain: int, digest: RangeDigest) -> int:
+    """Returns the chain of a range, made of its digest and of the ``chain`` of the range before (0: there is none)."""
+    mixed = np.array([chain], np.uint64)
+    for number in (digest.range, digest.entries, digest.blocks, digest.digest):
+        mixed = _mix(mixed * _TERM ^ np.array([number], np.uint64))
+    return int(mixed[0])
+
+
 def differing(copies: list[dict[int, RangeDigest]]) -> list[int]:
     """Returns the ranges, ascending, that are not one and the same in every copy."""
     ranges = sorted(set().union(*copies))

@@ -8,6 +8,8 @@ what is no tail.  Files are read, not mapped: a bad sector is an error then, not
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,6 +19,7 @@ import numpy as np
 from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.plan import Part, Survey
+from repl.audit.report import Sizes
 from repl.audit.source import Unreadable
 from vlsn.errors import BadBody
 from vlsn.format import scan
@@ -28,6 +31,7 @@ from vlsn.ids import Lsn
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.real.regular_files import open_regular
+from vlsn.recover.recovery import INDEX_NAME, STATE_NAME
 from vlsn.recover.versions import check_versions
 from vlsn.seams import Buffer
 from vlsn.segments.directory import LOCK_NAME
@@ -37,6 +41,8 @@ from vlsn.verify.segment_chain import Link, Stated, log_chain, read_stated, roll
 HEAD_BYTES: Final = 1 << 20
 """Bytes in which the first block nearly always is."""
 PIECE_BYTES: Final = 1 << 20
+_KINDS: Final = {".vlog": "segments", ".vidx": "sidecars"}
+_ASIDE: Final = re.compile(r"\.(cut|damaged)-|\.old\b")
 TAIL_BYTES: Final = 8 << 20
 """Bytes before the end that are looked through for the highest DTVLSN, which nearly always rises."""
 
@@ -61,6 +67,7 @@ class DirectorySource:
             parts[-1] = self._without_zeros(parts[-1])
             first, last, dtvlsn = self._bounds(parts)
             findings = [self._header_fault(link) for link in links if link.fault]
+            sizes = _sizes(self.path)
         except OSError as error:
             raise Unreadable(f"{self.text}: {error.strerror or error}") from error
         missing = [] if live else stated.missing_after(links)
@@ -74,6 +81,8 @@ class DirectorySource:
             last=last,
             dtvlsn=max(dtvlsn, stated.dtvlsn),
             findings=tuple(findings),
+            incarnation=f"{header.incarnation:016x}",
+            sizes=sizes,
         )
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
@@ -143,6 +152,24 @@ class DirectorySource:
         for end in sorted({min(HEAD_BYTES, part.end), part.end}):
             if first := _ends(self.read(part, 0, end), replace(part, end=end, stated=min(end, part.stated)))[0]:
                 return first
+        return 0
+
+
+def _sizes(path: str) -> Sizes:
+    """Returns what each kind of file takes on the disk."""
+    sizes = dict.fromkeys(("segments", "sidecars", "aside"), 0)
+    for each in os.scandir(path):
+        if each.is_file(follow_symlinks=False):
+            kind = _KINDS.get(each.name[8:], "aside" if _ASIDE.search(each.name) else "")
+            if kind:
+                sizes[kind] += each.stat(follow_symlinks=False).st_blocks * 512
+    return Sizes(**sizes, index=_allocated(f"{path}/{INDEX_NAME}"), state=_allocated(f"{path}/{STATE_NAME}"))
+
+
+def _allocated(path: str) -> int:
+    try:
+        return sum(each.stat(follow_symlinks=False).st_blocks * 512 for each in os.scandir(path))
+    except OSError:
         return 0
 
 

@@ -20,19 +20,23 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from time import monotonic
+from importlib.metadata import version
+from time import monotonic, time_ns
 from typing import Any, Final, Protocol, TypeVar
 
 from repl.audit import once
 from repl.audit.check import SegmentAudit, check_segment
+from repl.audit.copies import source_reports
 from repl.audit.difference import RANGES_SHOWN, RangeTask, first_differences
 from repl.audit.digest import RANGE_BITS, Place, differing, merged
-from repl.audit.findings import AuditReport, Finding, HistoryReport, SourceReport
+from repl.audit.findings import Finding
 from repl.audit.history import HistoryPart, parts_of
 from repl.audit.joints import check_joints
+from repl.audit.outputs import check_outputs, write_outputs
 from repl.audit.plan import PARTITION_BYTES, Bounds, Part, Survey, common_bounds, packed
+from repl.audit.profile import samples_max
 from repl.audit.proof import Extent, Prover, read_history
+from repl.audit.report import AuditReport, HistoryReport, SourceReport
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.source import Failure, Source, Unreadable, source_of
 from vlsn.errors import BadArgument, WrongVersion
@@ -86,7 +90,7 @@ def run_audit(
     history: str | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each JSON file of ``out``.
+    """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``.
     ``history``: a file of what a client was acknowledged (``repl.audit.history``), which the copies must hold.
 
     Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the
@@ -97,8 +101,7 @@ def run_audit(
     recorded = None if history is None else _recorded(history)
     with spark_context(spark_master) as context:
         report = audit(copies, SparkJobs(context, progress), recorded)
-    for path in out:
-        Path(path).write_text(report.to_json() + "\n")
+    write_outputs(report, out)
     return report
 
 
@@ -107,8 +110,7 @@ def _checked(texts: Sequence[str], out: Sequence[str]) -> list[Source]:
         raise BadArgument("an audit compares at least two sources: name directories of nodes, or their URLs")
     if twice := next((text for index, text in enumerate(texts) if _same(text) in map(_same, texts[:index])), None):
         raise BadArgument(f"{twice} is named twice: a copy is always equal to itself")
-    if other := next((path for path in out if not path.endswith(".json")), None):
-        raise BadArgument(f"{other}: a report is written as .json only")
+    check_outputs(out, texts)
     return [source_of(text) for text in texts]
 
 
@@ -132,18 +134,19 @@ def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | No
         raise BadArgument(f"the sources are of different groups ({groups})")
     bounds = common_bounds(surveys)
     tasks = packed(surveys, cores=jobs.cores)
-    audited = _by_source(_succeeded(jobs.run("read", partial(_read, sources, bounds), tasks)), len(sources))
+    samples = samples_max(sum(len(survey.parts) for survey in surveys))
+    audited = _by_source(_succeeded(jobs.run("read", partial(_read, sources, bounds, samples), tasks)), len(sources))
     findings = [finding for survey in surveys for finding in survey.findings]
     for source, survey, segments in zip(sources, surveys, audited, strict=True):
         found = [finding for segment in segments for finding in segment.findings]
         found += check_joints(source.text, segments)
         findings += _judged(source, survey, segments, found, jobs)
-    copies = [_source_report(*each) for each in zip(sources, surveys, audited, strict=True)]
+    digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
+    copies = source_reports(sources, surveys, audited, digests)
     proof = None
     if history is not None:
         proof, found = _proven(history, sources, surveys, copies, _places(surveys, audited), jobs)
         findings += found
-    digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
     ranges = differing(digests) if bounds else []
     findings += _differences(sources, surveys, audited, ranges, bounds, jobs)
     if ranges and not findings:
@@ -158,6 +161,9 @@ def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | No
         tasks=jobs.tasks,
         seconds=monotonic() - begun,
         history=proof,
+        tool=version("vlsnlog"),
+        group=surveys[0].group,
+        made_us=time_ns() // 1000,
     )
 
 
@@ -166,14 +172,15 @@ def _surveyed(item: tuple[int, Source]) -> Survey | Failure:
     return _tried(lambda: source.survey(index))
 
 
-def _read(sources: list[Source], bounds: Bounds, parts: tuple[Part, ...]) -> list[SegmentAudit] | Failure:
+def _read(sources: list[Source], bounds: Bounds, samples: int, parts: tuple[Part, ...]) -> list[SegmentAudit] | Failure:
     """Reads a task's segments one after the other, one of them in memory at a time."""
-    return _tried(lambda: [_read_one(sources[part.source], part, bounds) for part in parts])
+    return _tried(lambda: [_read_one(sources[part.source], part, bounds, samples) for part in parts])
 
 
-def _read_one(source: Source, part: Part, bounds: Bounds) -> SegmentAudit:
+def _read_one(source: Source, part: Part, bounds: Bounds, samples: int) -> SegmentAudit:
     try:
-        return check_segment(source.read(part, 0, part.end), part, source.text, bounds, source.sidecar(part))
+        buf, sidecar = source.read(part, 0, part.end), source.sidecar(part)
+        return check_segment(buf, part, source.text, bounds, sidecar, samples)
     except WrongVersion as error:
         raise named(error, source.text) from None
 
@@ -285,20 +292,3 @@ def _unexplained(at: int, bounds: Bounds, sources: list[Source]) -> Finding:
 
 def _compared(sources: list[Source], task: RangeTask) -> list[Finding] | Failure:
     return _tried(lambda: first_differences(task, sources))
-
-
-def _source_report(source: Source, survey: Survey, segments: list[SegmentAudit]) -> SourceReport:
-    firsts = [segment.first.vlsn for segment in segments if segment.first]
-    lasts = [segment.last.vlsn for segment in segments if segment.last]
-    return SourceReport(
-        source=source.text,
-        node=survey.node,
-        first=firsts[0] if firsts else 0,
-        last=lasts[-1] if lasts else 0,
-        dtvlsn=max([survey.dtvlsn, *(segment.dtvlsn for segment in segments)]),
-        bytes=sum(segment.end for segment in segments),
-        blocks=sum(segment.blocks for segment in segments),
-        entries=sum(segment.entries for segment in segments),
-        live=survey.live,
-        torn_tail=any(segment.torn for segment in segments),
-    )

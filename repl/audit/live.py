@@ -21,6 +21,7 @@ from tenacity import RetryError, retry, retry_if_exception_type, stop_after_atte
 
 from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
+from repl.audit.report import Sizes
 from repl.audit.source import Unreadable
 from vlsn.errors import BadBody, said_of
 from vlsn.format import scan
@@ -44,6 +45,10 @@ class _Again(Exception):
 class LiveSource:
     text: str
 
+    @property
+    def path(self) -> str:
+        return self.text
+
     def survey(self, index: int) -> Survey:
         status = self._json("/v1/status")
         listing = self._json("/v1/segments")
@@ -54,10 +59,21 @@ class LiveSource:
             first, last = int(status["range"]["first"]), int(status["range"]["last_sync"])
         except (KeyError, TypeError, ValueError) as error:
             raise Unreadable(f"{self.text}: status or segments lack {error}; is it a vlsnlog node?") from error
-        parts = tuple(self._parts(index, ends, findings))
+        headers: dict[int, SegmentHeader | None] = {}
+        parts = tuple(self._parts(index, ends, findings, headers))
+        newest = next((each for _, each in sorted(headers.items(), reverse=True) if each is not None), None)
         found = tuple(findings)
         return Survey(
-            group=group, node=node, live=True, parts=parts, first=first, last=last, dtvlsn=dtvlsn, findings=found
+            group=group,
+            node=node,
+            live=True,
+            parts=parts,
+            first=first,
+            last=last,
+            dtvlsn=dtvlsn,
+            findings=found,
+            incarnation=f"{newest.incarnation:016x}" if newest is not None else "",
+            sizes=Sizes(segments=sum(part.end for part in parts)),
         )
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
@@ -69,15 +85,17 @@ class LiveSource:
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
         ends = self._ends(self._json("/v1/segments"))
-        parts = [part for part in self._parts(0, ends, []) if part.number >= from_number]
+        parts = [part for part in self._parts(0, ends, [], {}) if part.number >= from_number]
         found = (rollbacks_in(self.read(part, 0, part.end), part.number, part.salt) for part in parts)
         return [each for records in found for each in records]
 
     def sidecar(self, part: Part) -> bytes | None:
         return None
 
-    def _parts(self, index: int, ends: dict[int, int], findings: list[Finding]) -> Iterator[Part]:
-        headers: dict[int, SegmentHeader | None] = {}
+    def _parts(
+        self, index: int, ends: dict[int, int], findings: list[Finding], headers: dict[int, SegmentHeader | None]
+    ) -> Iterator[Part]:
+        """Yields the segments; what is wrong goes into ``findings``, and ``headers`` gets what was read of each."""
         for number in sorted(ends):
             page = self._get(f"/v1/segments/{number}", 0, HEADER_PAGE)
             try:

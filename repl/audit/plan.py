@@ -10,11 +10,12 @@ range of VLSNs, and what joins two segments is checked where the tasks' results 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Final
 
 from repl.audit.findings import Finding
+from repl.audit.report import Sizes
 
 PARTITION_BYTES: Final = 128_000_000
 WAVES: Final = 4
@@ -59,6 +60,9 @@ class Survey:
     last: int
     dtvlsn: int
     findings: tuple[Finding, ...] = ()
+    incarnation: str = ""
+    """The log's, 16 hex digits, as its newest header has it."""
+    sizes: Sizes = field(default_factory=Sizes)
 
     @property
     def bytes(self) -> int:

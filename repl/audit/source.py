@@ -31,6 +31,11 @@ class Source(Protocol):
         """The source as the user gave it."""
         ...
 
+    @property
+    def path(self) -> str:
+        """The directory's absolute path, or the URL."""
+        ...
+
     def survey(self, index: int) -> Survey:
         """Surveys its segments and bounds; reads headers and the log's two ends. Raises ``Unreadable``."""
         ...

@@ -16,7 +16,7 @@ from repl.cli.report import count, print_json, print_table, several, size
 from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
-    from repl.audit.findings import AuditReport, HistoryReport
+    from repl.audit.report import AuditReport, HistoryReport
 
 FINDINGS_SHOWN = 20
 

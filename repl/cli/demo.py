@@ -20,7 +20,7 @@ from repl.cli.report import count, size
 from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
-    from repl.audit.findings import AuditReport
+    from repl.audit.report import AuditReport
     from repl.cli.demo_run import Outcome, Teller
 
 _CLEARED = "\r\x1b[K"

@@ -28,7 +28,7 @@ from vlsn.errors import BadArgument, Unreachable
 from vlsn.format.block import EntryKind
 
 if TYPE_CHECKING:
-    from repl.audit.findings import AuditReport
+    from repl.audit.report import AuditReport
 
 LINES_AN_APPEND: Final = 50
 APPENDS: Final = 64

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from repl.audit.findings import AuditReport
 from repl.audit.history import HistoryPart
 from repl.audit.job import audit
+from repl.audit.report import AuditReport
 from repl.audit.source import source_of
 from tests.repl.audit.logs import Copy
 

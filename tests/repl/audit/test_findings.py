@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from repl.audit.findings import AuditReport, Finding, SourceReport, shown
+from repl.audit.findings import Finding, shown
+from repl.audit.report import AuditReport, SourceReport
 
 FINDING = Finding(rule="frame-crc", source="d/n1", file="00000001.vlog", offset=4096, vlsn=7)
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from repl.audit import run_audit
 from repl.audit.digest import RANGE_BITS, entry_digest
-from repl.audit.findings import AuditReport
 from repl.audit.history import (
     APPEND,
     DIGESTS_A_VLSN,
@@ -27,6 +26,7 @@ from repl.audit.history import (
     parts_of,
     read_lines,
 )
+from repl.audit.report import AuditReport
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import LocalJobs, audited
 from tests.repl.audit.logs import Copy, blocks, numbered

@@ -78,7 +78,9 @@ def test_what_cannot_run_is_refused_before_spark_is_asked(tmp_path: Path) -> Non
     for sources, out, message in (
         (made[:1], [], "at least two"),
         ([made[0], made[0] + "/."], [], "named twice"),
-        (made, ["report.html"], "json only"),
+        (made, [str(tmp_path / "report.txt")], "one of .json"),
+        (made, [str(tmp_path / "gone" / "report.json")], "no directory"),
+        (made, [made[1] + "/report.json"], "audited"),
     ):
         with pytest.raises(BadArgument, match=message):
             run_audit(sources, out=out)

@@ -7,14 +7,15 @@ import gc
 import hashlib
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
-from repl.audit.findings import AuditReport, Finding
+from repl.audit.findings import Finding
+from repl.audit.report import AuditReport
 from repl.cli import demo_run
 from repl.cli.demo import PlainTeller
 from repl.cli.demo_run import Outcome, digest_of, installed_records, records_of

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from repl.audit.findings import AuditReport, Finding, SourceReport
+from repl.audit.findings import Finding
+from repl.audit.report import AuditReport, SourceReport
 from repl.cli.audit import print_report
 from repl.cli.main import main
 from vlsn import Log

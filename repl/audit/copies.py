@@ -1,0 +1,94 @@
+"""The report on each copy, made of what tasks found in its segments.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from repl.audit.check import SegmentAudit
+from repl.audit.digest import RangeDigest
+from repl.audit.plan import Survey
+from repl.audit.profile import block_histogram, entry_histogram, series_of
+from repl.audit.report import OvermarkRow, SegmentRow, Series, SourceReport, Span, range_rows
+from repl.audit.source import Source
+
+
+def source_reports(
+    sources: Sequence[Source],
+    surveys: Sequence[Survey],
+    audited: Sequence[Sequence[SegmentAudit]],
+    digests: Sequence[Mapping[int, RangeDigest]],
+) -> list[SourceReport]:
+    """Returns a report for each source; ``digests`` are those of what was compared."""
+    series = series_of([[segment.profile for segment in segments] for segments in audited])
+    return [_report(*each) for each in zip(sources, surveys, audited, digests, series, strict=True)]
+
+
+def _report(
+    source: Source,
+    survey: Survey,
+    segments: Sequence[SegmentAudit],
+    digests: Mapping[int, RangeDigest],
+    series: Series,
+) -> SourceReport:
+    profiles = [segment.profile for segment in segments]
+    firsts = [segment.first.vlsn for segment in segments if segment.first]
+    lasts = [segment.last.vlsn for segment in segments if segment.last]
+    return SourceReport(
+        source=source.text,
+        path=source.path,
+        node=survey.node,
+        incarnation=survey.incarnation,
+        first=firsts[0] if firsts else 0,
+        last=lasts[-1] if lasts else 0,
+        dtvlsn=max([survey.dtvlsn, *(segment.dtvlsn for segment in segments)]),
+        bytes=sum(segment.end for segment in segments),
+        blocks=sum(segment.blocks for segment in segments),
+        entries=sum(segment.entries for segment in segments),
+        live=survey.live,
+        torn_tail=any(segment.torn for segment in segments),
+        ranges=range_rows([digests[at] for at in sorted(digests)]),
+        segments=[_row(segment) for segment in segments],
+        overmarks=[row for segment in segments for row in _overmarks(segment)],
+        holes=list(_holes(segments)),
+        series=series,
+        sizes=survey.sizes,
+        entry_sizes=entry_histogram(profiles),
+        block_sizes=block_histogram(profiles),
+    )
+
+
+def _row(segment: SegmentAudit) -> SegmentRow:
+    first, last, profile = segment.first, segment.last, segment.profile
+    return SegmentRow(
+        number=segment.number,
+        file=segment.file,
+        bytes=segment.end,
+        first=first.vlsn if first else 0,
+        last=last.vlsn if last else 0,
+        first_term=first.term if first else 0,
+        last_term=last.term if last else 0,
+        begun_us=profile.begun_us,
+        ended_us=profile.ended_us,
+        blocks=segment.blocks,
+        entries=segment.entries,
+        damaged=segment.damaged,
+        overmarked=profile.overmarked,
+        sidecar_bytes=profile.sidecar_bytes,
+    )
+
+
+def _overmarks(segment: SegmentAudit) -> Iterator[OvermarkRow]:
+    for offset, last_offset, first, last in segment.profile.overmarks:
+        yield OvermarkRow(file=segment.file, offset=offset, last_offset=last_offset, first=first, last=last)
+
+
+def _holes(segments: Sequence[SegmentAudit]) -> Iterator[Span]:
+    """Yields what is missing inside of segments, and between one and the next that has a visible block."""
+    for segment in segments:
+        for first, last in segment.profile.holes:
+            yield Span(first=first, last=last)
+    seen = [(segment.first.vlsn, segment.last.vlsn) for segment in segments if segment.first and segment.last]
+    for (_, before), (after, _) in pairwise(seen):
+        if after > before + 1:
+            yield Span(first=before + 1, last=after - 1)
