@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -13,6 +15,7 @@ from vlsn.levels import LEVEL_1
 from vlsn.limits import ENTRY_BYTES_MAX, TRANSACTION_BYTES_MAX
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
+from vlsn.state.node_file import NodeFile
 from vlsn.state.options import Durability, LogOptions
 from vlsn.verify.verify import verify
 
@@ -116,3 +119,30 @@ def test_the_first_one_raises_the_level_that_older_binaries_refuse(
         older.setattr("vlsn.levels.LEVELS", LEVEL_1)
         with pytest.raises(WrongVersion, match="version 2"):
             Log.open(path)
+
+
+def test_nothing_of_a_level_is_logged_before_the_node_file_promises_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped while the node file is written, the directory is as an older binary knows it."""
+    path, stopped = tmp_path / "log", tmp_path / "stopped"
+    write, looked = NodeFile._write, threading.Event()
+
+    def held(node_file: NodeFile, index: int, slot: bytes) -> None:
+        if not stopped.exists():
+            looked.wait(5.0)  # set by who waits for the promise, never by who does not
+            copytree(path, stopped)
+        write(node_file, index, slot)
+
+    with Log.open(path) as log:
+        log.append(b"plain")
+        check = log._calls.check
+        monkeypatch.setattr(log._calls, "check", lambda: (looked.set(), check()))
+        monkeypatch.setattr(NodeFile, "_write", held)
+        with log.transaction() as txn:
+            txn.append(b"a")
+        assert values(log) == [b"plain", b"a"]
+        monkeypatch.undo()
+    monkeypatch.setattr("vlsn.levels.LEVELS", LEVEL_1)
+    with Log.open(stopped) as log:
+        assert values(log) == [b"plain"]
