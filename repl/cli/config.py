@@ -12,6 +12,7 @@ import click
 from repl.cli.options import Command, config_path, json_option
 from repl.cli.report import print_json
 from repl.config import COMMAND_SETTINGS, NODE_SETTINGS, resolve
+from repl.node.capacity import files_most, memory_bytes, readers_of
 
 
 @click.command(cls=Command)
@@ -19,21 +20,30 @@ from repl.config import COMMAND_SETTINGS, NODE_SETTINGS, resolve
 def config(as_json: bool) -> None:
     """Print the settings: from VLSNLOG_* variables, then the --config file, then defaults.
 
-    The output without --json is a config file itself.
+    The output without --json is a config file itself. What a 0 becomes on this machine is said behind it.
     """
     resolved = resolve({**COMMAND_SETTINGS, **NODE_SETTINGS}, path=config_path())
     if as_json:
         values = {name: _plain(value) for name, value in resolved.values.items()}
-        print_json({**values, "sources": resolved.sources})
+        print_json({**values, "sources": resolved.sources, "here": _here(values)})
         return
+    becomes = _here(resolved.values)
     tables = {name: value for name, value in resolved.values.items() if isinstance(value, Mapping)}
     for name, value in resolved.values.items():
         if name not in tables and value is not None:
-            click.echo(f"{name} = {_toml(value)}".ljust(44) + f"  # {resolved.sources[name]}")
+            said = f"; here {becomes[name]}" if name in becomes else ""
+            click.echo(f"{name} = {_toml(value)}".ljust(44) + f"  # {resolved.sources[name]}{said}")
     for name, value in tables.items():
         click.echo(f"\n[{name}]".ljust(45) + f"  # {resolved.sources[name]}")
         for key, item in value.items():
             click.echo(f"{_toml(key)} = {_toml(item)}")
+
+
+def _here(values: Mapping[str, Any]) -> dict[str, int]:
+    """Returns what settings become that follow from this machine where they are 0."""
+    if values["readers_max"]:
+        return {}
+    return {"readers_max": readers_of(0, files=files_most(), memory=memory_bytes())}
 
 
 def _plain(value: Any) -> Any:

@@ -257,6 +257,16 @@ class Listener(Protocol):
         """``http://HOST:PORT`` as it is bound."""
         ...
 
+    @property
+    def untaken_bytes(self) -> int:
+        """Bytes of responses that clients have not taken, and that are held for them."""
+        ...
+
+    @property
+    def given_up(self) -> int:
+        """Connections reset so far, because those bytes were too many."""
+        ...
+
     async def close(self) -> None:
         """Takes no more; requests under way get a moment to end, then their connections are closed."""
         ...

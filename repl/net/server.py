@@ -59,6 +59,14 @@ class HttpListener:
         listener.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return listener
 
+    @property
+    def untaken_bytes(self) -> int:
+        return self._server.untaken.bytes
+
+    @property
+    def given_up(self) -> int:
+        return self._server.untaken.given_up
+
     async def close(self) -> None:
         await self._accepting.close()
         self._server.places.close()

@@ -7,6 +7,7 @@ descriptors   | log, peers | others: appends, producers, reads |  waiting reader
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 from repl.net.places import KEPT, OTHERS_MAX
@@ -21,6 +22,8 @@ READERS_LEAST = 256
 READERS_MOST = 65_536
 FILES_KEPT = 1_024
 """File descriptors for segments, LMDB and connections to other members."""
+FILES_MOST = 1 << 20
+"""Descriptors that are reckoned with where the process has no limit."""
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -42,6 +45,12 @@ def readers_of(setting: int, *, files: int, memory: int) -> int:
 def connections_of(readers: int, *, files: int) -> int:
     """Returns how many connections may be there at once."""
     return max(min(readers + OTHERS_MAX + KEPT, files - FILES_KEPT), 2 * KEPT)
+
+
+def files_most() -> int:
+    """Returns the file descriptors that this process may have once it has raised its limit as far as it may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if most != resource.RLIM_INFINITY else FILES_MOST
 
 
 def memory_bytes() -> int:

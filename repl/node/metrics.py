@@ -66,6 +66,9 @@ class _Collector:
         if parts.readers is not None:
             yield _gauge("waiting_readers", "Tails, and long-polls that wait", parts.readers.used)
             yield _gauge("waiting_readers_max", "How many of them are taken", parts.readers.limit)
+        if (listener := parts.listener) is not None:
+            yield _gauge("untaken_bytes", "Sent to readers that have not taken it", listener.untaken_bytes)
+            yield _counter("readers_given_up", "Readers cut off, whose bytes lay untaken", listener.given_up)
         opened = parts.open
         if opened is None:
             return

@@ -20,7 +20,7 @@ from repl.config import NodeConfig
 from repl.group.role import cancelled
 from repl.http.limits import READERS_MAX
 from repl.http.routes import Gateway
-from repl.http.types import Listener, Network
+from repl.http.types import Network
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from repl.node.services import services_of
@@ -40,7 +40,6 @@ class Node(NodeParts):
     ) -> None:
         super().__init__(config, seams, network, on_fatal=on_fatal)
         self.services = services_of(self)
-        self.listener: Listener | None = None
         self._unopened = Unopened(self.member, self.restoration)
         self._tasks: list[asyncio.Task[None]] = []
 

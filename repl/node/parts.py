@@ -9,7 +9,7 @@ from repl.follow.following import Following
 from repl.group.confirming import Confirming
 from repl.group.member import Member
 from repl.http.limits import Budget
-from repl.http.types import Network
+from repl.http.types import Listener, Network
 from repl.lead.leading import Leading
 from repl.node.open_node import OpenNode
 from repl.repair.restoring import Restoration
@@ -31,6 +31,7 @@ class NodeParts:
         """``None`` between two logs; whoever needs it asks ``opened``."""
         self.readers: Budget | None = None
         """The readers that wait, once the node listens."""
+        self.listener: Listener | None = None
 
     def opened(self) -> OpenNode:
         """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""

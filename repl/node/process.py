@@ -19,7 +19,7 @@ import uvloop
 
 from repl.config import NodeConfig
 from repl.net.network import AiohttpNetwork
-from repl.node.capacity import connections_of, memory_bytes, readers_of
+from repl.node.capacity import connections_of, files_most, memory_bytes, readers_of
 from repl.node.logging_format import log_to
 from repl.node.node import Node
 from vlsn.errors import VlsnLogError, WrongVersion, said_of
@@ -32,7 +32,6 @@ from vlsn.seams import Seams
 SWITCH_INTERVAL_S = 0.0005
 """The writer's thread gets the interpreter back within this time while the loop computes (default 5 ms)."""
 GC_THRESHOLD = 50_000
-FILES_MOST = 1 << 20
 logger = logging.getLogger("vlsnlog")
 
 
@@ -40,10 +39,10 @@ def run_node(config: NodeConfig) -> int:
     """Runs until a signal or a fault; the exit status."""
     log_to(sys.stderr, level=config.log_level, format=config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files != most:  # each connection is one, and a log that cannot open its next segment ends
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != most:  # each connection is one, and a log that cannot open its next segment ends
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    files = most if most != resource.RLIM_INFINITY else FILES_MOST
+    files = files_most()
     config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory_bytes()))
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 50, 50)

@@ -392,6 +392,7 @@ class FakeListener:
         self.host = host
         self.serving = Tasks()
         self.url = f"http://{address[0]}:{address[1]}"
+        self.untaken_bytes = self.given_up = 0  # its clients take all at once
 
     async def close(self) -> None:
         if self._net.listeners.get(self._address) is self:

@@ -25,6 +25,7 @@ from repl.cli.lines import Body, bodies
 from repl.cli.main import main
 from repl.cli.status import _behind, _mastership, _print, degraded, summarise
 from repl.cli.status import status as status_command
+from repl.node.capacity import files_most, memory_bytes, readers_of
 from tests.repl.client.group import GroupNode, ServedNode
 from tests.repl.http.memory_node import TERM
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
@@ -383,6 +384,19 @@ def test_config_prints_every_setting_with_its_source(shell: Shell, served: Serve
     again = tmp_path / "again.toml"
     again.write_bytes(shell("config", "--config", str(path)).out)
     assert json.loads(shell("config", "--config", str(again), "--json").out)["members"] == {"n1": "http://h:1"}
+
+
+def test_config_says_what_a_zero_becomes_on_this_machine(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text("")
+    found = json.loads(shell("config", "--config", str(path), "--json").out)
+    here = readers_of(0, files=files_most(), memory=memory_bytes())
+    assert (found["readers_max"], found["here"]) == (0, {"readers_max": here})
+    assert f"  # default; here {here}\n" in shell("config", "--config", str(path)).out.decode()
+    path.write_text("readers_max = 300\n")
+    found = json.loads(shell("config", "--config", str(path), "--json").out)
+    assert (found["readers_max"], found["here"]) == (300, {})
+    assert b"; here" not in shell("config", "--config", str(path)).out
 
 
 def test_version_help_and_completion(shell: Shell) -> None:

@@ -1,0 +1,24 @@
+"""What a node's metrics say of its listener."""
+
+from __future__ import annotations
+
+from tests.fakes.loop import run
+from tests.fakes.net import FakeListener
+from tests.seam.nodes import Group
+
+
+def test_readers_that_were_given_up_are_counted() -> None:
+    async def main() -> None:
+        group = Group(1, 1)
+        await group.start()
+        await group.serving()
+        node = group.nodes["n1"]
+        assert isinstance(node.listener, FakeListener)
+        assert "vlsnlog_readers_given_up_total 0.0" in node.services.monitoring.metrics_text().decode()
+        node.listener.given_up, node.listener.untaken_bytes = 3, 70
+        said = node.services.monitoring.metrics_text().decode()
+        assert "vlsnlog_readers_given_up_total 3.0" in said
+        assert "vlsnlog_untaken_bytes 70.0" in said
+        await group.stop()
+
+    run(main())
