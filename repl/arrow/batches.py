@@ -21,6 +21,7 @@ import pyarrow as pa
 from vlsn.errors import BadBody
 from vlsn.format.block import BlockFlag, EntryKind
 from vlsn.format.columns import layout
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import I64, Rows
 
 SCHEMA: Final = pa.schema(
@@ -40,19 +41,21 @@ _TIME: Final = pa.timestamp("us", "UTC")
 _DATA: Final = int(EntryKind.DATA)
 
 
-def reader_of(found: Iterator[tuple[Rows, int, int]]) -> Any:
-    """Makes the reader of these blocks' DATA entries, each from a first to a last VLSN."""
-    return pa.RecordBatchReader.from_batches(SCHEMA, _batches(found))
+def reader_of(found: Iterator[tuple[Rows, int, int]], keys: KeyFilter | None = None) -> Any:
+    """Makes the reader of these blocks' DATA entries, each from a first to a last VLSN, of these ``keys`` (None:
+    all)."""
+    return pa.RecordBatchReader.from_batches(SCHEMA, _batches(found, keys))
 
 
-def _batches(found: Iterator[tuple[Rows, int, int]]) -> Iterator[Any]:
+def _batches(found: Iterator[tuple[Rows, int, int]], keys: KeyFilter | None) -> Iterator[Any]:
     for rows, first, last in found:
-        yield from batches_of(rows, first, last)
+        yield from batches_of(rows, first, last, keys)
 
 
-def batches_of(rows: Rows, first: int, last: int) -> Iterator[Any]:
+def batches_of(rows: Rows, first: int, last: int, keys: KeyFilter | None = None) -> Iterator[Any]:
     """Yields the DATA entries from VLSN ``first`` to ``last`` (inclusive) as batches, none of them empty. They hold
-    ``rows.buf``. Raises ``BadBody`` for offsets that do not rise."""
+    ``rows.buf``; those chosen by ``keys`` a copy of what was chosen. Raises ``BadBody`` for offsets that do not
+    rise."""
     if not rows.rising().all():
         raise BadBody("offsets of a block do not rise from 0 to their column's length")
     headers = rows.headers
@@ -60,7 +63,7 @@ def batches_of(rows: Rows, first: int, last: int) -> Iterator[Any]:
     begin = int(np.searchsorted(firsts + rows.count, first, side="right"))
     end = int(np.searchsorted(firsts, last, side="right"))
     whole = headers["key_bytes"].astype(np.int64) + headers["value_bytes"] >= WHOLE_BYTES
-    whole &= headers["kind"] == _DATA
+    whole &= (headers["kind"] == _DATA) & (keys is None)
     ends = rows.at + rows.layouts.end
     if first > last:
         return
@@ -68,7 +71,7 @@ def batches_of(rows: Rows, first: int, last: int) -> Iterator[Any]:
     for alone in [*(np.flatnonzero(whole[begin:end]) + begin).tolist(), end]:
         while at < alone:
             stop = min(max(at + 1, int(np.searchsorted(ends, int(rows.at[at]) + BATCH_BYTES, side="right"))), alone)
-            batch = _gathered(rows, slice(at, stop), first, last)
+            batch = _gathered(rows, slice(at, stop), first, last, keys)
             if batch.num_rows:
                 yield batch
             at = stop
@@ -106,15 +109,17 @@ def _whole(rows: Rows, index: int, first: int, last: int) -> Any:
     return batch.slice(skip, min(last - block_first + 1, count) - skip)
 
 
-def _gathered(rows: Rows, which: slice, first: int, last: int) -> Any:
+def _gathered(rows: Rows, which: slice, first: int, last: int, keep: KeyFilter | None) -> Any:
     """Makes a batch of several blocks, copying their keys and values."""
     base = int(rows.at[which.start])
     some = rows.only(which)
     vlsns = some.vlsns()
     wanted = slice(max(first - int(vlsns[0]), 0), max(last - int(vlsns[0]) + 1, 0))
     chosen: slice | I64 = wanted
-    if some.headers["kind"].any():
+    if keep is not None or some.headers["kind"].any():
         data = some.kinds() == _DATA
+        if keep is not None:
+            data &= keep.mask(some)
         data[: wanted.start] = data[wanted.stop :] = False
         chosen = np.flatnonzero(data)
     buf = pa.py_buffer(rows.buf)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from repl.client.starting import Begin
+from repl.client.starting import Begin, keys_of
 from repl.client.sync import connect_sync
 from repl.client.tail import DURABLE
 from vlsn.errors import BadArgument
@@ -17,6 +17,7 @@ from vlsn.format.rows import Rows
 from vlsn.offline.stopped_log import StoppedLog
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
+from vlsn.seams import Buffer
 from vlsn.times import time_us
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def read_arrow(
     to_vlsn: int | None = None,
     *,
     at: datetime | int | None = None,
+    key: Buffer | None = None,
+    key_prefix: Buffer | None = None,
     consistency: str = DURABLE,
     timeout_s: float = 10.0,
 ) -> pa.RecordBatchReader:
@@ -42,7 +45,8 @@ def read_arrow(
     ``source``: URLs of a group, separated by commas (a node that fails is left for the next); one URL; or the directory
     of a stopped node, whose durable entries are read.  From ``from_vlsn`` (default: the first there is) to ``to_vlsn``
     (default: what is durable when it starts), both included; VLSNs of the log's own entries are left out.
-    ``from_vlsn``, ``at`` and ``consistency`` are those of ``connect(…).read``, the last one for URLs only.
+    ``from_vlsn``, ``at``, ``key``, ``key_prefix`` and ``consistency`` are those of ``connect(…).read``, the last one
+    for URLs only; keys are chosen here, by column: a node sends whole blocks.
 
     It is read as it is asked for: a page of about 4 MiB and the next one of a node, a segment of a directory, are in
     memory, and what batches hold that the caller keeps. A large block is a batch of its own, whose keys and values
@@ -55,6 +59,7 @@ def read_arrow(
     from repl.arrow.batches import reader_of
 
     place = os.fspath(source)
+    keys = keys_of(key, key_prefix)
     if at is not None and from_vlsn is not None:
         raise BadArgument("from_vlsn and at: only one of them says where to begin")
     for name, vlsn in (("from_vlsn", from_vlsn), ("to_vlsn", to_vlsn)):
@@ -70,7 +75,7 @@ def read_arrow(
         raise BadArgument(f"consistency={consistency}: only a running group can confirm it; a directory is as it is")
     else:
         found = _of_directory(place, from_vlsn, to_vlsn, at)
-    return reader_of(_begun(found))
+    return reader_of(_begun(found), keys)
 
 
 def _of_group(

@@ -46,11 +46,12 @@ if TYPE_CHECKING:
     help="linearizable: a majority confirms the durable end first.",
 )
 @click.option("--all-kinds", is_flag=True, help="Also the log's own entries: TERM, GROUP, COMMIT, ABORT.")
+@click.option("--txns", is_flag=True, help="Of json: the first VLSN of an entry's transaction, as `txn`.")
 @click.option("--undurable", is_flag=True, help="Of DIR: also what may be on no other node, up to the log's end.")
 def read(
     url: list[str], directory: Path | None, begin: Place | None, upto: Place | None, limit: int | None,
     key: str | None, key_prefix: str | None, follow: bool, format: str, as_json: bool, consistency: str,
-    all_kinds: bool, undurable: bool,
+    all_kinds: bool, txns: bool, undurable: bool,
 ) -> None:  # fmt: skip
     """Print entries of a group, or of a stopped node's DIR, up to what is durable at the start.
 
@@ -61,7 +62,7 @@ def read(
         raise click.UsageError(f"--to {upto.text} is before --from {begin.text}")
     if follow and consistency != "durable":
         raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all that comes")
-    printer = Printer(as_json=as_json or format == "json", kinds=all_kinds, flush=follow)
+    printer = Printer(as_json=as_json or format == "json", kinds=all_kinds, txns=txns, flush=follow)
     wanted = Wanted(_encoded(key), _encoded(key_prefix), all_kinds)
     chosen = Chosen(printer, limit)
     if directory is not None:
@@ -187,9 +188,10 @@ class Chosen:
 class Printer:
     """Writes many entries at once to stdout."""
 
-    def __init__(self, *, as_json: bool, kinds: bool, flush: bool) -> None:
+    def __init__(self, *, as_json: bool, kinds: bool, txns: bool, flush: bool) -> None:
         self._as_json = as_json
         self._kinds = kinds
+        self._txns = txns
         self._flush = flush
 
     def entries(self, entries: Sequence[Entry]) -> None:
@@ -199,7 +201,7 @@ class Printer:
         if self._as_json:
             from repl.http import ndjson
 
-            out.write(ndjson.encode(entries, kinds=self._kinds))
+            out.write(ndjson.encode(entries, kinds=self._kinds, txns=self._txns))
         else:
             out.write(b"\n".join([entry.value for entry in entries]) + b"\n")
         if self._flush:

@@ -85,11 +85,12 @@ class _Wanted:
 
     @property
     def parameters(self) -> str:
-        """A filter's part of the query: by it the node answers lines, which say the kind only where all are wanted."""
+        """A filter's part of the query: by it the node answers lines, which say what they are told to."""
         if self.keys is None:
             return ""
         name = "key_prefix" if self.keys.prefix else "key"
-        return f"limit={READ_LIMIT_MAX}&kinds={'all' if self.all_kinds else 'data'}&{name}={quote(self.keys.key, '')}&"
+        kinds = "kinds=all" if self.all_kinds else "kinds=data&txns=true"
+        return f"limit={READ_LIMIT_MAX}&{kinds}&{name}={quote(self.keys.key, '')}&"
 
 
 class _EntrySaid(msgspec.Struct):

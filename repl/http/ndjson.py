@@ -7,8 +7,8 @@ object; unknown, double or missing members, bad base64, a lone surrogate or byte
 A line that was printed (below) is read by ``decode_printed``, for the command line.
 
 Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, ``value`` or ``value_b64``
-(base64 when the bytes are not UTF-8), and when all kinds are asked for ``kind``, and ``txn``, the first VLSN of the
-transaction that it is of, if it is of one.
+(base64 when the bytes are not UTF-8), when all kinds are asked for ``kind``, and where those or transactions are asked
+for ``txn``, the first VLSN of the transaction that it is of, if it is of one.
 
 Lines are decoded by the slice, each slice in one call.  That call takes the last of two equal members, and reads
 an object that spans lines or two objects on one.  So its result is taken only if every line begins with ``{`` and
@@ -222,13 +222,14 @@ def _base64(text: str, name: str, number: int) -> bytes:
     return data
 
 
-def encode(entries: Sequence[Entry], *, kinds: bool) -> bytes:
+def encode(entries: Sequence[Entry], *, kinds: bool, txns: bool = False) -> bytes:
     """Returns one line an entry, each ended by a newline."""
-    return _encoder.encode_lines(_rows(entries, kinds)) if entries else b""
+    return _encoder.encode_lines(_rows(entries, kinds, txns)) if entries else b""
 
 
 def decode_entries(body: bytes) -> list[Entry]:
-    """Decodes entries that ``encode`` made; their transactions are in it where kinds are. Raises ``BadBody``."""
+    """Decodes entries that ``encode`` made; their transactions are in it where those or kinds were asked for. Raises
+    ``BadBody``."""
     try:
         rows = _rows_decoder.decode_lines(body)
         return [
@@ -251,13 +252,13 @@ def _bytes(text: str | UnsetType) -> bytes:
     return b"" if text is UNSET else binascii.a2b_base64(text, strict_mode=True)
 
 
-def encode_each(entries: Sequence[Entry], *, kinds: bool) -> list[bytes]:
+def encode_each(entries: Sequence[Entry], *, kinds: bool, txns: bool = False) -> list[bytes]:
     """Encodes the same objects one by one, without newlines."""
     encode_one = _encoder.encode
-    return [encode_one(row) for row in _rows(entries, kinds)]
+    return [encode_one(row) for row in _rows(entries, kinds, txns)]
 
 
-def _rows(entries: Iterable[Entry], kinds: bool) -> list[Row]:
+def _rows(entries: Iterable[Entry], kinds: bool, txns: bool) -> list[Row]:
     rows = []
     for entry in entries:
         row = Row(entry.vlsn, entry.term, entry.time)
@@ -273,7 +274,7 @@ def _rows(entries: Iterable[Entry], kinds: bool) -> list[Row]:
                 row.key_b64 = binascii.b2a_base64(key, newline=False).decode()
         if kinds:
             row.kind = _KIND_NAMES[entry.kind]
-            if entry.txn:
-                row.txn = entry.txn
+        if entry.txn and (kinds or txns):
+            row.txn = entry.txn
         rows.append(row)
     return rows

@@ -57,6 +57,7 @@ class Wanted(NamedTuple):
     after_term: int = 0
     """The entry that the reader has read last, checked with each page; term 0: nothing, or nothing that it says."""
     keys: KeyFilter | None = None
+    txns: bool = False
     wait: bool = True
     """False: an empty page is a page, too."""
 
@@ -272,8 +273,9 @@ def _looked_for_nothing(page: Page) -> bool:
 
 def _encoded(page: EntryPage, wanted: Wanted) -> bytes:
     if wanted.form is Form.LINES or not page.entries:
-        return ndjson.encode(page.entries, kinds=wanted.all_kinds)
-    rows = zip(page.entries, ndjson.encode_each(page.entries, kinds=wanted.all_kinds), strict=True)
+        return ndjson.encode(page.entries, kinds=wanted.all_kinds, txns=wanted.txns)
+    each = ndjson.encode_each(page.entries, kinds=wanted.all_kinds, txns=wanted.txns)
+    rows = zip(page.entries, each, strict=True)
     if wanted.form is Form.EVENTS_WITH_TERMS:
         return b"".join([b"id: %d@%d\ndata: %b\n\n" % (entry.vlsn, entry.term, row) for entry, row in rows])
     return b"".join([b"id: %d\ndata: %b\n\n" % (entry.vlsn, row) for entry, row in rows])

@@ -39,11 +39,11 @@ from repl.http.types import Answer, Leave, Request, Response, Start
 from vlsn.errors import BadArgument, QueueFull, VlsnLogError
 
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
-
+TXNS: Mapping[str, bool] = {"false": False, "true": True}
 CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
 CONFIRMED = frozenset({"consistency", "timeout"})
-CHOSEN = frozenset({"kinds", "key", "key_b64", "key_prefix", "key_prefix_b64"})
-"""Parameters that say which entries are wanted."""
+CHOSEN = frozenset({"kinds", "txns", "key", "key_b64", "key_prefix", "key_prefix_b64"})
+"""Parameters that say which entries are wanted, and what of them."""
 
 _PARAMETERS = frozenset({"limit", "wait", "after_term"}) | BEGINNINGS | CHOSEN | CONFIRMED
 _TIMEOUT = frozenset({"timeout"})
@@ -148,7 +148,8 @@ def _wanted(request: Request) -> Wanted:
     if form is Form.BLOCKS and keys is not None:
         raise BadArgument("blocks come whole, as they lie in the log: read lines, or choose keys after decoding")
     limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
-    return Wanted(None, form, limit, query.choice(fields, "kinds", False, ALL_KINDS), keys=keys)
+    all_kinds, txns = query.choice(fields, "kinds", False, ALL_KINDS), query.choice(fields, "txns", False, TXNS)
+    return Wanted(None, form, limit, all_kinds, keys=keys, txns=txns)
 
 
 class Place:

@@ -22,7 +22,7 @@ from repl.http import problem, query
 from repl.http.deadlines import TICK_S
 from repl.http.limits import TAIL_COMMENT_S, Budget
 from repl.http.pages import Audience, Form, Page, Pages, Wanted
-from repl.http.read import ALL_KINDS, CHOSEN, CONFIRMED, Place, confirm
+from repl.http.read import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
 from repl.http.services import Reads
 from repl.http.starting_point import PARAMETERS as BEGINNINGS
 from repl.http.starting_point import StartingPoint
@@ -50,7 +50,8 @@ class TailRoutes:
         if last_seen := request.headers.get("Last-Event-ID", ""):
             vlsn, term = _seen(last_seen)
             begin, place = StartingPoint(vlsn + 1), Place(self._reads, vlsn, term)
-        wanted = Wanted(None, form, all_kinds=all_kinds, keys=query.key_filter(request.query))
+        txns = query.choice(request.query, "txns", False, TXNS)
+        wanted = Wanted(None, form, all_kinds=all_kinds, keys=query.key_filter(request.query), txns=txns)
         self._readers.take(1)
         try:
             place.check()

@@ -73,6 +73,8 @@ def test_what_a_block_appends_is_logged_as_it_is_left_and_nothing_where_it_fails
             (first + 2, b"l", b"c"),
         ]
         assert last == first + 3
+        for found in (log.read(), log.read(key_prefix=b"k"), log.read(key=b"")):
+            assert {entry.txn async for entry in found} == {first}, "filtered by the node or not"
         txn = log.transaction()
         with pytest.raises(ZeroDivisionError):
             await failed(txn, b"never")

@@ -16,6 +16,7 @@ from repl.arrow.batches import SCHEMA, WHOLE_BYTES, batches_of
 from repl.client.block_pages import checked_rows
 from vlsn.errors import BadBody
 from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, EntryKind, build, columns_of, decode_header, seal_body
+from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import Rows
 
 CLOCK_US = 1_700_000_000_000_000
@@ -69,21 +70,22 @@ def shown(found: list[Any]) -> list[tuple[Any, ...]]:
     st.integers(1, 60),
     st.sampled_from([1, 30, WHOLE_BYTES]),
     st.sampled_from([1, 200, 1 << 22]),
+    st.none() | st.builds(KeyFilter, st.binary(max_size=2), prefix=st.booleans()),
 )
 def test_rows_are_those_of_the_model(
-    written: list[list[Written]], first: int, last: int, whole_bytes: int, batch_bytes: int
+    written: list[list[Written]], first: int, last: int, whole_bytes: int, batch_bytes: int, keys: KeyFilter | None
 ) -> None:
     body, model = log(written)
     rows = checked_rows(memoryview(body))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "WHOLE_BYTES", whole_bytes)
         patch.setattr(batches, "BATCH_BYTES", batch_bytes)
-        found = list(batches_of(rows, first, last)) if rows is not None else []
+        found = list(batches_of(rows, first, last, keys)) if rows is not None else []
     for batch in found:
         batch.validate(full=True)
         assert batch.schema == SCHEMA
         assert batch.num_rows
-    assert shown(found) == [row for row in model if first <= row[0] <= last]
+    assert shown(found) == [row for row in model if first <= row[0] <= last and (keys is None or keys.has(row[3]))]
 
 
 def test_a_large_block_is_not_copied() -> None:

@@ -16,6 +16,7 @@ from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
 from tests.repl.client.group import GroupNode, ServedNode
 from vlsn import Log
 from vlsn.errors import BadArgument, Damaged, LogInUse, Trimmed, Unreachable
+from vlsn.limits import KEY_BYTES_MAX
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -64,6 +65,26 @@ def test_a_read_begins_where_it_is_told_to(directory: str, served: ServedNode) -
         for place in ("begin", "5"):
             with pytest.raises(BadArgument, match="is no VLSN"):
                 read_arrow(source, place)  # type: ignore[arg-type]
+
+
+def test_keys_are_chosen_as_in_any_read(directory: str, served: ServedNode) -> None:
+    found = rows(read_arrow(directory))
+    assert rows(read_arrow(directory, key=b"k")) == [row for row in found if row[1] == b"k"]
+    assert rows(read_arrow(directory, 17, 256, key=b"")) == [row for row in found[16:256] if row[1] is None]
+    assert rows(read_arrow(directory, key_prefix=b"")) == found
+    assert rows(read_arrow(directory, key=b"none")) == []
+    with connect_sync(served.url) as log:
+        log.append_many([b"v" * 1000] * 200, keys=[b"order-%d" % (n % 3) for n in range(200)])
+        log.append(b"small", key=b"order-1")
+        every: list[dict[str, Any]] = [{"key": b"order-1"}, {"key_prefix": b"order-"}, {"key_prefix": b"x"}]
+        for asked in every:
+            entries = [(each.vlsn, each.key, each.value) for each in log.read(**asked)]
+            assert rows(read_arrow(served.url, **asked)) == entries
+    for source in (directory, served.url):
+        with pytest.raises(BadArgument, match="not for both"):
+            read_arrow(source, key=b"a", key_prefix=b"b")
+        with pytest.raises(BadArgument, match="is in no log"):
+            read_arrow(source, key=b"a" * (KEY_BYTES_MAX + 1))
 
 
 def test_a_directory_gives_what_is_durable(tmp_path: Path) -> None:

@@ -121,6 +121,16 @@ def test_a_time_is_a_place_in_a_group(shell: Shell, served: ServedNode, node: Gr
     assert not shell("read", "--to", "1970-01-01").out
 
 
+def test_a_transaction_is_named_where_it_is_asked_for(shell: Shell, tmp_path: Path) -> None:
+    with Log.open(tmp_path / "txns") as opened, opened.transaction() as txn:
+        txn.append([b"a", b"b"])
+    place = str(tmp_path / "txns")
+    for filtered in ([], ["--key", ""]):
+        asked = shell("read", place, *filtered, "--json", "--txns").out.splitlines()
+        assert [json.loads(line)["txn"] for line in asked] == [txn.first] * 2
+    assert b"txn" not in shell("read", place, "--json").out
+
+
 @pytest.fixture
 def node(served: ServedNode) -> GroupNode:
     return served.node

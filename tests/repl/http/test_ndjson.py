@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,12 +196,17 @@ def test_a_refusal_says_what_is_wrong_with_the_line(body: bytes, says: str) -> N
         ndjson.decode(body)
 
 
-def test_an_entry_of_a_transaction_says_so_where_kinds_are_said() -> None:
+def test_an_entry_of_a_transaction_says_so_where_kinds_or_transactions_are_asked_for() -> None:
     entry = Entry(Vlsn(7), Term(1), 5, EntryKind.DATA, 6, b"k", b"v")
     line = ndjson.encode([entry], kinds=True)
     assert json.loads(line) == {"vlsn": 7, "term": 1, "time": 5, "kind": "DATA", "txn": 6, "key": "k", "value": "v"}
     assert ndjson.decode_entries(line) == [entry]
     assert ndjson.decode_printed(line.rstrip(), 1) == (b"v", b"k")
     assert "txn" not in json.loads(ndjson.encode([entry], kinds=False))
+    asked = ndjson.encode([entry], kinds=False, txns=True)
+    assert json.loads(asked) == {"vlsn": 7, "term": 1, "time": 5, "txn": 6, "key": "k", "value": "v"}
+    assert ndjson.decode_entries(asked) == [entry]
+    plain = msgspec.structs.replace(entry, txn=0)
+    assert ndjson.encode_each([plain], kinds=False, txns=True) == ndjson.encode_each([plain], kinds=False)
     with pytest.raises(BadBody, match="twice"):
         ndjson.decode_printed(line.rstrip()[:-1] + b',"txn":8}', 1)

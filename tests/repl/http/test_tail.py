@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from repl.api import EntryPage
+from repl.api import Acks, EntryPage
 from repl.http import limits, tail
 from repl.http.routes import Gateway
 from repl.http.types import Piece, Response
 from tests.repl.http.calls import call, refused, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import Halted
+from vlsn.format.submission import Transaction, values_of
 from vlsn.limits import MIB
 
 
@@ -104,6 +105,18 @@ async def test_tail_ids_with_terms_find_out_that_what_was_read_is_not_in_the_log
         again.leave()
     other = refused(await call(node, "GET", "/v1/tail?ids=vlsn@term", {"Last-Event-ID": "3@6"}), 409, "not-in-log")
     assert (other["vlsn"], other["term"], other["found"]) == (3, 6, 7)
+
+
+async def test_events_and_lines_name_a_transaction_where_it_is_asked_for() -> None:
+    node = MemoryNode()
+    node.submit(Transaction([values_of([b"a", b"b"], None)]), Acks.NONE, lambda _: None)
+    for asked, named in (("", 0), ("&txns=true", 2), ("&txns=false", 0)):
+        client = await tail_of(node, f"/v1/tail?from=1{asked}")
+        assert (await client.next()).count(b'"txn":2') == named
+        client.leave()
+        lines = await call(node, "GET", f"/v1/entries?from=1{asked}")
+        assert bytes(lines.body).count(b'"txn":2') == named
+    refused(await call(node, "GET", "/v1/entries?txns=yes"), 400, "bad-argument")
 
 
 async def test_tail_comments_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:

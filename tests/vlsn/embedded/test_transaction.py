@@ -137,7 +137,12 @@ def test_nothing_of_a_level_is_logged_before_the_node_file_promises_it(
     with Log.open(path) as log:
         log.append(b"plain")
         check = log._calls.check
-        monkeypatch.setattr(log._calls, "check", lambda: (looked.set(), check()))
+
+        def checked() -> None:
+            looked.set()
+            check()
+
+        monkeypatch.setattr(log._calls, "check", checked)
         monkeypatch.setattr(NodeFile, "_write", held)
         with log.transaction() as txn:
             txn.append(b"a")
