@@ -1,4 +1,4 @@
-"""What a node's metrics say of its listener."""
+"""The metrics of a node: readers that its listener has cut off."""
 
 from __future__ import annotations
 
