@@ -167,7 +167,8 @@ def _transactions(buf: Buffer, visible: Blocks, place: _Namer) -> Iterator[Findi
     for row in np.flatnonzero(visible.headers["flags"] & np.uint8(TXNS)).tolist():
         block = memoryview(buf)[int(visible.offsets[row]) + FRAME_BYTES :]
         try:
-            check_kinds_and_transactions(block, decode_header(block))
+            header = decode_header(block)
+            check_kinds_and_transactions(block, header, header.layout)
         except BadBody as error:
             yield place(Rule.TRANSACTION, int(visible.offsets[row]), int(visible.first[row]), str(error))
             wrong += 1

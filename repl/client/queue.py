@@ -16,6 +16,7 @@ from repl.api import Acks, Appended
 from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, batch_of, checked_value
 from repl.client.identity import Identity
 from vlsn.errors import LogClosed, VlsnLogError
+from vlsn.format.batch import encode_parts
 from vlsn.seams import Buffer
 
 T = TypeVar("T")
@@ -74,11 +75,19 @@ class AppendQueue:
         *,
         acks: Acks | None = None,
         name: Name | None = None,
-        transaction: bool = False,
     ) -> Awaitable[Appended]:
-        """Queues one atomic append of many, with ``acks`` and under its own ``name`` where it has them; or a whole
-        transaction, which has a name."""
-        batch = batch_of(values, keys, named=self._named)
+        """Queues one atomic append of many, with ``acks`` and under its own ``name`` where it has them."""
+        return self._put_parts(batch_of(values, keys, named=self._named), acks, name, False)
+
+    def put_transaction(
+        self, values: Sequence[bytes], keys: Sequence[Key] | None, *, acks: Acks, name: Name
+    ) -> Awaitable[Appended]:
+        """Queues a whole transaction, each of whose entries was checked before."""
+        return self._put_parts(encode_parts(values, keys), acks, name, True)
+
+    def _put_parts(
+        self, batch: list[Buffer], acks: Acks | None, name: Name | None, transaction: bool
+    ) -> Awaitable[Appended]:
         if self._full:
             return self._when_room(self._put_batch, batch, acks, name, transaction)
         return self._put_batch(batch, acks, name, transaction)

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -95,8 +95,11 @@ class Transaction:
     ) -> None:
         self.appended: Appended | None = None
         """Where it lies, its COMMIT at ``last``; None before it is committed, and where nothing was appended."""
-        self._staging = Staging(endpoints, network, timeout_s)
+        self._staging: Staging | None = None
+        """Made once something is staged, or its position is committed."""
         self._endpoints = endpoints
+        self._network = network
+        self._timeout_s = timeout_s
         self._producer = producer
         self._codec = codec
         self._acks = acks
@@ -143,7 +146,7 @@ class Transaction:
         data, names = given.values(values), given.keys(keys)
         if names is not None and len(names) != len(data):
             raise BadBody(f"{len(data)} values and {len(names)} keys")
-        await self._add(data, [None] * len(data) if names is None else list(names))
+        await self._add(data, [None] * len(data) if names is None else names)
 
     async def commit_position(self, consumer: Consumer) -> None:
         """Commits with it where ``consumer`` is now: behind the last entry that it has given. Raises ``BadArgument``
@@ -165,18 +168,21 @@ class Transaction:
             if self.appended is not None:
                 return self.appended
             self._check_open()
-            self._forget_consumers()
             unsure = self._may_be_logged
             try:
-                if self._staging.handle or self._consumers:
+                if self._consumers or (self._staging is not None and self._staging.handle):
+                    self._forget_consumers()
                     await self._stage()
-                    await self._staging.begin()
+                    staging = self._staged()
+                    await staging.begin()
                     self._may_be_logged = True
                     changes = {name: change for name, (_, change) in self._consumers.items()}
-                    self.appended = await self._staging.commit(self._acks, changes)
+                    self.appended = await staging.commit(self._acks, changes)
                 elif self._values:
                     self._may_be_logged = True
-                    self.appended = await self._commit_in_one()
+                    if self._endpoints.level < TRANSACTIONS:
+                        await self._staged().find_level()
+                    self.appended = await self._put_whole()
             except (TransactionGone, StaleTerm) as error:
                 self._may_be_logged = False
                 self._end(str(error))
@@ -198,12 +204,13 @@ class Transaction:
             raise TransactionClosed("the transaction is committed")
         if not self._over:
             self._end("it was aborted")
-            with suppress(VlsnLogError, TimeoutError):
-                await self._staging.abort()
+            if self._staging is not None:
+                with suppress(VlsnLogError, TimeoutError):
+                    await self._staging.abort()
 
     # Entries.
 
-    async def _add(self, values: list[bytes], keys: list[Key]) -> None:
+    async def _add(self, values: list[bytes], keys: Sequence[Key]) -> None:
         self._check_open()
         if self._may_be_logged:
             raise TransactionClosed("the transaction's commit may be in the log: commit it again, or let go of it")
@@ -224,22 +231,24 @@ class Transaction:
         if not count:
             return
         try:
-            await self._staging.stage(encode(self._values, self._keys), count)
+            await self._staged().stage(encode(self._values, self._keys), count)
         except TransactionGone as gone:
             self._end(str(gone))
             raise
         del self._values[:count], self._keys[:count]
         self._bytes -= size
 
-    async def _commit_in_one(self) -> Appended:
-        if self._endpoints.level < TRANSACTIONS:
-            await self._staging.find_level()
+    def _staged(self) -> Staging:
+        if self._staging is None:
+            self._staging = Staging(self._endpoints, self._network, self._timeout_s)
+        return self._staging
+
+    def _put_whole(self) -> Awaitable[Appended]:
+        """Sends all of it as one message, and gives it its name before."""
         if self._identity is None:
             self._identity = Identity(self._names.next(), self._producer.known_durable, fixed=True)
         name = self._identity, HANDLE_SEQUENCE
-        return await self._producer.queue.put_many(
-            self._values, self._keys, acks=self._acks, name=name, transaction=True
-        )
+        return self._producer.queue.put_transaction(self._values, self._keys, acks=self._acks, name=name)
 
     def _check_open(self) -> None:
         if self._over:
@@ -247,7 +256,7 @@ class Transaction:
 
     def _end(self, why: str) -> None:
         self._over = why
-        if self.appended is None:
+        if self._consumers and self.appended is None:
             self._forget_consumers()
         self._values, self._keys, self._bytes = [], [], 0
 

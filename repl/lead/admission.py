@@ -53,6 +53,8 @@ class Admission:
         self._once = Once(lead.log, self._repeat, self._lacks, self._puts.push)
         self._gate = Gate(self._put, self.open)
         self._settling = True
+        self._takes_transactions = False
+        """The group's level has them, for good: it never falls."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def settle_in(self) -> None:
@@ -73,8 +75,9 @@ class Admission:
         ``TooLarge``, ``WrongVersion``, and what ``Once`` and ``QueuedPuts`` refuse with."""
         log = self._log
         if isinstance(submission, Transaction):
-            self.check_transactions()
-            self.check_size(submission.count, submission.bytes)
+            if not self._takes_transactions:
+                self.check_transactions()
+            check_transaction(submission.count, submission.bytes)
             self._lead.member.counts.commits += 1
         now = self._lead.member.seams.clock.monotonic_s()
         named = submission.producer != 0
@@ -101,6 +104,8 @@ class Admission:
         try:
             if isinstance(append, ProducerAppend):
                 self._once.submit(append, born)
+            elif append.puts is None:
+                self._log.append(append)
             else:
                 self._puts.push(append)
         except StaleTerm as stale:
@@ -149,6 +154,7 @@ class Admission:
                 f"transactions need level {TRANSACTIONS}, the group is at level {level}: once all members run a "
                 "vlsnlog that speaks it, `vlsnlog group upgrade`"
             )
+        self._takes_transactions = True
 
     def check_size(self, entries: int, size: int) -> None:
         """Checks that a transaction of so many entries, its COMMIT included, and ``size`` bytes fits one block, and

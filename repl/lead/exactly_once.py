@@ -39,7 +39,7 @@ from vlsn.errors import (
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.same_submission import same
 from vlsn.format.submission import Submission, Transaction
-from vlsn.ids import Term, Vlsn
+from vlsn.ids import NUMBER_MAX, Term, Vlsn
 from vlsn.write.queue import Pending
 
 if TYPE_CHECKING:
@@ -49,12 +49,17 @@ if TYPE_CHECKING:
 class ProducerAppend(Append):
     """One submission of a producer; ``repeats`` are the same one, sent again while this was queued."""
 
-    __slots__ = ("once", "producer", "repeats", "sequence")
+    __slots__ = ("is_handles", "key", "once", "producer", "repeats", "sequence")
 
     def __init__(self, once: Once, submission: Submission, acks: Acks, done: Done, since: float) -> None:
         super().__init__(submission, acks, done, since)
         self.once = once
-        self.producer, self.sequence = submission.producer, submission.sequence
+        self.producer = producer = submission.producer
+        self.sequence = submission.sequence
+        self.is_handles = self.sequence == HANDLE_SEQUENCE
+        """It is named by a transaction's handle."""
+        self.key = -producer if self.is_handles else producer
+        """Its producer, or handle, among those that are queued."""
         self.repeats: list[ProducerAppend] = []
 
     def lies_at(self, first: Vlsn, last: Vlsn, term: Term) -> None:
@@ -66,11 +71,6 @@ class ProducerAppend(Append):
                 f"entries, not of {self.count}"
             )
         self.first, self.last, self.term = first, last, term
-
-    @property
-    def is_handles(self) -> bool:
-        """It is named by a transaction's handle."""
-        return self.sequence == HANDLE_SEQUENCE
 
     @property
     def another(self) -> OutOfSequence:
@@ -101,20 +101,20 @@ class CommitAgain(ProducerAppend):
 class Once:
     """Exactly-once admission: ``submit`` queues a submission, ``repeat`` receives duplicates to be answered. Its
     ``submission`` is set while it must still be compared with the original. ``lacks`` receives those that follow on
-    what is not in the log, with what to refuse them with once it is certain that this log is the group's. ``queue``
-    puts one into the log's queue, where it is not to go there straight."""
+    what is not in the log, with what to refuse them with once it is certain that this log is the group's. ``puts``
+    queues one that sets names."""
 
     def __init__(
         self,
         log: LocalLog,
         repeat: Callable[[ProducerAppend], None],
         lacks: Callable[[Append, VlsnLogError], None],
-        queue: Callable[[Append], None] | None = None,
+        puts: Callable[[Append], None] | None = None,
     ) -> None:
         self._log = log
         self._repeat = repeat
         self._lacks = lacks
-        self._queue = queue or log.append
+        self._puts = puts or log.append
         self._queued: dict[int, dict[int, ProducerAppend]] = {}
         """Queued submissions by producer (of transactions with handles: minus the handle's id) and sequence,
         ascending."""
@@ -156,12 +156,11 @@ class Once:
 
     def left(self, append: ProducerAppend) -> None:
         """Notes that it is not queued any more."""
-        key = _key(append)
-        queued = self._queued.get(key)
+        queued = self._queued.get(append.key)
         if queued is not None and queued.get(append.sequence) is append:
             del queued[append.sequence]
             if not queued:
-                del self._queued[key]
+                del self._queued[append.key]
 
     def has_commit(self, handle: int) -> bool:
         """Says whether the transaction of that handle's id is in the log or its queue."""
@@ -178,14 +177,16 @@ class Once:
 
     def _due(self, append: ProducerAppend, born: int | None) -> int:
         """Returns the sequence that this producer's next submission has."""
-        queued = self._queued.get(_key(append))
+        queued = self._queued.get(append.key)
         if queued:
             return next(reversed(queued)) + 1
-        at = self._log.allocated + 1
+        log = self._log
+        at = log.allocated + 1
         if append.is_handles:
-            if self._log.history.commits.find(append.producer, at=at) is not None:
+            if log.history.commits.find(append.producer, at=at) is not None:
                 return HANDLE_SEQUENCE + 1
-            self.check_handle(append.producer, born or 0)
+            if born != NUMBER_MAX:  # that one was never sent before
+                self.check_handle(append.producer, born or 0)
             return HANDLE_SEQUENCE
         table = self._log.history.producers
         life = table.find(append.producer, at=at)
@@ -205,15 +206,18 @@ class Once:
         return 0
 
     def _push(self, append: ProducerAppend) -> None:
-        self._queued.setdefault(_key(append), {})[append.sequence] = append
+        self._queued.setdefault(append.key, {})[append.sequence] = append
         try:
-            self._queue(append)
+            if append.puts is None:
+                self._log.append(append)
+            else:
+                self._puts(append)
         except BaseException:
             self.left(append)
             raise
 
     def _meet_again(self, append: ProducerAppend) -> None:
-        original = self._queued.get(_key(append), {}).get(append.sequence)
+        original = self._queued.get(append.key, {}).get(append.sequence)
         if original is not None:
             assert original.submission is not None
             if append.submission is not None and not same(original.submission, append.submission):
@@ -240,10 +244,6 @@ class Once:
             )
         append.lies_at(*place)
         self._repeat(append)
-
-
-def _key(append: ProducerAppend) -> int:
-    return -append.producer if append.is_handles else append.producer
 
 
 def missing(producer: int, lacks_to: int) -> ProducersMissing:

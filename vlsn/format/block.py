@@ -74,7 +74,6 @@ BLOCK_DTYPE = np.dtype(
 )
 VERSION = 1
 FLAGS_AT = 1
-CLOCK_AT = 32
 KIND_COLUMN = 255
 
 assert BLOCK.size == BLOCK_DTYPE.itemsize == BLOCK_BYTES
@@ -222,31 +221,33 @@ def check_body(block: Buffer, header: BlockHeader) -> None:
         raise BadBody(f"a block of {end} bytes in {len(block)}")
     if crc(memoryview(block)[BLOCK_BYTES:end]) != header.body_crc:
         raise BadBody("block body crc")
+    check_contents(block, header)
+
+
+def check_contents(block: Buffer, header: BlockHeader) -> None:
+    """Checks what the columns of a block say, whose checksums are right. Raises ``BadBody``."""
     lay = header.layout
     check_columns(block, lay, header.count, header.key_bytes, header.value_bytes)
     if header.flags & (KINDS | TXNS):
-        check_kinds_and_transactions(block, header)
+        check_kinds_and_transactions(block, header, lay)
     if lay.producers >= 0:
         producer_columns.check(block, lay.producers, header.submissions, header.count)
 
 
-def check_kinds_and_transactions(block: Buffer, header: BlockHeader) -> None:
+def check_kinds_and_transactions(block: Buffer, header: BlockHeader, lay: Layout) -> None:
     """Checks what these two columns of a block say. Raises ``BadBody``, or ``BadTransaction`` for a transaction that is
     not whole in it."""
-    lay, count = header.layout, header.count
+    count = header.count
     if lay.kinds >= 0:
         kinds = bytes(block[lay.kinds : lay.kinds + count])
         if kinds.translate(None, _ALL_KINDS) or kinds.count(kinds[0]) == count:
             raise BadBody("unknown kinds, or a column of one kind")
         check_zero(block, lay.kinds + count, lay.txns if lay.txns >= 0 else _after_kinds(lay))
     if lay.txns >= 0:
-        txns = np.frombuffer(block, "<u8", count, lay.txns)
-        if not txns.any():
+        txns = bytes(block[lay.txns : lay.txns + 8 * count])
+        if txns.count(0) == len(txns):
             raise BadBody("a column of zeros")
-        by_row = np.frombuffer(block, np.uint8, count, lay.kinds) if lay.kinds >= 0 else None
-        check_transactions(
-            txns, by_row if by_row is not None else np.full(count, header.kind, np.uint8), header.first_vlsn
-        )
+        check_transactions(txns, kinds if lay.kinds >= 0 else bytes([header.kind]) * count, header.first_vlsn)
 
 
 def _after_kinds(lay: Layout) -> int:

@@ -8,7 +8,7 @@ one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,16 @@ from vlsn.format.block import (
     BLOCK_DTYPE,
     BlockHeader,
     EntryKind,
+    check_contents,
     check_producers,
     decode,
     decode_header,
+    producers,
 )
 from vlsn.format.block_heads import heads_good
 from vlsn.format.columns import PRODUCERS
-from vlsn.format.own_entries import own_entries
+from vlsn.format.own_entries import OwnEntries, own_entries
+from vlsn.format.producer_columns import Produced
 from vlsn.format.records import CommitEntry, GroupEntry, TermEntry
 from vlsn.seams import Buffer
 
@@ -42,9 +45,15 @@ class BlockRun:
     lasts: list[int]
     terms: list[int]
     kinds: list[int]
+    clocks: list[int]
+    """When each was sealed."""
     bytes: int
-    produced: list[int]
-    """Indices of the blocks that have producer columns, ascending."""
+    produced: dict[int, list[Produced]] = field(default_factory=dict)
+    """The submissions of producers in those that have producer columns, by index, ascending."""
+    own: dict[int, OwnEntries] = field(default_factory=dict)
+    """The log's own entries in those that are not of DATA alone, by index, ascending: read here, so that the log need
+    not read them again once they have their place."""
+
     level: int = 0
     """The highest that an entry in them sets for the group; 0 for none."""
 
@@ -65,7 +74,15 @@ def run_of(
     count = len(starts)
     view = memoryview(data)
     blocks = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    if count <= _FEW:
+    headers: list[BlockHeader] = []
+    if count == 1:  # what a message brings most often
+        header = _checked(blocks[0])
+        headers = [header]
+        run = BlockRun(
+            blocks, [header.first_vlsn], [header.last_vlsn], [header.term], [header.kind], [header.clock_us], sizes[0]
+        )
+        special = [0] if header.kind or header.flags & PRODUCERS else []
+    elif count <= _FEW:
         headers = [_checked(block) for block in blocks]
         run = BlockRun(
             blocks,
@@ -73,11 +90,12 @@ def run_of(
             [header.last_vlsn for header in headers],
             [header.term for header in headers],
             [header.kind for header in headers],
+            [header.clock_us for header in headers],
             sum(sizes),
-            [index for index, header in enumerate(headers) if header.flags & PRODUCERS],
         )
+        special = [index for index, header in enumerate(headers) if header.kind or header.flags & PRODUCERS]
     else:
-        run = _check_many(data, blocks, starts, sizes)
+        run, special = _check_many(data, blocks, starts, sizes)
     previous, term = expected_first - 1, run.terms[0]
     if run.firsts[0] != expected_first:
         raise BadBody(f"blocks from VLSN {run.firsts[0]}, not {expected_first}")
@@ -90,27 +108,31 @@ def run_of(
         raise BadBody(
             f"blocks of terms {run.terms[0]} to {run.terms[-1]} on a feed of term {term_max}, after {term_min}"
         )
-    for index in run.produced:
-        if run.kinds[index] == EntryKind.DATA:  # of all others every column is checked below
-            check_producers(run.blocks[index], decode_header(run.blocks[index]))
-    if any(run.kinds):
-        own = [block for block, kind in zip(run.blocks, run.kinds, strict=True) if kind != EntryKind.DATA]
-        return replace(run, level=max(map(_check_own_entries, own)))
-    return run
+    level = 0
+    for index in special:
+        level = max(level, _read(run, index, headers[index] if headers else decode_header(blocks[index])))
+    return replace(run, level=level) if level else run
 
 
-def _check_own_entries(block: Buffer) -> int:
-    """Checks that the log's own entries in ``block`` can be read: the log reads them once they have their place.
-    Returns the level that they set, 0 for none."""
-    header, level = decode(block), 0
-    for entry in own_entries(block, header).entries:
-        match entry.kind:
-            case EntryKind.COMMIT:
-                level = max(level, CommitEntry.decode(entry.value).set.level or 0)
-            case EntryKind.TERM:
-                TermEntry.decode(entry.value)
-            case EntryKind.GROUP:
-                GroupEntry.decode(entry.value)
+def _read(run: BlockRun, index: int, header: BlockHeader) -> int:
+    """Reads what the log notes of a block whose checksums are right: submissions of producers, and its own entries.
+    Returns the level that they set, 0 for none. Raises ``BadBody`` for what cannot be read, or cannot be together."""
+    block, level = run.blocks[index], 0
+    if header.kind == EntryKind.DATA:
+        check_producers(block, header)
+    else:
+        check_contents(block, header)
+        run.own[index] = own = own_entries(block, header)
+        for entry in own.entries:
+            match entry.kind:
+                case EntryKind.COMMIT:
+                    level = max(level, CommitEntry.decode(entry.value).set.level or 0)
+                case EntryKind.TERM:
+                    TermEntry.decode(entry.value)
+                case EntryKind.GROUP:
+                    GroupEntry.decode(entry.value)
+    if header.flags & PRODUCERS:
+        run.produced[index] = producers(block, header)
     return level
 
 
@@ -123,8 +145,11 @@ def _checked(block: memoryview) -> BlockHeader:
     return header
 
 
-def _check_many(message: bytes, blocks: Sequence[memoryview], starts: list[int], sizes: list[int]) -> BlockRun:
-    """Headers by column, checksums in a tight loop (about 0.6 µs a block)."""
+def _check_many(
+    message: bytes, blocks: Sequence[memoryview], starts: list[int], sizes: list[int]
+) -> tuple[BlockRun, list[int]]:
+    """Checks headers by column, checksums in a tight loop (about 0.6 µs a block). Returns, too, the indices of the
+    blocks that have more than plain DATA."""
     at = np.array(starts, dtype=np.int64)
     rows = np.frombuffer(message, dtype=np.uint8)[at[:, None] + np.arange(BLOCK_BYTES)]
     heads = rows.tobytes()
@@ -144,7 +169,6 @@ def _check_many(message: bytes, blocks: Sequence[memoryview], starts: list[int],
         bad = int(good.argmin())
         decode(blocks[bad])  # names what is wrong when it is wrong by itself
         raise BadBody(f"block {bad} of {len(blocks)} (VLSN {int(firsts[bad])}) does not follow, or is damaged")
-    produced = np.flatnonzero(headers["flags"] & PRODUCERS).tolist()
-    return BlockRun(
-        blocks, firsts.tolist(), lasts.tolist(), terms.tolist(), headers["kind"].tolist(), sum(sizes), produced
-    )
+    special = np.flatnonzero((headers["flags"] & PRODUCERS) | headers["kind"]).tolist()
+    kinds, clocks = headers["kind"].tolist(), headers["clock_us"].tolist()
+    return BlockRun(blocks, firsts.tolist(), lasts.tolist(), terms.tolist(), kinds, clocks, sum(sizes)), special

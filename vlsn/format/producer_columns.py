@@ -68,12 +68,17 @@ def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
     if submissions == 1:
         one(buf, at, count)
         return
-    producers, sequences, counts = (np.array(column) for column in _read(buf, at, submissions))
-    if int(counts.astype(np.int64).sum()) != count or not counts.all():
+    producers, sequences, counts = _read(buf, at, submissions)
+    if sum(counts) != count or not all(counts):
         raise BadBody(f"producer columns whose counts are not {count} in all, or 0")
-    if not producers.any() or int(sequences.max()) > HANDLE_SEQUENCE or sequences[producers == 0].any():
+    if not any(producers) or max(sequences) > HANDLE_SEQUENCE or (0 in producers and _of_nobody(producers, sequences)):
         raise BadBody("producer columns that name nobody, or a sequence of nobody's")
     check_zero(buf, at + 20 * submissions, at + producer_bytes(submissions))
+
+
+def _of_nobody(producers: Sequence[int], sequences: Sequence[int]) -> bool:
+    """Says whether nobody's submission has a sequence."""
+    return any(sequence for producer, sequence in zip(producers, sequences, strict=True) if not producer)
 
 
 def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int) -> list[Produced]:

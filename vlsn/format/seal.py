@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from operator import sub
+from operator import attrgetter, sub
 
 import numpy as np
 from msgspec import Struct as Record
@@ -36,8 +36,9 @@ ALONE_BYTES = 32 * KIB
 MIXED_ENTRIES_MAX = 64
 """Entries up to which plain submissions share a block with transactions, whose columns they then have too."""
 
+_PRODUCER, _KEYED = attrgetter("producer"), attrgetter("keyed")
 _DATA = int(EntryKind.DATA)
-_COMMIT = bytes([EntryKind.COMMIT])
+_COMMIT = int(EntryKind.COMMIT)
 _PADDING_BYTES_MAX = BLOCK_BYTES + 5 * 8
 """The most that a block takes beside its entries: header, one more offset in two columns, padding."""
 
@@ -51,6 +52,8 @@ class Sealed(Record, frozen=True, gc=False):
     submissions: int
     txn_end: Vlsn = NULL_VLSN
     """The last COMMIT of a transaction in it, 0 for none."""
+    says: bool = False
+    """The COMMIT of one of its transactions has a value."""
 
 
 def seal(
@@ -64,13 +67,17 @@ def seal(
 ) -> list[Sealed]:
     """Seals all of ``submissions`` as blocks of DATA with VLSNs from ``first_vlsn`` on, at least one block. There is at
     least one submission, and ``dtvlsn`` is below ``first_vlsn``. Cost: 10 µs for 64 single values."""
+    if len(submissions) == 1 and isinstance(submissions[0], Batch):
+        return [_seal_alone(submissions[0], term, first_vlsn, dtvlsn, clock_us)]
     bytes_max = block_bytes_max - _PADDING_BYTES_MAX
     columns = _gather(submissions, bytes_max)
     if columns is not None:
         return [_seal_columns(columns, len(submissions), term, first_vlsn, dtvlsn, clock_us)]
+    named = any(map(_PRODUCER, submissions))
+    mixed = Transaction in map(type, submissions)
     blocks = []
-    for run in _runs(submissions, bytes_max):
-        sealed = _seal_run(run, term, first_vlsn, dtvlsn, clock_us)
+    for run in _runs(submissions, bytes_max, named, mixed):
+        sealed = _seal_run(run, named, mixed, term, first_vlsn, dtvlsn, clock_us)
         first_vlsn = sealed.last_vlsn + 1
         blocks.append(sealed)
     return blocks
@@ -95,8 +102,6 @@ def seal_local(
 def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None:
     """Gathers the columns of small submissions in one pass, if they fit one block together, else None. Small are
     values, or batches of one without a key: what most groups are made of."""
-    if len(submissions) == 1 and isinstance(submissions[0], Batch):
-        return None
     values: list[Buffer] = []
     plain = True
     for one in submissions:
@@ -126,7 +131,7 @@ def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None
 
 
 def _with_producers(columns: Columns, submissions: Sequence[Submission]) -> Columns:
-    if not any(one.producer for one in submissions):
+    if not any(map(_PRODUCER, submissions)):
         return columns
     rows = zip(*[(one.producer, one.sequence, one.count) for one in submissions], strict=True)
     return replace(columns, producers=producer_columns(*rows))
@@ -139,10 +144,12 @@ def _keys_of(submissions: Sequence[Submission]) -> list[bytes]:
     return keys
 
 
-def _runs(submissions: Sequence[Submission], bytes_max: int) -> Iterator[Sequence[Submission]]:
-    """Cuts the submissions into the runs that make one block each."""
-    row = producer_bytes(1) if any(one.producer for one in submissions) else 0
-    mixed = any(isinstance(one, Transaction) for one in submissions)
+def _runs(
+    submissions: Sequence[Submission], bytes_max: int, named: bool, mixed: bool
+) -> Iterator[Sequence[Submission]]:
+    """Cuts the submissions into the runs that make one block each. ``named``: some have a producer; ``mixed``: some are
+    transactions."""
+    row = producer_bytes(1) if named else 0
     start, size, count = 0, 0, 0
     for at, one in enumerate(submissions):
         cost, alone = one.bytes + row, one.bytes >= ALONE_BYTES
@@ -161,11 +168,15 @@ def _runs(submissions: Sequence[Submission], bytes_max: int) -> Iterator[Sequenc
         yield submissions[start:]
 
 
-def _seal_run(run: Sequence[Submission], term: int, first_vlsn: int, dtvlsn: int, clock_us: int) -> Sealed:
+def _seal_run(
+    run: Sequence[Submission], named: bool, mixed: bool, term: int, first_vlsn: int, dtvlsn: int, clock_us: int
+) -> Sealed:
     if len(run) == 1 and isinstance(run[0], Batch):
         return _seal_alone(run[0], term, first_vlsn, dtvlsn, clock_us)
-    columns = _with_producers(merge(run), run)
-    if any(isinstance(one, Transaction) for one in run):
+    columns = merge(run)
+    if named:
+        columns = _with_producers(columns, run)
+    if mixed and Transaction in map(type, run):
         return _seal_transactions(columns, run, term, first_vlsn, dtvlsn, clock_us)
     return _seal_columns(columns, len(run), term, first_vlsn, dtvlsn, clock_us)
 
@@ -177,8 +188,9 @@ def _seal_columns(
     first_vlsn: int,
     dtvlsn: int,
     clock_us: int,
-    kind: int | bytes = _DATA,
+    kind: int | bytearray = _DATA,
     txn_end: Vlsn = NULL_VLSN,
+    says: bool = False,
 ) -> Sealed:
     data = build(
         term=term,
@@ -189,26 +201,26 @@ def _seal_columns(
         columns=columns,
         submissions=submissions,
     )
-    return Sealed(data, Vlsn(first_vlsn), Vlsn(first_vlsn + columns.count - 1), submissions, txn_end)
+    return Sealed(data, Vlsn(first_vlsn), Vlsn(first_vlsn + columns.count - 1), submissions, txn_end, says)
 
 
 def _seal_transactions(
     columns: Columns, run: Sequence[Submission], term: int, first_vlsn: int, dtvlsn: int, clock_us: int
 ) -> Sealed:
-    kinds, ids, vlsn, txn_end = b"", [], first_vlsn, NULL_VLSN
+    kinds, ids, end, says = bytearray(columns.count), [], 0, False
+    txn_end = NULL_VLSN
     for one in run:
-        ids.append(vlsn if isinstance(one, Transaction) else 0)
-        vlsn += one.count
-        if ids[-1]:
-            txn_end = Vlsn(vlsn - 1)
-    kinds = b"".join(_kinds_of(one) for one in run)
-    txns = np.repeat(np.array(ids, "<u8"), [one.count for one in run]).tobytes()
+        start, end = end, end + one.count
+        if isinstance(one, Transaction):
+            ids.append(first_vlsn + start)
+            kinds[end - 1] = _COMMIT
+            txn_end = Vlsn(first_vlsn + end - 1)
+            says |= one.commit != b""
+        else:
+            ids.append(0)
+    txns = np.array(ids, "<u8").repeat([one.count for one in run]).tobytes()
     columns = replace(columns, txns=txns)
-    return _seal_columns(columns, len(run), term, first_vlsn, dtvlsn, clock_us, kinds, txn_end)
-
-
-def _kinds_of(one: Submission) -> bytes:
-    return bytes(one.count - 1) + _COMMIT if isinstance(one, Transaction) else bytes(one.count)
+    return _seal_columns(columns, len(run), term, first_vlsn, dtvlsn, clock_us, kinds, txn_end, says)
 
 
 def _seal_alone(batch: Batch, term: int, first_vlsn: int, dtvlsn: int, clock_us: int) -> Sealed:
@@ -231,7 +243,7 @@ def _seal_alone(batch: Batch, term: int, first_vlsn: int, dtvlsn: int, clock_us:
 
 def merge(run: Sequence[Submission]) -> Columns:
     """Merges many submissions into one set of columns, in order, without producers and transactions' ids."""
-    keyed = any(one.keyed for one in run)
+    keyed = any(map(_KEYED, run))
     values, keys = _Column(), _Column() if keyed else None
     count = 0
     for one in run:
@@ -255,7 +267,13 @@ def _add(one: Values | Batch, values: _Column, keys: _Column | None) -> None:
         if keys is not None:
             keys.add_pieces(one.keys if one.keys is not None else [b""] * one.count)
         return
-    lay, body = one.layout, one.body
+    body = one.body
+    if not one.flags:  # offsets and values are all there is
+        values.add_column(body, 0, len(body) - one.value_bytes, one.count, one.value_bytes)
+        if keys is not None:
+            keys.add_pieces([b""] * one.count)
+        return
+    lay = one.layout
     values.add_column(body, lay.value_offsets - BLOCK_BYTES, lay.values - BLOCK_BYTES, one.count, one.value_bytes)
     if keys is None:
         return

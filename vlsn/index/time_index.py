@@ -109,6 +109,14 @@ class TimeIndex:
         self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int], clocks: Sequence[int]
     ) -> None:
         """Adds many blocks, ascending; ``clocks``: each one's, or empty where they are not known."""
+        if clocks and lsns[-1] >> STEP_SHIFT == self._mebibyte:  # so are all: most groups go on in the last step
+            clock_us, at = max(clocks), len(self._bounds) - 1
+            if clock_us > self._bounds[at]:
+                self._bounds[at] = clock_us
+            if at < self._dirty:
+                self._dirty = at
+            self.last = Vlsn(lasts[-1])
+            return
         if lsns[0] >> STEP_SHIFT == lsns[-1] >> STEP_SHIFT or not clocks:
             self.extend(firsts[0], lasts[-1], (lsns[0], lsns[-1]), max(clocks, default=UNKNOWN))
             return

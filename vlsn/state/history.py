@@ -25,7 +25,7 @@ from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import TermRun
-from vlsn.format.own_entries import own_entries
+from vlsn.format.own_entries import OwnEntries, own_entries
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.format.records import CommitEntry, GroupEntry, Settings
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
@@ -124,14 +124,20 @@ class History:
 
     def note_block(self, data: Buffer) -> None:
         """Reads the GROUP entries, and what COMMIT entries set and end, of a block whose kind may hold some."""
-        own = own_entries(data, block_format.decode_header(data))
+        self._note_own(own_entries(data, block_format.decode_header(data)))
+
+    def _note_own(self, own: OwnEntries) -> None:
         for entry in own.entries:
             if entry.kind == EntryKind.GROUP:
                 self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
             elif entry.kind == EntryKind.COMMIT:
                 self._note_commit(entry.vlsn, CommitEntry.decode(entry.value))
         if own.txn_end:
-            self.txn_ends.append(own.txn_end)
+            self.note_txn_end(own.txn_end)
+
+    def note_txn_end(self, vlsn: Vlsn) -> None:
+        """Notes the last COMMIT of a transaction in a block."""
+        self.txn_ends.append(vlsn)
 
     def _note_commit(self, vlsn: Vlsn, commit: CommitEntry) -> None:
         fresh = commit.set
@@ -158,21 +164,23 @@ class History:
             rows = [row for row in rows if row[1] != HANDLE_SEQUENCE]
         self.producers.note(rows)
 
-    def note_run(self, run: BlockRun, start: int, end: int) -> None:
-        """Notes that blocks ``start`` to ``end`` (exclusive) of a replica's run were placed."""
-        terms = run.terms
+    def note_run(self, run: BlockRun, start: int, end: int) -> Vlsn:
+        """Notes that blocks ``start`` to ``end`` (exclusive) of a replica's run were placed. Returns the last COMMIT of
+        a transaction in them, 0 for none."""
+        terms, txn_end = run.terms, NULL_VLSN
         if terms[start] == terms[end - 1]:
             self.note_term(terms[start], run.firsts[start], run.lasts[end - 1])
         else:
             for index in range(start, end):
                 self.note_term(terms[index], run.firsts[index], run.lasts[index])
-        if any(run.kinds[start:end]):
-            for index in range(start, end):
-                if run.kinds[index]:
-                    self.note_block(run.blocks[index])
-        for index in run.produced:
+        for index, own in run.own.items():
             if start <= index < end:
-                self.note_producers(run.blocks[index])
+                self._note_own(own)
+                txn_end = own.txn_end or txn_end
+        for index, rows in run.produced.items():
+            if start <= index < end:
+                self.note_submissions(rows)
+        return txn_end
 
     def settle(self, dtvlsn: Vlsn) -> None:
         """Settles everything up to ``dtvlsn``, which stays for ever. Groups before the durable one are let go, and what

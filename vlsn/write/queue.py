@@ -46,7 +46,7 @@ class Pending:
         self.submission: Submission | None = submission
         """None once it is sealed: its bytes are the block's then."""
         self.count = submission.count
-        self.cost = cost_of(submission.count, submission.bytes)
+        self.cost = submission.bytes + submission.count * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES  # ``cost_of``
         self.durability = durability
         self.first = 0
         """Known once it is sealed, and from the start with ``NO_SYNC``: its place in the queue is its VLSN."""

@@ -153,16 +153,16 @@ class Consumer:
     def _seal(self, group: Group, pendings: list[Pending]) -> None:
         term = self.term
         assert term
-        first = self.next_vlsn
+        first, clock_us = self.next_vlsn, self._clock.wall_us()
         sealed = seal(
             [pending.submission for pending in pendings if pending.submission is not None],
             term=term,
             first_vlsn=first,
             dtvlsn=self._contents.dtvlsn,
-            clock_us=self._clock.wall_us(),
+            clock_us=clock_us,
             block_bytes_max=min(self._options.block_bytes_max, self._placement.block_bytes_max),
         )
-        self._place(group, term, sealed)
+        self._place(group, term, sealed, clock_us)
         next_vlsn: int = first
         for pending in pendings:
             if pending.durability is Durability.SYNC:
@@ -181,24 +181,28 @@ class Consumer:
 
     def _seal_entries(self, group: Group, item: LocalEntries) -> None:
         assert self.term
+        clock_us = self._clock.wall_us()
         sealed = seal_local(
             item.kinds,
             item.values,
             term=self.term,
             first_vlsn=self.next_vlsn,
             dtvlsn=self._contents.dtvlsn,
-            clock_us=self._clock.wall_us(),
+            clock_us=clock_us,
         )
-        self._place(group, self.term, [sealed])
+        self._place(group, self.term, [sealed], clock_us)
         self._history.note_block(sealed.data)
         self.queue.vlsns -= len(item.values)
         group.after.append(lambda: item.done(sealed.last_vlsn))
 
-    def _place(self, group: Group, term: Term, sealed: list[Sealed]) -> None:
+    def _place(self, group: Group, term: Term, sealed: list[Sealed], clock_us: int) -> None:
         for each in sealed:
-            self._placement.block(group, each.data, each.first_vlsn, each.last_vlsn)
+            self._placement.block(group, each.data, each.first_vlsn, each.last_vlsn, clock_us)
             if each.txn_end:
-                self._history.note_block(each.data)
+                if each.says:
+                    self._history.note_block(each.data)
+                else:
+                    self._history.note_txn_end(each.txn_end)
                 group.txn_end = each.txn_end
             if each.data[FLAGS_AT] & PRODUCERS:  # after what the block may set for them
                 self._history.note_producers(each.data)
@@ -216,15 +220,13 @@ class Consumer:
             block = blocks[item.at]
             if not placement.fits(group, FRAME_BYTES + padded(len(block))):
                 break
-            placement.block(group, block, Vlsn(run.firsts[item.at]), Vlsn(run.lasts[item.at]))
+            placement.block(group, block, Vlsn(run.firsts[item.at]), Vlsn(run.lasts[item.at]), run.clocks[item.at])
             item.at += 1
         end = item.at
         if end == start:
             return False
-        txn_end = self._history.last_txn_end
-        self._history.note_run(run, start, end)
-        if self._history.last_txn_end > txn_end:
-            group.txn_end = self._history.last_txn_end
+        if txn_end := self._history.note_run(run, start, end):
+            group.txn_end = txn_end
         self._ring.extend(blocks[start:end], run.lasts[start:end])
         self.next_vlsn = Vlsn(run.lasts[end - 1] + 1)
         group.entries += run.lasts[end - 1] - run.firsts[start] + 1

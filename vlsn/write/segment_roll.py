@@ -17,10 +17,8 @@ Used at home only, under the log latch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 
 from vlsn.errors import NoSegment, NoSpace
-from vlsn.format.block import CLOCK_AT
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, sidecar_name
 from vlsn.ids import Lsn, Vlsn, padded
@@ -38,7 +36,6 @@ from vlsn.write.segment_rewrite import Broken, Rewrite, abandon, rewrite
 
 CHUNKS_MAX = 3
 """Segments that one group touches at most: the one before it, and two rolls (asked for, and for size)."""
-_CLOCK = Struct("<Q")
 _REFUSED_FROM = 2
 """Failures of a standby in a row."""
 
@@ -199,12 +196,12 @@ class Placement:
         standby = self._standby
         return standby.complete if self.tail is None else standby.usable
 
-    def block(self, group: Group, data: Buffer, first: Vlsn, last: Vlsn) -> None:
+    def block(self, group: Group, data: Buffer, first: Vlsn, last: Vlsn, clock_us: int) -> None:
         at = self._place(group, FrameKind.BLOCK, data, first, last)
         group.firsts.append(first)
         group.lasts.append(last)
         group.lsns.append(at)
-        group.clocks.append(_CLOCK.unpack_from(data, CLOCK_AT)[0])
+        group.clocks.append(clock_us)
         tail = group.chunks[-1].tail
         if not tail.first_vlsn:
             tail.first_vlsn = first

@@ -134,7 +134,8 @@ def block_runs(
             first_vlsn += entries
             total += len(block)
         lasts = [first + entries - 1 for first in firsts]
-        yield BlockRun(blocks, firsts, lasts, [term] * len(blocks), [0] * len(blocks), total, [])
+        terms, kinds, clocks = ([each] * len(blocks) for each in (term, int(EntryKind.DATA), clock_us))
+        yield BlockRun(blocks, firsts, lasts, terms, kinds, clocks, total)
 
 
 def main(directory: str, megabytes: int, entries: int, size: int) -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.vlsn.strategies import with_block_header
+from tests.vlsn.strategies import submissions, transactions, with_block_header
 from vlsn.errors import BadBody
-from vlsn.format.block import EntryKind
+from vlsn.format.block import EntryKind, decode, entries, producers
 from vlsn.format.feed_messages import (
     ACK,
     Ack,
@@ -31,9 +31,9 @@ from vlsn.format.feed_messages import (
     round_message,
     split_blocks,
 )
-from vlsn.format.records import GroupEntry, Member, TermEntry
+from vlsn.format.records import CommitEntry, GroupEntry, Member, TermEntry
 from vlsn.format.seal import seal, seal_local
-from vlsn.format.submission import Values
+from vlsn.format.submission import Submission, Transaction, Values
 
 TERM = TermEntry(term=3, master="n1", incarnation="0" * 16)
 GROUP = GroupEntry(group="g", members=[Member("n1", "http://n1:1", "0" * 16)])
@@ -62,15 +62,38 @@ def test_blocks_come_out_as_they_went_in(first: int, counts: list[int]) -> None:
     assert decode_position(message) == POSITION
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 5))
-def test_blocks_with_producers_are_named(named: list[bool], submissions: int) -> None:
-    blocks, first = [], 1
-    for number, has in enumerate(named):
-        given = [Values([b"v"], None, (7, number) if has else (0, 0)) for _ in range(submissions)]
-        blocks.append(seal(given, term=3, first_vlsn=first, dtvlsn=0, clock_us=1)[0].data)
-        first += submissions
+COMMITS = st.sampled_from([b"", CommitEntry.putting({"a": 1}).encode()])
+saying = st.builds(
+    lambda one, commit: Transaction(one.parts, commit, (one.producer, one.sequence)), transactions(), COMMITS
+)
+
+
+@given(st.lists(submissions() | saying, min_size=1, max_size=40), st.integers(1, 9))
+def test_a_run_has_read_what_its_blocks_say(given: list[Submission], clock_us: int) -> None:
+    """Producers' submissions, the log's own entries, the last COMMIT: as each block says by itself."""
+    sealed = [
+        each
+        for number in range(0, len(given), 2)
+        for each in seal(
+            given[number : number + 2],
+            term=3,
+            first_vlsn=1 + sum(one.count for one in given[:number]),
+            dtvlsn=0,
+            clock_us=clock_us + number,
+        )
+    ]
+    blocks = [each.data for each in sealed]
+    headers = [decode(block) for block in blocks]
     run = split_blocks(blocks_message(POSITION, blocks), expected_first=1, term_min=1, term_max=3)
-    assert run.produced == [number for number, has in enumerate(named) if has]
+    assert run.clocks == [header.clock_us for header in headers]
+    said = [producers(block, header) for block, header in zip(blocks, headers, strict=True)]
+    assert run.produced == {number: rows for number, rows in enumerate(said) if rows}
+    assert list(run.own) == [number for number, header in enumerate(headers) if header.kind != EntryKind.DATA]
+    for number, own in run.own.items():
+        rows = [each for each in entries(blocks[number], headers[number]) if each.kind != EntryKind.DATA]
+        assert own.entries == [each for each in rows if each.value]
+        assert own.txn_end == sealed[number].txn_end == rows[-1].vlsn
+        assert sealed[number].says == bool(own.entries)
 
 
 @pytest.mark.parametrize("others", [0, 30])
@@ -81,7 +104,7 @@ def test_producers_are_readable_before_their_block_gets_a_place(others: int) -> 
     for block, good in ((sealed.data, True), (with_block_header(bytes(broken)), False)):
         message = blocks_message(POSITION, [block, *blocks_from(2, [1] * others)])
         if good:
-            assert split_blocks(message, expected_first=1, term_min=1, term_max=3).produced == [0]
+            assert split_blocks(message, expected_first=1, term_min=1, term_max=3).produced == {0: [(7, 1, 1, 1, 3)]}
         else:
             with pytest.raises(BadBody, match="producer"):
                 split_blocks(message, expected_first=1, term_min=1, term_max=3)

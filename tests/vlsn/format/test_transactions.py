@@ -138,6 +138,7 @@ DATA, COMMIT = EntryKind.DATA, EntryKind.COMMIT
         ([DATA, EntryKind.ABORT], [FIRST, FIRST]),
         ([DATA, EntryKind.TERM, COMMIT], [FIRST, FIRST, FIRST]),
         ([COMMIT, DATA], [0, FIRST + 1]),
+        ([EntryKind.TERM, COMMIT], [FIRST, FIRST + 1]),  # ends as transactions do, but for its kind
     ],
 )
 def test_what_is_no_whole_transaction_is_refused(kinds: list[EntryKind], txns: list[int]) -> None:

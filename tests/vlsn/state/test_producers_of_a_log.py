@@ -14,7 +14,9 @@ from tests.vlsn.write.test_rollback import rolled_back
 from vlsn.errors import VlsnLogError
 from vlsn.format import block
 from vlsn.format.feed_messages import Position, blocks_message, split_blocks
-from vlsn.format.submission import Values
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
+from vlsn.format.records import CommitEntry
+from vlsn.format.submission import Transaction, Values
 from vlsn.ids import Vlsn
 from vlsn.state.options import LogOptions
 from vlsn.state.producers import Producers, ProducersRecord
@@ -144,3 +146,27 @@ def test_a_replica_knows_the_same_producers() -> None:
         assert errors == [None]
     assert len(replica.log.history.producers) == 4
     assert known(replica) == known(story.opened)
+
+
+def test_a_replica_knows_the_same_transactions() -> None:
+    master, replica = Opened(Machine(1), OPTIONS), Opened(Machine(2), OPTIONS, take_term=False)
+    for number in range(40):
+        part = Values([b"v" * 700] * (number % 5 + 1))
+        put = CommitEntry.putting({"name": number}).encode() if number % 3 == 0 else b""
+        whole = Transaction([part], put, (number + 1, HANDLE_SEQUENCE))
+        master.log.append(Waiting([], submission=whole if number % 4 else part))
+    blocks = blocks_of(master)
+    for start in range(0, len(blocks), 7):
+        message = blocks_message(Position(last_vlsn=1, dtvlsn=0, clock_us=0, term=1), some := blocks[start : start + 7])
+        first = block.decode(some[0]).first_vlsn
+        run = split_blocks(message, expected_first=first, term_min=1, term_max=1)
+        replica.log.append_blocks(run, lambda error: None)
+    mine, theirs = replica.log.history, master.log.history
+    last = master.log.range.last
+    assert replica.log.range == master.log.range
+    assert mine.last_txn_end == theirs.last_txn_end == replica.log.range.last_txn_end > 0
+    assert mine.txn_ends[-1] == theirs.txn_ends[-1]
+    assert mine.commits.record(last) == theirs.commits.record(last)
+    assert len(mine.commits) == 30
+    assert mine.small.record(last) == theirs.small.record(last)
+    assert len(mine.small) == 1

@@ -71,8 +71,8 @@ def run_of(source: Opened, first: int, last: int) -> BlockRun:
         [header.last_vlsn for header in headers],
         [header.term for header in headers],
         [header.kind for header in headers],
+        [header.clock_us for header in headers],
         sum(map(len, blocks)),
-        [],
     )
 
 
