@@ -17,6 +17,7 @@ from vlsn.format.records import CommitEntry
 from vlsn.ids import NUMBER_MAX, Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.producers import ProducerPlace
+from vlsn.state.sinks import SinkState
 
 
 class Acks(StrEnum):
@@ -179,6 +180,22 @@ class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: str = ""
     term: int = 0
     """The term of the VLSN before ``next``, of another group's log; this group's log knows its own."""
+
+
+class SinkAt(msgspec.Struct, frozen=True):
+    """A sink, as it is told. ``at`` is the VLSN of the COMMIT that set its state."""
+
+    name: str
+    at: int
+    state: SinkState
+
+
+class SinkChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A state that the commit of a part sets. ``at``: the state that it starts from, by the VLSN of its COMMIT, 0 for
+    none."""
+
+    state: SinkState
+    at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from repl.client.endpoints import Endpoints
 from repl.client.identity import HandleNames, Identity
 from repl.client.positions import Positions
 from repl.client.produce import Producer
+from repl.client.sinks import Sinks
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
 from repl.client.tail import DURABLE, Page, Reader
 from repl.client.transaction import Transaction
@@ -92,6 +93,7 @@ class Client(Generic[V]):
             self._network = real_network()
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
+        self._sinks = Sinks(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
         self._positions = Positions(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
         self._producer = Producer(
             self._endpoints, self._network, acks=self._acks, timeout_s=self._timeout_s, random=self._random
@@ -443,6 +445,12 @@ class Client(Generic[V]):
         """The positions of all consumers, for programs that look after them."""
         self._open_producer()
         return self._positions
+
+    @property
+    def sinks(self) -> Sinks:
+        """The sinks of the group: how far writers of numbered batches have come."""
+        self._open_producer()
+        return self._sinks
 
     async def group_name(self) -> str:
         """Returns the name of the group that the nodes are of. Raises ``Unreachable``."""

@@ -22,6 +22,7 @@ from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.connect import FORKED, Client, V, connect
 from repl.client.starting import Begin
 from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
+from repl.client.sync_sinks import SyncSinks
 from repl.client.tail import DURABLE, Page
 from repl.client.transaction import Transaction
 from vlsn.embedded.forks import tell_of_forks
@@ -284,6 +285,11 @@ class SyncClient(Generic[V]):
     def positions(self) -> SyncPositions:
         """The positions of all consumers, as ``Client.positions``."""
         return SyncPositions(self, self._client.positions)
+
+    @property
+    def sinks(self) -> SyncSinks:
+        """The sinks of the group, as ``Client.sinks``."""
+        return SyncSinks(self, self._client.sinks)
 
     def group_name(self) -> str:
         """Returns as ``Client.group_name``."""

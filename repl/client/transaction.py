@@ -24,7 +24,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception
 
-from repl.api import Acks, Appended, ConsumerChange
+from repl.api import Acks, Appended, ConsumerChange, SinkChange
 from repl.client.backoff import Backoff
 from repl.client.codec import Codec, CodecName, codec_of
 from repl.client.consumer import Consumer, Positions
@@ -177,7 +177,7 @@ class Transaction:
                     await staging.begin()
                     self._may_be_logged = True
                     changes = {name: change for name, (_, change) in self._consumers.items()}
-                    self.appended = await staging.commit(self._acks, changes)
+                    self.appended = await staging.commit(self._acks, {"positions": changes})
                 elif self._values:
                     self._may_be_logged = True
                     if self._endpoints.level < TRANSACTIONS:
@@ -293,9 +293,10 @@ class Staging:
         await self._retried(lambda: self._call("POST", path, deadline, _Staged, batch), deadline)
         self._staged += count
 
-    async def commit(self, acks: Acks, positions: Mapping[str, ConsumerChange]) -> Appended:
+    async def commit(self, acks: Acks, sets: Mapping[str, Mapping[str, ConsumerChange | SinkChange]]) -> Appended:
+        """Commits it, with the positions and the states of sinks that it ``sets``."""
         deadline = self._deadline()
-        body = msgspec.json.encode({"positions": positions}) if positions else b""
+        body = msgspec.json.encode(sets) if any(sets.values()) else b""
         unsure = False
 
         async def ask() -> Appended:
@@ -349,7 +350,7 @@ class Staging:
         retrying = AsyncRetrying(
             wait=Backoff(),
             stop=lambda _: loop.time() >= deadline,
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(may_pass),
             sleep=asyncio.sleep,
             reraise=True,
         )
@@ -388,5 +389,6 @@ class Staging:
             raise BadBody(f"{url} answered nothing of a transaction; is it a vlsnlog node?") from None
 
 
-def _may_pass(error: BaseException) -> bool:
+def may_pass(error: BaseException) -> bool:
+    """Says whether a call that is known again may be made again."""
     return isinstance(error, VlsnLogError) and (error.transient or isinstance(error, OutcomeUnknown))

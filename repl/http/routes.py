@@ -25,6 +25,8 @@ from repl.http.read import ReadRoutes
 from repl.http.restore import RepairRoutes
 from repl.http.segments import SegmentRoutes
 from repl.http.services import Services
+from repl.http.sinks import PATH as SINKS
+from repl.http.sinks import SinkRoutes
 from repl.http.status import StatusRoutes
 from repl.http.tail import TailRoutes
 from repl.http.transactions import PATH as TRANSACTIONS
@@ -53,6 +55,7 @@ class Gateway:
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
         peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
         self._consumers = consumers = ConsumerRoutes(services.consumers)
+        self._sinks = sinks = SinkRoutes(services.sinks)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._browsers = Browsers(services.monitoring.addresses)
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
@@ -66,6 +69,7 @@ class Gateway:
             "/v1/feed": {"GET": feeds.feed},
             "/v1/segments": {"GET": segments.listing},
             CONSUMERS: {"GET": consumers.list},
+            SINKS: {"GET": sinks.list},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
             "/v1/peer/hello": {"POST": peers.hello},
@@ -125,6 +129,8 @@ class Gateway:
             return self._transaction(path)
         if path.startswith(CONSUMERS + "/"):
             return self._consumers.methods(path)
+        if path.startswith(SINKS + "/"):
+            return self._sinks.methods(path)
         collection, _, item = path.rpartition("/")
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}

@@ -22,6 +22,8 @@ from repl.api import (
     Handle,
     Pending,
     ProducerAt,
+    SinkAt,
+    SinkChange,
 )
 from vlsn.format.batch import Batch
 from vlsn.format.block import Entry
@@ -74,10 +76,11 @@ class Transactions(Mastership, Protocol):
         name: tuple[int, int] | None,
         born: int | None,
         positions: Mapping[str, ConsumerChange],
+        sinks: Mapping[str, SinkChange],
     ) -> Pending:
         """Submits all that is staged as one append, the producer's submission where it has a ``name``, and sets the
-        ``positions`` of consumers with it. Asked again it is answered as the first time. ``done`` and what it raises:
-        as for ``Appends.submit``; ``StaleTerm`` for a position that another one has replaced."""
+        ``positions`` of consumers and the states of ``sinks`` with it. Asked again it is answered as the first time.
+        ``done`` and what it raises: as for ``Appends.submit``; ``StaleTerm`` for what another one has replaced."""
         ...
 
     async def abort(self, handle: Handle) -> None:
@@ -171,6 +174,26 @@ class Consumers(Mastership, Protocol):
 
     async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
         """Deletes a position, durable on return. Raises ``NotFound``, and as ``set_consumer``."""
+        ...
+
+
+class Sinks(Mastership, Protocol):
+    """How far writers of numbered batches have come: told as far as it is durable here, set by their commits."""
+
+    async def confirm(self, timeout_s: float) -> int:
+        """Confirms as ``Reads.confirm``."""
+        ...
+
+    def sinks(self) -> list[SinkAt]:
+        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
+        ...
+
+    def sink(self, name: str) -> SinkAt:
+        """Raises ``BadArgument``, ``NotFound``, and as ``sinks``."""
+        ...
+
+    async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
+        """Forgets a state, durable on return. Raises ``NotFound``, ``StaleTerm``, and what an append meets."""
         ...
 
 
@@ -333,6 +356,7 @@ class Services:
     transactions: Transactions
     reads: Reads
     consumers: Consumers
+    sinks: Sinks
     files: Files
     feeds: Feeds
     peers: Peers

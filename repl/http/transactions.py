@@ -5,8 +5,8 @@
     POST /v1/transactions/{h}/commit     logs all of it, answered as an append; asked again, as the first time
     DELETE /v1/transactions/{h}          forgets what is staged
 
-A commit may have a body, ``{"positions": {NAME: {"next", "at"}}}``: positions of consumers that are set with it, each
-as by ``PUT /v1/consumers/NAME``.
+A commit may have a body, ``{"positions": {NAME: {"next", "at"}}, "sinks": {NAME: {"state", "at"}}}``: positions of
+consumers that are set with it, each as by ``PUT /v1/consumers/NAME``, and states of sinks (``sinks.py``).
 
 ``after=N`` says how many entries were staged before: the last call, sent again, is known by it and adds nothing.
 """
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from repl.api import Acks, Appended, ConsumerChange, Handle
+from repl.api import Acks, Appended, ConsumerChange, Handle, SinkChange
 from repl.http import problem, query
 from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, producer_in, redirect
 from repl.http.json_objects import HEADERS, answered
@@ -35,6 +35,7 @@ _NONE: frozenset[str] = frozenset()
 
 class _Commit(msgspec.Struct, forbid_unknown_fields=True):
     positions: dict[str, ConsumerChange] = {}
+    sinks: dict[str, SinkChange] = {}
 
 
 _decoder = msgspec.json.Decoder(_Commit)
@@ -84,7 +85,7 @@ class TransactionRoutes:
         name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
-        positions = await _positions(request)
+        sets = await _sets(request)
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
 
@@ -92,7 +93,9 @@ class TransactionRoutes:
             if not told.done():
                 told.set_result(result)
 
-        pending = await self._transactions.commit(handle, acks, done, name=name, born=born, positions=positions)
+        pending = await self._transactions.commit(
+            handle, acks, done, name=name, born=born, positions=sets.positions, sinks=sets.sinks
+        )
         timer = loop.call_later(timeout_s, pending.expire)
         try:
             result = await told
@@ -111,10 +114,10 @@ class TransactionRoutes:
         return Response(204)
 
 
-async def _positions(request: Request) -> Mapping[str, ConsumerChange]:
-    """Reads the positions in the body of a commit. Raises ``BadBody``, ``TooLarge``."""
+async def _sets(request: Request) -> _Commit:
+    """Reads what the body of a commit sets. Raises ``BadBody``, ``TooLarge``."""
     body = await request.body(PEER_BODY_BYTES_MAX)
     try:
-        return _decoder.decode(body).positions if body else {}
+        return _decoder.decode(body) if body else _Commit()
     except JSON_FAULTS as error:
         raise BadBody(f"the body of a commit is not what it may say: {error}") from None

@@ -19,7 +19,18 @@ from msgspec import Struct as Record
 from vlsn.errors import BadBody, TooLarge
 from vlsn.format import producer_columns
 from vlsn.format.checksum import crc
-from vlsn.format.columns import BODY_AT, KEYS, PRODUCERS, Layout, body_parts, check_columns, columns_of, cut, layout
+from vlsn.format.columns import (
+    BODY_AT,
+    KEYS,
+    PRODUCERS,
+    Columns,
+    Layout,
+    body_parts,
+    check_columns,
+    columns_of,
+    cut,
+    layout,
+)
 from vlsn.levels import unread
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 from vlsn.seams import Buffer
@@ -85,6 +96,14 @@ def encode_parts(
     columns = columns_of(values, key_column(keys))
     lengths = columns.flags, columns.count, len(columns.keys), len(columns.values)
     return _with_header(body_parts(columns), *lengths, producer)
+
+
+def encode_columns(columns: Columns) -> bytes:
+    """Encodes a batch of columns as they are: no key column where all keys are empty. Raises as ``encode``."""
+    if not columns.count:
+        raise BadBody("a batch of 0 values")
+    lengths = columns.flags, columns.count, len(columns.keys), len(columns.values)
+    return b"".join(_with_header(body_parts(columns), *lengths, None))
 
 
 def of_producer(parts: Sequence[Buffer], producer: tuple[int, int]) -> list[Buffer]:

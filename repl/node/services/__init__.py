@@ -14,6 +14,7 @@ from repl.node.services.monitoring import NodeMonitoring
 from repl.node.services.peers import NodePeers
 from repl.node.services.reads import NodeReads
 from repl.node.services.repairs import NodeRepairs
+from repl.node.services.sinks import NodeSinks
 from repl.node.services.transactions import NodeTransactions
 
 
@@ -23,6 +24,7 @@ def services_of(parts: NodeParts) -> Services:
         transactions=NodeTransactions(parts),
         reads=NodeReads(parts),
         consumers=NodeConsumers(parts),
+        sinks=NodeSinks(parts),
         files=NodeFiles(parts),
         feeds=NodeFeeds(parts),
         peers=NodePeers(parts),

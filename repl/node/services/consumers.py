@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from repl.api import Acks, Appended, ConsumerAt, ConsumerChange, Puts
-from repl.lead.leading import Leading
+from repl.api import ConsumerAt, ConsumerChange, Puts
 from repl.lead.positions import check_kept, confirm_end, puts_of, set_by
+from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
 from repl.read.consumer_lags import ConsumerLags
-from vlsn.errors import NotFound, OutcomeUnknown, ProducersMissing, VlsnLogError
-from vlsn.format.submission import Transaction
+from vlsn.errors import NotFound, OutcomeUnknown, ProducersMissing
 from vlsn.state.consumers import key_of
 
 
@@ -42,7 +41,7 @@ class NodeConsumers(NodeMastership):
             await confirm_end(lead, {name: change})
             puts = puts_of(lead.log, {name: change})
             check_kept(lead.log, name, change)
-            await self._log(lead, puts, deadline)
+            await commit_alone(lead, puts, deadline)
         elif not await lead.reads.reached(again.at, deadline):
             raise OutcomeUnknown(f"the position of {name} is logged at VLSN {again.at}, and not durable yet")
         return await self.consumer(name)
@@ -52,7 +51,7 @@ class NodeConsumers(NodeMastership):
         if key not in lead.log.history.small:
             raise NotFound(f"consumer {name} has no position here")
         puts = Puts({key: None}, {} if at is None else {key: at})
-        await self._log(lead, puts, asyncio.get_running_loop().time() + timeout_s)
+        await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
 
     def _lags(self) -> ConsumerLags:
         opened = self._parts.opened()
@@ -60,23 +59,3 @@ class NodeConsumers(NodeMastership):
         if lacks_to:
             raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}, and asks the other members")
         return opened.consumers
-
-    async def _log(self, lead: Leading, puts: Puts, deadline: float) -> Appended:
-        """Logs a COMMIT alone, durable on return. Raises as ``Admission.submit``, ``OutcomeUnknown``."""
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
-
-        def done(result: Appended | VlsnLogError) -> None:
-            if not told.done():
-                told.set_result(result)
-
-        pending = lead.admission.submit(Transaction((), puts.entry()), Acks.MAJORITY, done, puts=puts)
-        timer = loop.call_at(deadline, pending.expire)
-        try:
-            result = await told
-        finally:
-            timer.cancel()
-            pending.expire()
-        if isinstance(result, Appended):
-            return result
-        raise result

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from repl.api import Acks, ConsumerChange, Done, Handle
+from repl.api import Acks, ConsumerChange, Done, Handle, SinkChange
+from repl.lead import sinks as sink_states
 from repl.lead.append_book import Append
 from repl.lead.positions import confirm_end, puts_of
 from repl.node.services.mastership import NodeMastership
@@ -30,10 +31,14 @@ class NodeTransactions(NodeMastership):
         name: tuple[int, int] | None,
         born: int | None,
         positions: Mapping[str, ConsumerChange],
+        sinks: Mapping[str, SinkChange],
     ) -> Append:
         lead = self._lead()
         await confirm_end(lead, positions)
-        puts = puts_of(lead.log, positions) if positions else None
+        puts = sink_states.joined(
+            puts_of(lead.log, positions) if positions else None,
+            sink_states.puts_of(lead.log, sinks) if sinks else None,
+        )
         return lead.transactions.commit(handle, acks, done, name=name, born=born, puts=puts)
 
     async def abort(self, handle: Handle) -> None:

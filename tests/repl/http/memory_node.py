@@ -22,6 +22,8 @@ from repl.api import (
     FeedHello,
     Handle,
     ProducerAt,
+    SinkAt,
+    SinkChange,
 )
 from repl.http.services import Services
 from vlsn.errors import (
@@ -107,6 +109,7 @@ class MemoryNode:
     producers: dict[int, ProducerPlace] = field(default_factory=dict)
     stages: dict[Handle, list[Values | Batch]] = field(default_factory=dict)
     positions: dict[str, ConsumerAt] = field(default_factory=dict)
+    states: dict[str, SinkAt] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
@@ -118,6 +121,7 @@ class MemoryNode:
             transactions=self,
             reads=self,
             consumers=self,
+            sinks=self,
             files=self,
             feeds=self,
             peers=self,
@@ -160,6 +164,19 @@ class MemoryNode:
         await self.consumer(name)
         del self.positions[name]
 
+    def sinks(self) -> list[SinkAt]:
+        return [self.states[name] for name in sorted(self.states)]
+
+    def sink(self, name: str) -> SinkAt:
+        if name not in self.states:
+            raise NotFound(f"sink {name} has no state")
+        return self.states[name]
+
+    async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
+        if at not in (None, self.sink(name).at):
+            raise StaleTerm(f"sink {name} has another state")
+        del self.states[name]
+
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         await self.confirm(timeout_s)
         return ProducerAt(self.producers.get(producer, ProducerPlace()), self.durable, 0)
@@ -199,11 +216,14 @@ class MemoryNode:
         name: tuple[int, int] | None,
         born: int | None,
         positions: Mapping[str, ConsumerChange],
+        sinks: Mapping[str, SinkChange],
     ) -> MemoryPending:
         parts = self._stage_of(handle)
         for consumer, change in positions.items():
             self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, len(self.entries), by=change.by)
         pending = self.submit(Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born)
+        for sink, wanted in sinks.items():
+            self.states[sink] = SinkAt(sink, len(self.entries), wanted.state)
         del self.stages[handle]
         return pending
 

@@ -1,0 +1,185 @@
+"""Rows of a numbered batch by column, in the order in which they are to be logged.
+
+    chunk 0    key_offsets 0 1 2 | keys k l | value_offsets 0 1 3 | values a bc         rows 0 and 1
+    chunk 1    no key            |          | value_offsets 0 2   | values de           row 2
+
+Rows are cut into parts, which are transactions, and those into pieces, which are bodies of calls.  Nothing is done for
+each row by itself.  An absent key is an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from vlsn.format.batch import ENTRY_OVERHEAD_BYTES, encode_columns
+from vlsn.format.columns import I64, Columns
+from vlsn.format.submission import TRANSACTION_OVERHEAD_BYTES
+from vlsn.limits import BATCH_ENTRIES_MAX, KIB, MIB, TRANSACTION_BYTES_MAX
+from vlsn.seams import Buffer
+
+PART_ENTRIES_MAX: Final = BATCH_ENTRIES_MAX - 1
+"""Rows of a part, its COMMIT beside them."""
+PART_BYTES_MAX: Final = TRANSACTION_BYTES_MAX - 8 * KIB
+"""Bytes of a part's rows with what a block keeps beside each: the rest is its COMMIT's."""
+PIECE_BYTES: Final = 2 * MIB
+"""Bytes of rows in one call, which holds one row at least."""
+ROW_OVERHEAD_BYTES: Final = ENTRY_OVERHEAD_BYTES + TRANSACTION_OVERHEAD_BYTES
+_DIGEST_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows that lie side by side: as many offsets and one more, of any base. ``key_offsets`` is None without keys."""
+
+    value_offsets: I64
+    values: Buffer
+    key_offsets: I64 | None = None
+    keys: Buffer = b""
+
+    @property
+    def count(self) -> int:
+        return len(self.value_offsets) - 1
+
+    def only(self, start: int, end: int) -> Chunk:
+        """Cuts rows ``start`` to ``end`` (exclusive), copying nothing."""
+        key_offsets = self.key_offsets[start : end + 1] if self.key_offsets is not None else None
+        return Chunk(self.value_offsets[start : end + 1], self.values, key_offsets, self.keys)
+
+    def value_bytes(self) -> memoryview:
+        return memoryview(self.values)[int(self.value_offsets[0]) : int(self.value_offsets[-1])]
+
+    def key_bytes(self) -> memoryview:
+        if self.key_offsets is None:
+            return memoryview(b"")
+        return memoryview(self.keys)[int(self.key_offsets[0]) : int(self.key_offsets[-1])]
+
+    def value_lengths(self) -> I64:
+        return np.diff(self.value_offsets)
+
+    def key_lengths(self) -> I64:
+        return np.zeros(self.count, np.int64) if self.key_offsets is None else np.diff(self.key_offsets)
+
+
+def chunk_of(values: Sequence[bytes], keys: Sequence[bytes | None]) -> Chunk:
+    """Makes a chunk of rows that lie apart."""
+    filled = [key or b"" for key in keys]
+    return Chunk(_offsets(list(map(len, values))), b"".join(values), _offsets(list(map(len, filled))), b"".join(filled))
+
+
+def _offsets(lengths: Sequence[int] | I64) -> I64:
+    offsets: I64 = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+class BatchRows:
+    """All rows of a batch, or those behind some of them."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self.chunks = [chunk for chunk in chunks if chunk.count]
+        self._ends = np.cumsum([0, *(chunk.count for chunk in self.chunks)])
+        self.count = int(self._ends[-1])
+
+    def only(self, start: int, end: int) -> BatchRows:
+        """Cuts rows ``start`` to ``end`` (exclusive), copying nothing."""
+        found: list[Chunk] = []
+        for chunk, begin in zip(self.chunks, self._ends.tolist(), strict=False):
+            first, last = max(start - begin, 0), min(end - begin, chunk.count)
+            if first < last:
+                found.append(chunk.only(first, last))
+        return BatchRows(found)
+
+    @cached_property
+    def _sizes(self) -> I64:
+        """The bytes of the first n rows with what a block keeps beside them, for each n."""
+        sizes = [chunk.value_lengths() + chunk.key_lengths() + ROW_OVERHEAD_BYTES for chunk in self.chunks]
+        return _offsets(np.concatenate(sizes) if sizes else [])
+
+    def cuts(self, bytes_max: int, entries_max: int = PART_ENTRIES_MAX) -> list[int]:
+        """Returns where the rows are to be cut, 0 and ``count`` among it, so that no part is over these limits unless
+        it is one row."""
+        cuts = [0]
+        while cuts[-1] < self.count:
+            at = cuts[-1]
+            fits = int(np.searchsorted(self._sizes, self._sizes[at] + bytes_max, side="right")) - 1
+            cuts.append(min(max(fits, at + 1), at + entries_max, self.count))
+        return cuts
+
+    def pieces(self, bytes_max: int = PIECE_BYTES) -> Iterator[tuple[bytes, int]]:
+        """Yields the rows as encoded batches, each with its number of rows."""
+        cuts = self.cuts(bytes_max)
+        for start, end in pairwise(cuts):
+            yield self.only(start, end).encoded(), end - start
+
+    def encoded(self) -> bytes:
+        """Encodes them as one batch. Raises ``TooLarge``, ``BadBody`` for no rows."""
+        values = b"".join(chunk.value_bytes() for chunk in self.chunks)
+        keys = b"".join(chunk.key_bytes() for chunk in self.chunks)
+        value_ends = _offsets(np.concatenate([chunk.value_lengths() for chunk in self.chunks]))
+        columns = Columns(self.count, value_ends.astype("<i4").tobytes(), values)
+        if keys:
+            key_ends = _offsets(np.concatenate([chunk.key_lengths() for chunk in self.chunks]))
+            columns = Columns(self.count, columns.value_offsets, values, key_ends.astype("<i4").tobytes(), keys)
+        return encode_columns(columns)
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields key and value of each row, copied: for what is rare."""
+        for chunk in self.chunks:
+            values, keys = bytes(chunk.value_bytes()), bytes(chunk.key_bytes())
+            value_ends, key_ends = _offsets(chunk.value_lengths()).tolist(), _offsets(chunk.key_lengths()).tolist()
+            for row in range(chunk.count):
+                yield keys[key_ends[row] : key_ends[row + 1]], values[value_ends[row] : value_ends[row + 1]]
+
+
+class RowsDigest:
+    """A digest of rows in their order, however they are cut into chunks and parts."""
+
+    def __init__(self) -> None:
+        self._columns = [blake2b(digest_size=32) for _ in range(4)]
+
+    def add(self, rows: BatchRows) -> None:
+        for chunk in rows.chunks:
+            key_lengths, value_lengths = chunk.key_lengths().astype("<i8"), chunk.value_lengths().astype("<i8")
+            for column, data in zip(
+                self._columns,
+                (key_lengths.data, chunk.key_bytes(), value_lengths.data, chunk.value_bytes()),
+                strict=True,
+            ):
+                column.update(data)
+
+    def copy(self) -> RowsDigest:
+        other = RowsDigest()
+        other._columns = [column.copy() for column in self._columns]
+        return other
+
+    def hex(self) -> str:
+        return blake2b(b"".join(column.digest() for column in self._columns), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def row_digest(key: bytes, value: bytes) -> bytes:
+    """Returns the digest of one row, by which equal ones are found."""
+    return blake2b(len(key).to_bytes(8, "little") + key + value, digest_size=_DIGEST_BYTES).digest()
+
+
+def without(rows: BatchRows, logged: Sequence[bytes]) -> BatchRows | None:
+    """Takes the rows out that are logged, given by their digests, each as often as it is; None where one of them is not
+    among the rows. Of equal rows the first go. Memory: 16 bytes a row, and a copy of what is left."""
+    there = np.array([row_digest(key, value) for key, value in rows.pairs()], f"S{_DIGEST_BYTES}")
+    gone = np.sort(np.array(logged, f"S{_DIGEST_BYTES}"))
+    order = np.argsort(there, kind="stable")
+    ranked = there[order]
+    rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked, side="left")
+    times = np.searchsorted(gone, ranked, side="right") - np.searchsorted(gone, ranked, side="left")
+    left = np.ones(len(ranked), np.bool_)
+    left[order] = rank >= times
+    if len(ranked) - np.count_nonzero(left) != len(gone):
+        return None
+    pairs = [pair for pair, stays in zip(rows.pairs(), left.tolist(), strict=True) if stays]
+    return BatchRows([chunk_of([value for _, value in pairs], [key for key, _ in pairs])])

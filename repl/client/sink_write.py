@@ -1,0 +1,178 @@
+"""Writes a numbered batch to a sink, each row once, through changes of the master and of the writer.
+
+    look at the sink's state ─► plan ─► compare what is logged with the rows ─► the parts that are left, one by one
+             ▲                                                                          │
+             └──────────── another master, another writer, or no certain answer ◄───────┘
+
+1. A part is one transaction with the state that it makes, which names the state before it: no part is logged twice,
+   whoever sends it, and none is left out.
+2. A repeat may bring the same rows in another order.  The state has a digest of the rows in the parts that are logged;
+   where the repeat's first rows have another one, the parts are read back from the log and taken out by their content.
+3. So rows keep the order in which the batch has them, but for a repeat whose order is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from tenacity import AsyncRetrying, retry_if_exception
+
+from repl.api import SinkAt
+from repl.client.backoff import Backoff
+from repl.client.batch_rows import (
+    PART_BYTES_MAX,
+    PART_ENTRIES_MAX,
+    BatchRows,
+    RowsDigest,
+    chunk_of,
+    row_digest,
+    without,
+)
+from repl.client.connect import Client
+from repl.client.sink_plan import Batch, Plan, SinkRefused, changed, plan_of
+from vlsn.errors import OutcomeUnknown, StaleTerm, TransactionGone, VlsnLogError
+from vlsn.format.block import EntryKind
+from vlsn.format.records import CommitEntry
+from vlsn.ids import Vlsn
+from vlsn.state.sinks import key_of, state_of
+from vlsn.state.small_state import Kept
+
+GIVE_UP_S: Final = 120.0
+"""Seconds without a part being logged after which a batch is given up."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch: how many parts this call has logged, and whether all was there before."""
+
+    parts: int = 0
+    done_before: bool = False
+    read_back: int = 0
+    """Rows that were found in the log by their content, for the repeat had another order."""
+
+
+async def write_batch(
+    log: Client[Any],
+    batch: Batch,
+    rows: BatchRows,
+    *,
+    reset: int | bool = False,
+    give_up_s: float = GIVE_UP_S,
+    part_bytes_max: int = PART_BYTES_MAX,
+    part_entries_max: int = PART_ENTRIES_MAX,
+) -> Written:
+    """Logs ``rows`` as ``batch``, all of them durable on a majority on return. Made again with the same rows, in any
+    order, by any process, it logs what is missing.
+
+    Raises ``SinkRefused`` for a batch that does not follow on what the sink has; what the log refuses a part with; and
+    what stood in the way where no part was logged for ``give_up_s``. Then it may be in the log to any part."""
+    writing = _Writing(log, batch, rows, reset, part_bytes_max, part_entries_max)
+    loop = asyncio.get_running_loop()
+    while True:
+        parts, deadline = writing.written.parts, loop.time() + give_up_s
+
+        def is_over(_: object, parts: int = parts, deadline: float = deadline) -> bool:
+            return loop.time() >= deadline and writing.written.parts == parts
+
+        retrying = AsyncRetrying(
+            wait=Backoff(), stop=is_over, retry=retry_if_exception(_may_pass), sleep=asyncio.sleep, reraise=True
+        )
+        try:
+            await retrying(writing.run)
+        except VlsnLogError as error:
+            if _may_pass(error) and writing.written.parts > parts:
+                continue  # something was logged: the time begins anew
+            raise
+        return writing.written
+
+
+class _Writing:
+    """One call of ``write_batch``; ``run`` begins again where the log is."""
+
+    def __init__(
+        self, log: Client[Any], batch: Batch, rows: BatchRows, reset: int | bool, bytes_max: int, entries_max: int
+    ) -> None:
+        self._log = log
+        self._batch = batch
+        self._rows = rows
+        self._reset = reset
+        self._limits = bytes_max, entries_max
+        self.written = Written()
+
+    async def run(self) -> None:
+        if not self._rows.count:
+            return
+        placed = await self._log.sinks.get(self._batch.sink)
+        plan = plan_of(self._batch, placed, self._reset)
+        if plan.done:
+            self.written.done_before = not self.written.parts
+            return
+        digest, left = await self._left(plan, placed)
+        cuts = left.cuts(*self._limits)
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            part = left.only(start, end)
+            digest.add(part)
+            change = plan.change(
+                self._batch, parts=len(cuts) - 1 - number, rows=plan.rows + part.count, digest=digest.hex()
+            )
+            appended = await self._log.sinks.commit(self._batch.sink, list(part.pieces()), change)
+            self.written.parts += 1
+            plan = plan.after(change, appended.first, appended.last)
+
+    async def _left(self, plan: Plan, placed: SinkAt | None) -> tuple[RowsDigest, BatchRows]:
+        """Finds the rows that are not logged, and the digest of those that are. Raises ``SinkRefused`` where those are
+        not among the batch's rows, ``Trimmed``."""
+        digest = RowsDigest()
+        if not plan.rows:
+            return digest, self._rows
+        assert placed is not None
+        digest.add(self._rows.only(0, plan.rows))
+        if digest.hex() == plan.digest:
+            return digest, self._rows.only(plan.rows, self._rows.count)
+        digest, logged = await self._read_back(plan)
+        if len(logged) != plan.rows or digest.hex() != plan.digest:
+            raise SinkRefused(
+                f"sink {self._batch.sink!r}: {len(logged)} rows of {self._batch} are in the log from VLSN {plan.first} "
+                f"to {plan.at}, and its state says {plan.rows}"
+            )
+        left = without(self._rows, logged)
+        if left is None:
+            raise changed(self._batch, placed, f"rows of its {plan.part} logged parts are not in it any more")
+        self.written.read_back = len(logged)
+        return digest, left
+
+    async def _read_back(self, plan: Plan) -> tuple[RowsDigest, list[bytes]]:
+        """Reads the rows of the parts that are logged: all of them, and one digest each."""
+        digest, logged = RowsDigest(), []
+        values: dict[int, list[bytes]] = {}
+        keys: dict[int, list[bytes | None]] = {}
+        async for entry in self._log.read(plan.first, plan.at, all_kinds=True):
+            if not entry.txn:
+                continue
+            if entry.kind == EntryKind.DATA:
+                values.setdefault(entry.txn, []).append(entry.value)
+                keys.setdefault(entry.txn, []).append(entry.key)
+            elif entry.kind == EntryKind.COMMIT:
+                part = values.pop(entry.txn, []), keys.pop(entry.txn, [])
+                if self._is_part(entry.value, entry.vlsn):
+                    digest.add(BatchRows([chunk_of(*part)]))
+                    logged += [row_digest(key or b"", value) for value, key in zip(*part, strict=True)]
+        return digest, logged
+
+    def _is_part(self, commit: bytes, vlsn: Vlsn) -> bool:
+        """Says whether this COMMIT is one of the batch's."""
+        value = CommitEntry.decode(commit).puts.get(key_of(self._batch.sink))
+        placed = state_of(Kept(vlsn, value)) if value else None
+        return (
+            placed is not None and placed.state.query == self._batch.query and placed.state.batch == self._batch.number
+        )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Says whether to look again: what was refused for the moment, what may be logged, and another writer's part."""
+    return isinstance(error, VlsnLogError) and (
+        error.transient or isinstance(error, OutcomeUnknown | TransactionGone | StaleTerm)
+    )

@@ -1,0 +1,61 @@
+"""``/v1/sinks``: how far writers of numbered batches have come.
+
+    GET /v1/sinks              {"sinks": [{"name", "at", "state": {"query", "batch", "part", "parts", …}}, …]}
+    GET /v1/sinks/{name}       one of them
+    DELETE /v1/sinks/{name}    forgets it, durable when answered; with ``?at=`` only the state that VLSN ``at`` has
+                               set, else 409 ``stale-term``
+
+``{name}`` may be ``SINK/RUN``.  A state is set by ``POST /v1/transactions/{h}/commit`` with ``{"sinks": …}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from repl.http import query
+from repl.http.append import redirect
+from repl.http.json_objects import answered
+from repl.http.limits import CONFIRM_S, TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX
+from repl.http.read import CONFIRMED, CONSISTENCY
+from repl.http.services import Sinks
+from repl.http.types import Handler, Request, Response
+
+PATH = "/v1/sinks"
+_DELETE = frozenset({"timeout", "at"})
+
+
+class SinkRoutes:
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Returns the methods of one sink's path."""
+        name = path.removeprefix(PATH + "/")
+        return {"GET": partial(self._get, name), "DELETE": partial(self._delete, name)}
+
+    async def list(self, request: Request) -> Response:
+        await self._confirmed(request)
+        return answered({"sinks": [msgspec.to_builtins(each) for each in self._sinks.sinks()]})
+
+    async def _get(self, name: str, request: Request) -> Response:
+        await self._confirmed(request)
+        return answered(msgspec.to_builtins(self._sinks.sink(name)))
+
+    async def _delete(self, name: str, request: Request) -> Response:
+        query.only(request.query, _DELETE)
+        timeout_s = query.seconds(request.query, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)
+        at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
+        if not self._sinks.is_master():
+            return redirect(self._sinks, request)
+        await self._sinks.delete_sink(name, at, timeout_s)
+        return answered({"name": name, "deleted": True})
+
+    async def _confirmed(self, request: Request) -> None:
+        """Returns when this node may answer with the ``consistency`` asked for. Raises ``NotMaster``, ``Lagging``."""
+        query.only(request.query, CONFIRMED)
+        timeout_s = query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+        if query.choice(request.query, "consistency", False, CONSISTENCY):
+            await self._sinks.confirm(timeout_s)
