@@ -1,4 +1,4 @@
-"""What is to be done with a numbered batch, by what was logged of its sink last.  Pure.
+"""A plan: what becomes of a numbered batch, by the part that was logged of its sink last.  Pure.
 
     logged last                 comes now                 then
     nothing                     any batch                 it begins

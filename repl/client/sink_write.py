@@ -46,7 +46,7 @@ GIVE_UP_S: Final = 120.0
 
 @dataclass(slots=True)
 class Written:
-    """What became of a batch: how many parts this call has logged, and whether all was there before."""
+    """The outcome of a batch: how many parts this call has logged, and whether all was there before."""
 
     parts: int = 0
     done_before: bool = False

@@ -1,4 +1,4 @@
-"""What is done with a batch, by what its sink has: a table, and a model of attempts that never lose or double a row."""
+"""A numbered batch: its plan by what its sink has, as a table; and resets, which a person gives."""
 
 from __future__ import annotations
 
