@@ -6,6 +6,8 @@ another log or of another time, and the whole log is read instead.  The index ha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from vlsn.errors import Damaged, VlsnLogError
@@ -13,7 +15,9 @@ from vlsn.format import scan
 from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.producer_columns import produced_of
+from vlsn.format.segment import SegmentHeader
 from vlsn.ids import U32_MAX, Vlsn
+from vlsn.levels import LEVEL_1, TRANSACTIONS
 from vlsn.recover.read_blocks import Blocks, Column
 from vlsn.seams import Disk
 from vlsn.segments.reader import SegmentFile
@@ -28,9 +32,10 @@ class Misfit(VlsnLogError):
     retry_safe = True
 
 
-def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int) -> History:
+def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int, *, level: int) -> History:
     """Derives term runs and groups: the state record's, then those of what was read. Producers and transactions are as
-    of the record yet (see ``note_producers``). Raises ``Misfit``."""
+    of the record yet (see ``note_producers``). ``level``: what a log without a record, which was cleaned, begins with
+    (``level_before``). Raises ``Misfit``."""
     history = History(record)
     known = int(record.vlsn) if record is not None else 0
     if known > last_visible:
@@ -41,6 +46,8 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
         return history
     if record is not None and (firsts[0] > known + 1 or terms[0] < history.last_term):
         raise Misfit(f"the state record ends at VLSN {known}, the log goes on at {firsts[0]} in term {terms[0]}")
+    if record is None and firsts[0] > 1:
+        history.begin_at_level(Vlsn(int(firsts[0]) - 1), level)
     starts = np.flatnonzero(np.concatenate(([True], terms[1:] != terms[:-1])))
     stops = np.concatenate((starts[1:], [len(terms)])) - 1
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -50,6 +57,17 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
         if at in blocks.others:
             history.note_block(blocks.others[at])
     return history
+
+
+def level_before(blocks: Blocks, headers: Iterable[SegmentHeader]) -> int:
+    """Returns the level that the log is seen to have had before the first entry in it that sets one. A segment bears
+    the level that was durable when it was prepared; who logs a transaction has read that it is."""
+    logged = logged_levels(blocks)
+    upto = logged[0][0] if logged else blocks.highest_vlsn + 1
+    seen = [header.level for header in headers if header.prev_last_vlsn < upto]
+    if (blocks.visible & blocks.committed & (blocks.lasts < upto)).any():
+        seen.append(TRANSACTIONS)
+    return max(seen, default=LEVEL_1.min)
 
 
 def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:

@@ -28,7 +28,14 @@ from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn, lsn_file
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.recover.clean_stop import resumed
-from vlsn.recover.derived_history import Misfit, derive_history, durable_end, logged_levels, note_producers
+from vlsn.recover.derived_history import (
+    Misfit,
+    derive_history,
+    durable_end,
+    level_before,
+    logged_levels,
+    note_producers,
+)
 from vlsn.recover.identity import (
     NODE_FILE_NAME,
     check_identity,
@@ -53,7 +60,7 @@ from vlsn.segments.visible_blocks import first_damage
 from vlsn.state.history import History
 from vlsn.state.node_file import NodeFile
 from vlsn.state.state_opening import STATE_NAME, OpenState, open_state, replace_state
-from vlsn.state.state_store import Checkpoint, StateStore
+from vlsn.state.state_store import Checkpoint, StateRecord, StateStore
 
 INDEX_NAME = "index"
 
@@ -259,14 +266,18 @@ class _Opening:
     def _check_level(self) -> None:
         """Raises ``WrongVersion``: nothing was changed yet."""
         record = self._state.record
-        logged = logged_levels(self._log.blocks) or [(NULL_VLSN, record.level if record is not None else 1)]
-        if self._log.active:
-            self._seams.levels.check_log(logged[-1][1], self._directory)
+        if not self._log.active:
+            return
+        if logged := logged_levels(self._log.blocks):
+            level = logged[-1][1]
+        else:
+            level = record.level if record is not None else self._level_before()
+        self._seams.levels.check_log(level, self._directory)
 
     def _derive(self) -> None:
         """Derives the sum of the entries. A state record that does not go on into the log is of no use."""
         try:
-            self._history = derive_history(self._state.record, self._log.blocks, self._blocks.last)
+            self._history = self._derived(self._state.record)
         except Misfit as error:
             self._derive_anew(f"does not fit the log ({error})")
         note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
@@ -277,7 +288,14 @@ class _Opening:
         if self._scan_from:
             self._scan_from = NULL_LSN
             self._read()
-        self._history = derive_history(None, self._log.blocks, self._blocks.last)
+        self._history = self._derived(None)
+
+    def _derived(self, record: StateRecord | None) -> History:
+        level = record.level if record is not None else self._level_before()
+        return derive_history(record, self._log.blocks, self._blocks.last, level=level)
+
+    def _level_before(self) -> int:
+        return level_before(self._log.blocks, [each.header for each in self._log.active if each.header is not None])
 
     def _check_record(self) -> None:
         """Makes a state record below the log's level again, from the log. A binary that did not know what else was to

@@ -217,6 +217,14 @@ class History:
         if record.settings_vlsn and (not self.settings or record.settings_vlsn < self.settings[0][0]):
             self.settings.insert(0, (record.settings_vlsn, record.settings))
 
+    def begin_at_level(self, vlsn: Vlsn, level: int) -> None:
+        """Notes that the log had ``level`` by ``vlsn``, the last one that was cleaned away, with the entry that set it.
+        Nothing was noted here before."""
+        assert not self.levels
+        if level > self.level:
+            self.levels.append((vlsn, level))
+            self.producers.limit_from(vlsn, _producers_max(level, self.set))
+
     def lose_before(self, vlsn: Vlsn) -> None:
         """Notes that what came before ``vlsn`` was never noted here, and is in the log no more."""
         self.producers.lose_before(vlsn)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import pytest
 
 from vlsn import Log
 from vlsn.errors import BadArgument, LogClosed, TooLarge, WrongVersion
+from vlsn.format.segment import HEADER_PAGE, SegmentHeader
+from vlsn.ids import Vlsn
 from vlsn.levels import LEVEL_1
-from vlsn.limits import ENTRY_BYTES_MAX, TRANSACTION_BYTES_MAX
+from vlsn.limits import ENTRY_BYTES_MAX, PRODUCERS_DEFAULT, TRANSACTION_BYTES_MAX
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.state.node_file import NodeFile
@@ -151,3 +153,64 @@ def test_nothing_of_a_level_is_logged_before_the_node_file_promises_it(
     monkeypatch.setattr("vlsn.levels.LEVELS", LEVEL_1)
     with Log.open(stopped) as log:
         assert values(log) == [b"plain"]
+
+
+SMALL = LogOptions(segment_bytes=64 << 10, retention_bytes=64 << 10)
+
+
+def header_levels(path: Path) -> list[int]:
+    return [SegmentHeader.decode(each.read_bytes()[:HEADER_PAGE]).level for each in sorted(path.glob("*.vlog"))]
+
+
+@pytest.mark.parametrize("by", ["headers", "transactions"])
+def test_a_log_that_was_cleaned_past_its_level_has_it_still_without_state(by: str, tmp_path: Path) -> None:
+    """What is left says it: segments begun since, or transactions in one that was prepared before."""
+    path = tmp_path / "log"
+    with Log.open(path, SMALL) as log:
+        log.append(b"." * 40_000)
+        with log.transaction() as txn:
+            txn.append(b"a")
+        log.rotate()
+        if by == "headers":
+            log.append(b"." * 50_000)
+            log.rotate()
+            log.append(b"." * 50_000)
+        else:
+            with log.transaction() as txn:
+                txn.append(b"." * 50_000)
+        log.checkpoint()
+        log.clean()
+        before = log.range.first - 1
+        assert log._log.history.levels[0][0] <= before, "cleaned away"
+    assert header_levels(path)[0] == (2 if by == "headers" else 1)
+    rmtree(path / "state")
+    for _ in range(3):  # the second open reads the record that the first one has written
+        with Log.open(path, SMALL) as log:
+            assert log._log.history.levels == [(before, 2)]
+            assert log._log.history.producers.limit == PRODUCERS_DEFAULT
+            last = log.range.last
+            with log.transaction() as txn:
+                txn.append(b"b")
+            assert txn.first == last + 1, "it is not raised again"
+
+
+def test_a_level_that_is_in_the_log_yet_is_not_taken_for_an_earlier_one(tmp_path: Path) -> None:
+    """Segments and transactions behind it prove nothing of what was before."""
+    path = tmp_path / "log"
+    with Log.open(path, SMALL) as log:
+        for _ in range(4):
+            log.append(b"." * 40_000)
+        log.checkpoint()
+        log.clean()
+        assert log.range.first > 1
+        with log.transaction() as txn:
+            txn.append(b"a")
+        raised = log._log.history.levels
+        for _ in range(3):
+            log.rotate()
+            log.append(b"more")
+    assert 2 in header_levels(path)
+    rmtree(path / "state")
+    with Log.open(path, SMALL) as log:
+        assert log._log.history.levels == raised == [(txn.first - 1, 2)]
+        assert log._log.history.level_at(Vlsn(txn.first - 2)) == 1
