@@ -66,10 +66,9 @@ class VlsnIndex(Lookups):
 
     # Putting.
 
-    def put(self, first: Vlsn, last: Vlsn, at: Lsn, *, synced: bool = False, txn_end: Vlsn = NULL_VLSN) -> None:
+    def put(self, first: Vlsn, last: Vlsn, at: Lsn, *, synced: bool = False) -> None:
         """Maps the block ``first`` … ``last`` to ``at``. ``last`` lies at ``at``. From any thread, in any order: JE's
-        rule; a node's own writer puts in order. ``txn_end``: the last VLSN that ends a transaction, once there are
-        any."""
+        rule; a node's own writer puts in order."""
         with self._latch:
             held = self._range
             if first > held.last:
@@ -78,10 +77,10 @@ class VlsnIndex(Lookups):
                 if not held.last:
                     self._levels.head = first, at
                 self._range = VlsnRange(
-                    held.first or first, last, last if synced else held.last_sync, txn_end or held.last_txn_end
+                    held.first or first, last, last if synced else held.last_sync, held.last_txn_end
                 )
             else:
-                self._put_late(first, last, at, synced, txn_end)
+                self._put_late(first, last, at, synced)
             due = self._waiters.take(last) if last >= self._waiters.lowest else ()
         for wake in due:
             wake(None)
@@ -123,7 +122,7 @@ class VlsnIndex(Lookups):
             assert vlsn <= held.last, f"VLSN {vlsn} ends a transaction, but {held.last} is the last one put"
             self._range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
 
-    def _put_late(self, first: Vlsn, last: Vlsn, at: Lsn, synced: bool, txn_end: Vlsn) -> None:
+    def _put_late(self, first: Vlsn, last: Vlsn, at: Lsn, synced: bool) -> None:
         """Takes a block that another thread overtook: its neighbours find it, the range learns its ends."""
         if first < self._floor:
             return
@@ -137,7 +136,7 @@ class VlsnIndex(Lookups):
             min(first, held.first),
             held.last,
             max(held.last_sync, last) if synced else held.last_sync,
-            max(held.last_txn_end, txn_end),
+            held.last_txn_end,
         )
 
     def _check_ends(self, first: int, last: int) -> None:

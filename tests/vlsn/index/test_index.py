@@ -66,12 +66,14 @@ def test_a_restored_log_begins_where_its_first_block_does(index: VlsnIndex) -> N
     assert (index.range.first, index.range.last) == (501, 520)
 
 
-def test_a_put_learns_what_is_synced_and_where_a_transaction_ends(index: VlsnIndex) -> None:
-    index.put(Vlsn(1), Vlsn(5), lsn(1, 4096), txn_end=Vlsn(5))
+def test_a_put_learns_what_is_synced_and_leaves_where_a_transaction_ends(index: VlsnIndex) -> None:
+    index.put(Vlsn(1), Vlsn(5), lsn(1, 4096))
+    index.note_txn_end(Vlsn(5))
     index.put(Vlsn(9), Vlsn(9), lsn(1, 6000), synced=True)
     assert (index.range.last_sync, index.range.last_txn_end) == (9, 5)
-    index.put(Vlsn(6), Vlsn(8), lsn(1, 5000), synced=True, txn_end=Vlsn(8))
-    assert (index.range.last_sync, index.range.last_txn_end) == (9, 8)
+    index.put(Vlsn(6), Vlsn(8), lsn(1, 5000), synced=True)
+    index.put_run([10], [12], [lsn(1, 7000)])
+    assert (index.range.last, index.range.last_sync, index.range.last_txn_end) == (12, 9, 5)
     index.note_synced(Vlsn(3))
     assert index.range.last_sync == 9
 
