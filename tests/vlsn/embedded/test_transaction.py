@@ -164,7 +164,7 @@ def header_levels(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("by", ["headers", "transactions"])
 def test_a_log_that_was_cleaned_past_its_level_has_it_still_without_state(by: str, tmp_path: Path) -> None:
-    """What is left says it: segments begun since, or transactions in one that was prepared before."""
+    """Segments begun since say it, or transactions in one that was prepared before."""
     path = tmp_path / "log"
     with Log.open(path, SMALL) as log:
         log.append(b"." * 40_000)
