@@ -1,0 +1,195 @@
+"""The commit of batches: one exporter's hold on a target, and what a start finds there.
+
+    1  tasks write staged files                     stopped here: the next start removes them
+    2  staged files and their names are synced
+    3  manifest N is created, if nobody has          ── the commit point
+    4  each staged file gets its name, synced       stopped here: the next start goes on with 4
+
+1. Files of manifest N - 1 are all in place before N is created: only the last manifest's may not be.
+2. A start claims the next number.  An exporter that is still at work elsewhere has lost that number, and with it every
+   later one: it is ``Fenced`` at step 3, and what it staged can be removed.
+3. Names hold the VLSNs of their rows, and a VLSN is in one batch: no file is ever replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from repl.export.manifest import (
+    FOLDER,
+    BadTarget,
+    DataFile,
+    Fenced,
+    Gap,
+    Kind,
+    Manifest,
+    Mark,
+    Settings,
+    decode,
+    encode,
+    name_of,
+    number_of,
+)
+from repl.export.target import LOCK, PART, STAGED, Target
+
+CLAIMS_MAX: Final = 20
+"""Times that a start tries to claim a number while somebody else commits."""
+_OURS: Final = (FOLDER, LOCK, STAGED)
+
+
+class Committer:
+    """Commits batches to ``target`` under the name ``exporter``, which no other start has.  ``wall_us`` tells the time.
+    Not to be shared by threads."""
+
+    def __init__(self, target: Target, exporter: str, wall_us: Callable[[], int]) -> None:
+        self._target = target
+        self._exporter = exporter
+        self._wall_us = wall_us
+        self.last: Manifest | None = None
+        """The last manifest there is, as far as is known here; None in a target without one."""
+
+    def begun(self) -> bool:
+        """Says whether the target has a manifest; changes nothing. Raises ``BadTarget`` where something else is there
+        and no manifest."""
+        if any(map(number_of, self._target.manifests())):
+            return True
+        other = [name for name in self._target.entries() if name not in _OURS and not name.endswith(PART)]
+        if other:
+            raise BadTarget(
+                f"{self._target.text} holds {other[0]} and no manifest of an export: choose an empty or a new --to"
+            )
+        return False
+
+    def open(self) -> Manifest | None:
+        """Takes the target, and puts in place what was committed but not published. Returns the last manifest. Raises
+        ``Fenced`` where another exporter holds the target, ``BadTarget`` for one that holds something else."""
+        self.begun()  # before the lock, which is a file
+        self._target.lock()
+        try:
+            self._catch_up()
+            if self.last is None:
+                self.begun()
+        except BaseException:
+            self._target.release()
+            raise
+        return self.last
+
+    def close(self) -> None:
+        self._target.release()
+
+    def claim(self, settings: Settings, begin: int) -> Manifest:
+        """Takes the next number and removes what others have staged. In a new target ``begin`` is the first VLSN that
+        is wanted. Raises ``Fenced`` where others go on committing."""
+        for _ in range(CLAIMS_MAX):
+            before = self.last
+            claim = Manifest(
+                number=before.number + 1 if before is not None else 1,
+                kind=Kind.CLAIM,
+                exporter=self._exporter,
+                settings=settings if before is None else before.settings,
+                first=before.last + 1 if before is not None else begin,
+                last=before.last if before is not None else begin - 1,
+                mark=before.mark if before is not None else None,
+                rows_total=before.rows_total if before is not None else 0,
+                time_us=self._wall_us(),
+            )
+            if self._create(claim):
+                for staged in self._target.staged():
+                    self._target.remove(staged)
+                return claim
+            self._catch_up()
+        raise Fenced(f"{self._target.text}: other exports go on writing there; stop them first")
+
+    def commit(
+        self, first: int, last: int, mark: Mark, files: Sequence[DataFile], *, gap: Gap | None = None
+    ) -> Manifest:
+        """Commits VLSN ``first`` to ``last`` (inclusive) with its rows' ``files``, and puts these in place. Durable and
+        visible on return; after an error a start finds out. Raises ``Fenced``."""
+        before = self.last
+        assert before is not None, "claimed first"
+        due = (gap.last if gap is not None else before.last) + 1
+        assert first == due or (before.mark is None and first > due), (before.last, first)
+        files = sorted(files, key=lambda file: (file.first, file.name))
+        rows = sum(file.rows for file in files)
+        manifest = Manifest(
+            number=before.number + 1,
+            kind=Kind.BATCH,
+            exporter=self._exporter,
+            settings=before.settings,
+            first=first,
+            last=last,
+            mark=mark,
+            rows=rows,
+            rows_total=before.rows_total + rows,
+            gap=gap,
+            files=tuple(files),
+            time_us=self._wall_us(),
+        )
+        for file in files:
+            if (size := self._target.size(file.staged)) != file.bytes:
+                self.check_not_fenced()
+                raise BadTarget(
+                    f"{self._target.text}/{file.staged} has {size} bytes here, and had {file.bytes} where a task wrote "
+                    "it: is --to a directory that all Spark workers share?"
+                )
+        self._target.sync([file.staged for file in files])
+        if not self._create(manifest):
+            self._raise_fenced(manifest.number)
+        self._publish(manifest)
+        return manifest
+
+    def check_not_fenced(self) -> None:
+        """Raises ``Fenced`` if another exporter has committed or claimed since: what it removed is missing here."""
+        following = (self.last.number if self.last is not None else 0) + 1
+        if any(number_of(name) >= following for name in self._target.manifests()):
+            self._raise_fenced(following)
+
+    def _create(self, manifest: Manifest) -> bool:
+        name, data = name_of(manifest.number), encode(manifest)
+        if not self._target.create(name, data) and self._target.read(name) != data:
+            return False  # were it ours, a store would have taken it and lost its answer
+        self.last = manifest
+        return True
+
+    def _catch_up(self) -> None:
+        numbers = sorted(filter(None, map(number_of, self._target.manifests())))
+        if not numbers:
+            return
+        name = name_of(numbers[-1])
+        self.last = decode(self._target.read(name), name)
+        self._publish(self.last)
+
+    def _publish(self, manifest: Manifest) -> None:
+        for file in manifest.files:
+            try:
+                self._target.publish(file.staged, file.name)
+            except FileNotFoundError:
+                raise BadTarget(
+                    f"{self._target.text}/{file.name}: {name_of(manifest.number)} names this file, and it is gone"
+                ) from None
+        if manifest.files:
+            self._target.sync([file.name for file in manifest.files])
+
+    def _raise_fenced(self, number: int) -> None:
+        name = name_of(number)
+        try:
+            by = f"export {decode(self._target.read(name), name).exporter} "
+        except (BadTarget, OSError):
+            by = "another one "
+        raise Fenced(f"{self._target.text}: {by}has taken over at {name}; this export has ended")
+
+
+def difference(held: Settings, asked: Settings) -> str:
+    """Describes in which settings a target differs from what is asked for; empty where in none. A beginning that is not
+    asked for is whatever the target has."""
+    options = {"format": "--format", "partition_by": "--partition-by", "key_prefix": "--key-prefix", "begin": "--from"}
+    have, want = msgspec.to_builtins(held), msgspec.to_builtins(asked)
+    found = [
+        f"{option} {have[field] or '(none)'}, not {want[field] or '(none)'}"
+        for field, option in options.items()
+        if have[field] != want[field] and (field != "begin" or want[field])
+    ]
+    return "; ".join(found)

@@ -1,0 +1,165 @@
+"""Manifests: what a target holds, as a chain of numbered files, each one the commit of a batch or a claim.  Pure.
+
+    _manifests/00000000000000000001.json   claim  exporter e1                    last 0
+    _manifests/00000000000000000002.json   batch  exporter e1  VLSN    1 to 5000  last 5000
+    _manifests/00000000000000000003.json   claim  exporter e2                    last 5000
+    _manifests/00000000000000000004.json   batch  exporter e2  VLSN 5001 to 5300  last 5300
+
+1. A number is taken once: who commits N has seen N - 1, and nobody else can commit N after it.
+2. Each manifest says where the next batch begins, so the last one alone is all that an exporter reads.
+3. A claim takes the number that an earlier exporter would commit next: that one can commit nothing any more.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from vlsn.errors import VlsnLogError
+
+VERSION: Final = 1
+FOLDER: Final = "_manifests"
+DIGITS: Final = 20
+MANIFEST_BYTES_MAX: Final = 64 << 20
+"""Bytes of a manifest that are read: some 200,000 files in one batch."""
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class BadTarget(VlsnLogError):
+    """A target that cannot be exported to, or gone on with; nothing in it was changed."""
+
+    slug = "bad-argument"
+    retry_safe = True
+
+
+class Fenced(VlsnLogError):
+    """Another exporter has taken this target over, or holds it; nothing of the batch was committed."""
+
+    slug = "duplicate-feed"
+    retry_safe = True
+
+
+class Kind(StrEnum):
+    """The two kinds of manifest."""
+
+    CLAIM = "claim"
+    BATCH = "batch"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options that a target was begun with, and that every later batch must have."""
+
+    group: str
+    format: str
+    partition_by: str
+    key_prefix: str
+    """Text, with surrogates for bytes that are no UTF-8, escaped as ``%XX``; empty for every key."""
+    begin: str
+    """The ``--from`` of the first start, as it was given; empty for the first entry there was."""
+
+
+class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a batch: ``name`` within the target, and ``staged``, where it was written first."""
+
+    name: str
+    staged: str
+    first: Positive
+    last: Positive
+    rows: Positive
+    bytes: Positive
+    crc32c: Natural
+
+
+class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """VLSNs that retention had removed before they were exported; inclusive."""
+
+    first: Positive
+    last: Positive
+
+
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The block at the last exported VLSN, by its term, its time and its body's checksum. Another log, or this one
+    after a person cut it, has another block there."""
+
+    term: Positive
+    time_us: Natural
+    crc32c: Natural
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One commit."""
+
+    version: int = VERSION
+    number: Positive
+    kind: Kind
+    exporter: str
+    settings: Settings
+    first: Natural
+    """The first VLSN of the batch; of a claim, the one due next."""
+    last: Natural
+    """The last VLSN that is exported, or passed over; 0 while none is."""
+    mark: Mark | None
+    """None while nothing is exported."""
+    rows: Natural = 0
+    rows_total: Natural = 0
+    """Rows of all batches up to this one."""
+    gap: Gap | None = None
+    files: tuple[DataFile, ...] = ()
+    time_us: Natural = 0
+    """When it was made, by its exporter's clock; µs since the epoch."""
+
+    def validate(self) -> None:
+        """Raises ``ValueError`` for what no exporter writes."""
+        if self.version != VERSION:
+            raise ValueError(f"version {self.version}; this release reads {VERSION}")
+        if self.kind is Kind.CLAIM and (self.files or self.rows or self.first != self.last + 1):
+            raise ValueError("a claim with a batch")
+        if self.kind is Kind.BATCH:
+            if not 1 <= self.first <= self.last or self.mark is None:
+                raise ValueError(f"a batch of VLSN {self.first} to {self.last}")
+            if self.rows != sum(file.rows for file in self.files) or self.rows > self.last - self.first + 1:
+                raise ValueError("rows are not those of the files")
+            if any(not self.first <= file.first <= file.last <= self.last for file in self.files):
+                raise ValueError("a file with VLSNs of another batch")
+            if len({file.name for file in self.files}) < len(self.files):
+                raise ValueError("two files of one name")
+        if self.gap is not None and not self.gap.first <= self.gap.last == self.first - 1:
+            raise ValueError("a gap that does not end where the batch begins")
+
+
+_decoder = msgspec.json.Decoder(Manifest)
+_encoder = msgspec.json.Encoder()
+
+
+def name_of(number: int) -> str:
+    """Returns the name, within the target, of manifest ``number``."""
+    return f"{FOLDER}/{number:0{DIGITS}}.json"
+
+
+def number_of(name: str) -> int:
+    """Returns the number in a manifest's name (its last part); 0 where it is no manifest's."""
+    stem, dot, ending = name.rpartition("/")[2].partition(".")
+    return int(stem) if ending == "json" and dot and len(stem) == DIGITS and stem.isascii() and stem.isdigit() else 0
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Encodes after a check that it can be read again. Raises ``ValueError`` for one that is wrong."""
+    manifest.validate()
+    return msgspec.json.format(_encoder.encode(manifest), indent=1) + b"\n"
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    """Decodes and checks. Raises ``BadTarget`` that names the manifest."""
+    try:
+        manifest = _decoder.decode(data)
+        manifest.validate()
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise BadTarget(f"{name} is no manifest of an export: {error}") from None
+    if manifest.number != number_of(name):
+        raise BadTarget(f"{name} holds manifest {manifest.number}: it was moved or renamed")
+    return manifest

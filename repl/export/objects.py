@@ -1,0 +1,185 @@
+"""Object stores as targets, through fsspec: ``s3://bucket/lake``, ``gs://…``, ``memory://…``.
+
+What is asked of a store:
+
+1. An object appears whole or not at all, and a list names every object that was put before it began.
+2. *Create*: an object is put only if there is none of its name (S3: ``If-None-Match: *``).  Where fsspec has no such
+   call for a store, two exports at once are not told apart, and the caller must say that there is only one.
+3. A copy within the store.  There is no rename: a staged object is copied to its name, then removed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib.util import find_spec
+from typing import Any, Final
+
+from repl.export.manifest import FOLDER, MANIFEST_BYTES_MAX, BadTarget
+from repl.export.target import PART, STAGED, Output
+from vlsn.seams import Buffer
+
+NEEDS_FSSPEC: Final = "--to with a URL needs fsspec; install it with: pip install 'vlsnlog[spark]'"
+BLOCK_BYTES: Final = 8 << 20
+"""Bytes of a file that are sent at once."""
+
+
+def object_target(text: str, *, one_exporter: bool) -> ObjectTarget:
+    """Makes the target of a URL. Raises ``BadTarget`` where fsspec, or the store's package, is missing or refuses, and
+    where the store cannot create without ``one_exporter``."""
+    if find_spec("fsspec") is None:
+        raise BadTarget(NEEDS_FSSPEC)
+    target = ObjectTarget(text)
+    if not one_exporter and not _creates(target.store):
+        raise BadTarget(
+            f"{text}: this store cannot create an object only where there is none, so two exports at once would spoil "
+            "each other's work; if there is only this one, say so with --one-exporter"
+        )
+    return target
+
+
+class ObjectTarget:
+    """A prefix of an object store; opened in whichever process uses it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._store: Any = None
+        self._root = ""
+
+    def __reduce__(self) -> tuple[type[ObjectTarget], tuple[str]]:
+        return ObjectTarget, (self._text,)
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    @property
+    def store(self) -> Any:
+        if self._store is None:
+            from fsspec.core import url_to_fs
+
+            try:
+                self._store, root = url_to_fs(self._text, use_listings_cache=False)
+            except (ValueError, ImportError, TypeError) as error:
+                raise BadTarget(f"{self._text}: {' '.join(str(error).split())}") from None
+            self._root = root.rstrip("/")
+            if not self._root.strip("/"):
+                raise BadTarget(f"{self._text}: names no bucket or folder")
+        return self._store
+
+    def lock(self) -> None:
+        """Does nothing: the claim of a number is what fences here."""
+
+    def release(self) -> None: ...
+
+    def entries(self) -> list[str]:
+        return self._list("")
+
+    def manifests(self) -> list[str]:
+        return self._list(FOLDER)
+
+    def read(self, name: str) -> bytes:
+        data: bytes = self.store.cat_file(self._of(name), end=MANIFEST_BYTES_MAX)
+        return data
+
+    def create(self, name: str, data: bytes) -> bool:
+        try:
+            if not self.store.exists(parent := self._of(name.rpartition("/")[0])):
+                self.store.makedirs(parent, exist_ok=True)  # a store without folders does nothing
+            self.store.pipe_file(self._of(name), data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError:
+            self.store.invalidate_cache()
+            if not self.store.exists(self._of(name)):
+                raise
+            return False  # whose it is, is read from it
+        return True
+
+    def staged_name(self, directory: str, exporter: str, unique: str) -> str:
+        return f"{STAGED}/{exporter}/{unique}{PART}"
+
+    def new_file(self, name: str) -> Output:
+        self.store.makedirs(self._of(name.rpartition("/")[0]), exist_ok=True)
+        return _ObjectOutput(self.store, self._of(name))
+
+    def sync(self, names: list[str]) -> None:
+        """Does nothing: an object that is there is durable."""
+
+    def size(self, name: str) -> int | None:
+        self.store.invalidate_cache()
+        try:
+            size: int = self.store.info(self._of(name))["size"]
+        except FileNotFoundError:
+            return None
+        return size
+
+    def publish(self, staged: str, name: str) -> None:
+        parent = self._of(name.rpartition("/")[0])
+        self.store.makedirs(parent, exist_ok=True)
+        try:
+            self.store.cp_file(self._of(staged), self._of(name))
+        except FileNotFoundError:
+            if self.size(name) is None:
+                raise
+            return
+        self.remove(staged)
+
+    def staged(self) -> list[str]:
+        self.store.invalidate_cache()
+        try:
+            found = self.store.find(self._of(STAGED))
+        except FileNotFoundError:
+            return []
+        return [str(path)[len(self._root) + 1 :] for path in found]
+
+    def remove(self, name: str) -> None:
+        try:
+            self.store.rm_file(self._of(name))
+        except FileNotFoundError:
+            pass
+
+    def _of(self, name: str) -> str:
+        self.store  # noqa: B018  # the root is known once it is open
+        return f"{self._root}/{name}" if name else self._root
+
+    def _list(self, name: str) -> list[str]:
+        self.store.invalidate_cache()
+        try:
+            found = self.store.ls(self._of(name), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
+
+class _ObjectOutput:
+    def __init__(self, store: Any, path: str) -> None:
+        self._store, self._path = store, path
+        self._file = store.open(path, "wb", block_size=BLOCK_BYTES)
+
+    def write(self, data: Buffer) -> None:
+        self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        if hasattr(self._file, "discard"):
+            self._file.discard()  # a multipart upload is given up
+        try:
+            self._store.rm_file(self._path)
+        except (OSError, NotImplementedError):
+            pass  # it never was, or the next start removes it
+
+
+def _creates(store: Any) -> bool:
+    """Says whether the store itself, and not fsspec's look before it writes, refuses to put over what is there."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    for name in ("_pipe_file", "pipe_file"):
+        for kind in type(store).__mro__:
+            if name in vars(kind):
+                if kind not in (AbstractFileSystem, AsyncFileSystem):
+                    return "mode" in inspect.signature(vars(kind)[name]).parameters
+                break
+    return False

@@ -1,0 +1,77 @@
+"""Partitions of a target: how rows are spread over folders, and what the folders are called.
+
+    date            date=2026-11-23/            the UTC date of the entry's time
+    key-prefix:3    key_prefix=ord/             the first 3 bytes of its key, %XX for what no name can hold
+                    key_prefix=__HIVE_DEFAULT_PARTITION__/    an entry without a key
+
+The names are Hive's, which Spark, DuckDB and Polars read as a column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vlsn.errors import BadArgument
+
+KEY_PREFIX_MAX: Final = 32
+"""Bytes of a key that may name a partition."""
+NO_KEY: Final = "__HIVE_DEFAULT_PARTITION__"
+_DAY_US: Final = 86_400_000_000
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+_KEY_PREFIX: Final = re.compile(r"key-prefix:([1-9]\d?)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """By ``date`` if ``key_bytes`` is 0, else by so many bytes of the key."""
+
+    key_bytes: int = 0
+
+    def split(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        """Yields the folders of a batch's rows, each with its rows in their order; none of them empty."""
+        if self.key_bytes:
+            yield from _by_key(batch, self.key_bytes)
+        else:
+            yield from _by_date(batch)
+
+
+def partitioning_of(text: str) -> Partitioning | None:
+    """Parses ``date``, ``key-prefix:N`` or nothing. Raises ``BadArgument``."""
+    if not text:
+        return None
+    if text == "date":
+        return Partitioning()
+    found = _KEY_PREFIX.match(text)
+    if found is None or int(found[1]) > KEY_PREFIX_MAX:
+        raise BadArgument(
+            f"--partition-by is {text!r}; it must be date, or key-prefix:N with N from 1 to {KEY_PREFIX_MAX}"
+        )
+    return Partitioning(int(found[1]))
+
+
+def _by_date(batch: Any) -> Iterator[tuple[str, Any]]:
+    days = batch.column("time").cast(pa.int64()).to_numpy() // _DAY_US
+    for day in np.unique(days).tolist():
+        name = "date=" + datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+        mask = days == day
+        yield name, batch if mask.all() else batch.filter(pa.array(mask))
+
+
+def _by_key(batch: Any, size: int) -> Iterator[tuple[str, Any]]:
+    prefixes = pc.binary_slice(batch.column("key"), 0, size)
+    for prefix in pc.unique(prefixes).to_pylist():
+        mask = pc.is_null(prefixes) if prefix is None else pc.equal(prefixes, prefix)
+        yield "key_prefix=" + (NO_KEY if prefix is None else escaped(prefix)), batch.filter(mask)
+
+
+def escaped(prefix: bytes) -> str:
+    """Returns bytes as part of a name: each that is no letter, digit, or one of ``_-.`` becomes ``%XX``."""
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in prefix)

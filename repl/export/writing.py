@@ -1,0 +1,216 @@
+"""The task's side: rows of some VLSNs as staged files, Parquet or lines of JSON.
+
+    batches ─► partitions ─► row groups ─► staged file ─► next one at ``file_bytes``
+
+A file has its rows in rising VLSNs, and row groups small enough that the statistics of ``vlsn``, ``time`` and ``key``
+pass most of a file by.  Nothing is held but the row groups that fill.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any, Final
+from uuid import uuid4
+
+import crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from repl.export.manifest import DataFile
+from repl.export.partitioning import Partitioning, partitioning_of
+from repl.export.target import Output, Target
+from repl.http import ndjson
+from vlsn.errors import BadArgument
+from vlsn.format.block import Entry, EntryKind
+from vlsn.limits import MIB
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("vlsn", pa.int64(), nullable=False),
+        pa.field("term", pa.int64(), nullable=False),
+        pa.field("time", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("txn", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
+COLUMNS: Final = tuple(SCHEMA.names)
+ROW_GROUP_BYTES: Final = 16 * MIB
+"""Bytes in memory from which the rows of a file become a row group."""
+ROW_GROUP_ROWS: Final = 131_072
+PENDING_BYTES_MAX: Final = 64 * MIB
+"""Bytes of row groups that fill, in one task: then the largest is written as it is."""
+PARTITIONS_MAX: Final = 256
+"""Partitions that one task writes at a time: each has a file open."""
+_ENDINGS: Final = {"parquet": "parquet", "json": "jsonl"}
+FORMATS: Final = tuple(_ENDINGS)
+_DATA: Final = int(EntryKind.DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How tasks write: the same for every task of an export."""
+
+    target: Target
+    exporter: str
+    format: str
+    partition_by: str
+    file_bytes: int
+
+    def write(self, batches: Iterator[Any]) -> list[DataFile]:
+        """Writes all rows into staged files, durable on return but for their names. After an error none is left, as far
+        as they can be removed."""
+        writer = _Writer(self)
+        try:
+            for batch in batches:
+                writer.add(batch)
+            return writer.end()
+        except BaseException:
+            writer.abandon()
+            raise
+
+
+class _Writer:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._by: Partitioning | None = partitioning_of(plan.partition_by)
+        self._open: dict[str, _DataWriter] = {}
+        self._done: list[DataFile] = []
+
+    def add(self, batch: Any) -> None:
+        for directory, rows in self._by.split(batch) if self._by is not None else (("", batch),):
+            if not rows.num_rows:
+                continue
+            writer = self._open.get(directory)
+            if writer is None:
+                if len(self._open) >= PARTITIONS_MAX:
+                    raise BadArgument(
+                        f"--partition-by {self._plan.partition_by} makes more than {PARTITIONS_MAX} partitions in one "
+                        "task: partition by fewer bytes"
+                    )
+                writer = self._open[directory] = _DataWriter(self._plan, directory)
+            writer.add(rows)
+            if writer.bytes >= self._plan.file_bytes:
+                self._done.append(self._open.pop(directory).end())
+        while sum(writer.pending_bytes for writer in self._open.values()) > PENDING_BYTES_MAX:
+            max(self._open.values(), key=lambda writer: writer.pending_bytes).flush()
+
+    def end(self) -> list[DataFile]:
+        while self._open:
+            _, writer = self._open.popitem()
+            self._done.append(writer.end())
+        return self._done
+
+    def abandon(self) -> None:
+        for writer in self._open.values():
+            writer.abandon()
+        for file in self._done:
+            self._plan.target.remove(file.staged)
+
+
+class _DataWriter:
+    """One staged file."""
+
+    def __init__(self, plan: Plan, directory: str) -> None:
+        self._directory, self._format = directory, plan.format
+        self._staged = plan.target.staged_name(directory, plan.exporter, uuid4().hex)
+        self._sink = _Sink(plan.target.new_file(self._staged))
+        self._parquet: Any = None
+        self._pending: list[Any] = []
+        self._first = self._last = self._rows = self._pending_rows = 0
+        self.pending_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        return self._sink.size
+
+    def add(self, rows: Any) -> None:
+        vlsns = rows.column("vlsn")
+        first, last = vlsns[0].as_py(), vlsns[-1].as_py()
+        assert self._last < first <= last, f"VLSN {first} to {last} behind {self._last}"
+        self._first, self._last = self._first or first, last
+        self._rows += rows.num_rows
+        self._pending.append(rows)
+        self._pending_rows += rows.num_rows
+        self.pending_bytes += rows.nbytes
+        if self.pending_bytes >= ROW_GROUP_BYTES or self._pending_rows >= ROW_GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is pending as one row group."""
+        pending, self._pending = self._pending, []
+        self.pending_bytes = self._pending_rows = 0
+        if not pending:
+            return
+        if self._format == "json":
+            for rows in pending:
+                self._sink.write(_lines(rows))
+            return
+        if self._parquet is None:
+            self._parquet = _parquet_writer(self._sink)
+        table = pa.Table.from_batches(pending).select(COLUMNS).cast(SCHEMA)
+        self._parquet.write_table(table, row_group_size=max(table.num_rows, 1))
+
+    def end(self) -> DataFile:
+        try:
+            self.flush()
+            if self._parquet is not None:
+                self._parquet.close()
+            self._sink.output.close()
+        except BaseException:
+            self.abandon()
+            raise
+        name = f"{self._first:020}-{self._last:020}.{_ENDINGS[self._format]}"
+        name = f"{self._directory}/{name}" if self._directory else name
+        return DataFile(name, self._staged, self._first, self._last, self._rows, self._sink.size, self._sink.crc)
+
+    def abandon(self) -> None:
+        self._sink.output.abandon()
+
+
+class _Sink(io.RawIOBase):
+    """A file as PyArrow writes to it, with the size and the checksum of what it wrote."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.size = self.crc = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.output.write(view)
+        self.crc = crc32c.crc32c(view, self.crc)
+        self.size += len(view)
+        return len(view)
+
+
+def _parquet_writer(sink: _Sink) -> Any:
+    return pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression="zstd",
+        use_dictionary=["term", "txn", "key"],
+        write_statistics=["vlsn", "term", "time", "txn", "key"],
+        sorting_columns=[pq.SortingColumn(SCHEMA.get_field_index("vlsn"))],
+    )
+
+
+def _lines(rows: Any) -> bytes:
+    """Returns rows as ``vlsnlog read --format json`` prints them."""
+    columns: Mapping[str, list[Any]] = {
+        name: (rows.column(name).cast(pa.int64()) if name == "time" else rows.column(name)).to_pylist()
+        for name in COLUMNS
+    }
+    values = zip(*(columns[name] for name in ("vlsn", "term", "time", "txn", "key", "value")), strict=True)
+    entries = starmap(
+        lambda vlsn, term, time, txn, key, value: Entry(vlsn, term, time, _DATA, txn or 0, key, value), values
+    )
+    return ndjson.encode(list(entries), kinds=False)
