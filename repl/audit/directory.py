@@ -52,12 +52,14 @@ class DirectorySource:
     path: str
     """Absolute: a task has a working directory of its own."""
     text: str
+    held: bool = False
+    """This process holds its lock: no node runs there."""
 
     def survey(self, index: int) -> Survey:
         disk = PosixDisk()
         try:
             check_versions(disk, self.path)
-            live = disk.is_locked(f"{self.path}/{LOCK_NAME}")
+            live = not self.held and disk.is_locked(f"{self.path}/{LOCK_NAME}")
             stated = read_stated(LmdbStores(), self.path, live=live)
             links = log_chain(disk, self.path, live=live, stated=stated.ends).links
             header = next((link.header for link in reversed(links) if link.header is not None), None)

@@ -46,6 +46,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "truncate": ("truncate", "Cut a stopped node's log after a VLSN, or lift its vote floor."),
     "index": ("index", "Print the VLSN index of a node's directory."),
     "audit": ("audit", "Prove with Spark that copies are equal."),
+    "repair": ("repair", "Replace what differs in a stopped node's copy, as an audit's report says."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
     "config": ("config", "Print the settings and where each comes from."),
 }

@@ -38,7 +38,7 @@ def verify(directory: Path, as_json: bool, live: bool) -> int:
     from vlsn.verify.verify import verify as run
 
     require_log(directory)
-    with _bar() as progress:
+    with progress_bar() as progress:
         report = run(PosixDisk(), LmdbStores(), str(directory), live=live, progress=progress, reading=ReadAhead())
     if as_json:
         print_json(_fields(report))
@@ -82,7 +82,8 @@ def _print(directory: Path, report: VerifyReport) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """Shows a bar of the bytes verified on stderr; nothing when stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -34,7 +34,14 @@ COPY_SUFFIX = ".mend"
 _COPY_BYTES = MIB
 
 
-def mend(disk: Disk, directory: str, fillings: Sequence[Filling], *, free_bytes_min: int) -> list[str]:
+def mend(
+    disk: Disk,
+    directory: str,
+    fillings: Sequence[Filling],
+    *,
+    free_bytes_min: int,
+    kept_max: int = MENDED_KEPT_MAX,
+) -> list[str]:
     """Puts ``fillings``, of one segment, in the place of its damage; durable on return.  The names under which the
     damaged bytes are kept.  Raises ``NoSpace``, ``Damaged`` when the copy does not read back, and ``OSError`` when the
     disk does not give what none of them fills, or gives what it did not."""
@@ -69,7 +76,7 @@ def mend(disk: Disk, directory: str, fillings: Sequence[Filling], *, free_bytes_
             file.close()
     finally:
         source.close()
-    kept = [_keep_aside(disk, directory, filling.wound) for filling in fillings]
+    kept = [_keep_aside(disk, directory, filling.wound, kept_max) for filling in fillings]
     disk.rename(copy, path)
     disk.sync_directory(directory)
     return kept
@@ -139,11 +146,11 @@ def damaged_name(number: int, offset: int) -> str:
     return f"{segment_name(number)[:-5]}.damaged-{offset}"
 
 
-def _keep_aside(disk: Disk, directory: str, wound: Wound) -> str:
-    """Keeps the damaged bytes in a file of their own, durably, and returns its name. ``MENDED_KEPT_MAX`` of these files
-    stay: those of the oldest segments go first."""
+def _keep_aside(disk: Disk, directory: str, wound: Wound, kept_max: int) -> str:
+    """Keeps the damaged bytes in a file of their own, durably, and returns its name. ``kept_max`` of these files stay:
+    those of the oldest segments go first."""
     kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
-    for name in kept[: max(0, len(kept) + 1 - MENDED_KEPT_MAX)]:
+    for name in kept[: max(0, len(kept) + 1 - kept_max)]:
         disk.remove(f"{directory}/{name}")
     path = free_name(disk, f"{directory}/{damaged_name(wound.number, wound.start)}")
     file = disk.open(path, create=True)

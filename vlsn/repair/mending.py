@@ -135,6 +135,27 @@ def find_wound(
         segment.close()
 
 
+def place_between(
+    disk: Disk, directory: str, number: int, start: int, stop: int, end: int, *, filled: Sequence[Filling] = ()
+) -> Wound:
+    """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as if they were damage,
+    whatever they hold: frames that other frames shall stand for. All damage before ``start`` is ``filled``. Raises
+    ``Damaged`` when it is not, or the header page is not what it must be."""
+    segment = _Filled(disk, directory, number, True, filled)
+    try:
+        at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
+        while at < start:
+            buf, found = segment.window(at, start, WINDOW_BYTES_MAX)
+            if not len(found) or scan.check_crcs(buf, at, found) is not None:
+                text = f"{segment.name}: no whole frames from {at} to {start}"
+                raise Damaged(text, file=segment.name, offset=at)
+            last.note(buf, at, found)
+            at = found.end
+        return _wound(segment, start, end, last, True, stop)
+    finally:
+        segment.close()
+
+
 class _Filled(SegmentFile):
     """A segment as it will be, some of its damage filled."""
 
@@ -192,18 +213,23 @@ def _visible(found: Walk) -> npt.NDArray[np.bool_]:
     return visible
 
 
-def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool) -> Wound:
+def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool, stop: int = 0) -> Wound:
+    """Returns the wound from ``start`` on: to the next whole frame, or to ``stop`` where that is known."""
     salt = segment.header.salt
     rest = segment.read(start, end - start)
-    after = scan.find_frame_after(rest, start, start + 8, salt)
-    stop = after if after is not None else end
+    after = scan.find_frame_after(rest, start, max(stop, start + 8), salt)
+    stop = stop or (after if after is not None else end)
     following, term, follows_on = Vlsn(0), 0, False
     if after is not None:
         for number, walk in enumerate(scan.islands(rest, start, after, salt)):
             blocks = walk.offsets[_visible(walk)]
             if len(blocks):
                 head = scan.block_headers(rest, start, blocks[:1])[0]
-                following, term, follows_on = Vlsn(int(head["first_vlsn"])), int(head["term"]), number == 0
+                following, term, follows_on = (
+                    Vlsn(int(head["first_vlsn"])),
+                    int(head["term"]),
+                    number == 0 and after == stop,
+                )
                 break
     return Wound(
         number=segment.number,
@@ -228,9 +254,11 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
 class Filling:
     """The frames that fill a wound, from peers' blocks, one after the other."""
 
-    def __init__(self, wound: Wound, *, term_max: int) -> None:
-        """Begins to fill a wound; a block of a later term than ``term_max``, the stored one, was never written here."""
+    def __init__(self, wound: Wound, *, term_max: int, believed: bool = True) -> None:
+        """Begins to fill a wound; a block of a later term than ``term_max``, the stored one, was never written here.
+        ``believed``: what can be read of the old block must agree with the new one."""
         self.wound = wound
+        self._believed = believed
         self._term_max = term_max
         self.next_vlsn = wound.first
         self._term_before = wound.term_before
@@ -327,7 +355,7 @@ class Filling:
             return None
 
     def _check_old(self, block: bytes) -> None:
-        mine = self._old
+        mine = self._old if self._believed else None
         if mine is None:
             return
         theirs = block_format.decode_header(block)

@@ -1,0 +1,401 @@
+"""The repair of a stopped node's copy, as a report of an audit says: what differs there, from a majority's copy.
+
+    report: ranges that are not the majority's      read again here and there: still as the report says?
+    ─► blocks that a majority has and this copy lacks       ─► places that hold something else in this copy
+    ─► each place filled exactly        (``vlsn.repair.replacing``: old bytes aside, segments renamed over)
+    ─► the ranges read again: the majority's
+
+A majority is more than half of the copies in the report.  Of two copies neither is one: a person names the right one.
+Only what was compared is touched: durable, in every copy's range, and none of a rollback's.
+
+Reads a segment at a time, of this copy and of one of the others; holds what it writes in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repl.audit.blocks import Blocks, read_blocks
+from repl.audit.digest import RANGE_BITS, U64, RangeDigest, block_digests, merged, range_digests
+from repl.audit.directory import DirectorySource
+from repl.audit.findings import Finding
+from repl.audit.frames import Bools, Frames, read_frames
+from repl.audit.plan import Part, Survey
+from repl.audit.report import AuditReport, SourceReport
+from repl.audit.source import Source, Unreadable, source_of
+from vlsn.errors import BadArgument, IntegrityFault
+from vlsn.format.block import BLOCK_BYTES, BlockHeader, decode_header
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.records import RollbackStart
+from vlsn.format.rollback_periods import end_of
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.ids import Lsn, lsn, padded
+from vlsn.recover.identity import NODE_FILE_NAME
+from vlsn.repair.replacing import REPLACED_BYTES_MAX, Replacement, filled, replace_blocks
+from vlsn.seams import Disk, Stores
+from vlsn.segments.restore_marker import check_no_restore
+from vlsn.state import node_file
+
+AGAIN: Final = "audit again, and repair from that report"
+
+
+BLOCK: Final = np.dtype(
+    [("first", "<u8"), ("last", "<u8"), ("digest", "<u8"), ("part", "<u4"), ("offset", "<i8"), ("size", "<i8")]
+)
+"""A copy's block: ``part`` is the place of its segment among those that are read, ``size`` that of the block itself."""
+BlockRows = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Bytes ``start`` to ``end`` (exclusive) of a segment that hold nothing which the majority has."""
+
+    part: Part
+    start: int
+    end: int
+    log_end: int
+    before: int
+    """The last VLSN of the visible block before it, 0 for none."""
+    behind: int
+    """The first VLSN of the visible block behind it; 0 for none."""
+    gone: tuple[BlockHeader, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairPlan:
+    """What a repair would do, checked to the last byte, and nothing of it done."""
+
+    node: str
+    source: str
+    """The copy that the blocks come from, as the report names it; "" where nothing differs."""
+    ranges: tuple[int, ...]
+    replacements: tuple[Replacement, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
+    """First and last VLSN of each replacement."""
+    digests: dict[int, RangeDigest] = field(default_factory=dict)
+    """The majority's, of ``ranges``."""
+    left: tuple[Finding, ...] = ()
+    """What the report says of this copy outside of what was compared: not repaired here."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.replacements)
+
+    @property
+    def blocks(self) -> int:
+        return sum(len(each.blocks) for each in self.replacements)
+
+
+class Repair:
+    """The repair of the directory ``path``, whose lock the caller holds, from ``report``. ``right`` names the copy that
+    is right, one of the report's sources, where no majority says so."""
+
+    def __init__(self, path: str, report: AuditReport, disk: Disk, stores: Stores, *, right: str = "") -> None:
+        self._path = os.path.abspath(path)
+        self._report = report
+        self._disk, self._stores = disk, stores
+        self._right = right
+        self._bounds = report.compared_from, report.compared_to
+
+    def plan(self) -> RepairPlan:
+        """Finds what would be replaced. Raises ``BadArgument`` where the report is not of this copy, or does not say
+        which copy is right, and ``Unreadable``."""
+        check_no_restore(self._disk, self._path)
+        mine = self._mine()
+        if self._right and self._named() is mine:
+            raise BadArgument(f"--right {self._right}: is the copy that is to be repaired")
+        source = DirectorySource(self._path, self._path, held=True)
+        survey = self._surveyed(source, mine)
+        wanted = self._wanted(mine)
+        if not wanted:
+            return RepairPlan(node=mine.node, source="", ranges=(), left=self._left(mine))
+        here = _Copy(source, survey, mine, wanted, self._bounds)
+        here.check(mine.digests)
+        models = self._models(mine, wanted)
+        failures: list[str] = []
+        for model in models:
+            try:
+                other = source_of(model.path or model.source)
+                there = _Copy(other, self._surveyed(other, model), model, wanted, self._bounds)
+                there.check(wanted)
+                return self._planned(here, there, model.source, wanted)
+            except Unreadable as error:
+                failures.append(str(error))
+        raise Unreadable("no copy to repair from can be read: " + "; ".join(failures))
+
+    def carry_out(self, plan: RepairPlan) -> list[str]:
+        """Does what ``plan`` says, durable on return, and reads it again. Returns the names of the files with the old
+        bytes. Raises ``IntegrityFault`` when this copy is not the majority's afterwards."""
+        if not plan.replacements:
+            return []
+        kept = replace_blocks(self._disk, self._stores, self._path, plan.replacements)
+        mine = self._mine()
+        source = DirectorySource(self._path, self._path, held=True)
+        again = _Copy(source, source.survey(0), mine, plan.digests, self._bounds)
+        if again.digests != plan.digests:
+            raise IntegrityFault(f"{self._path}: it is not the majority's after the repair; {AGAIN}")
+        return kept
+
+    def _mine(self) -> SourceReport:
+        """Returns this copy's part of the report."""
+        record = node_file.read(self._disk, f"{self._path}/{NODE_FILE_NAME}")
+        report = self._report
+        if record.group != report.group:
+            raise BadArgument(f"{self._path}: of group {record.group}, and the report is of group {report.group}")
+        if not report.compared_to:
+            raise BadArgument("the report compared nothing")
+        found = [each for each in report.sources if each.node == record.node]
+        if len(found) > 1:
+            found = [each for each in found if os.path.realpath(each.path) == os.path.realpath(self._path)]
+        if not found:
+            names = ", ".join(each.node for each in report.sources)
+            raise BadArgument(f"{self._path}: is node {record.node}, and the report is of {names}")
+        return found[0]
+
+    def _surveyed(self, source: Source, row: SourceReport) -> Survey:
+        """Surveys a source, which must be the copy that the report is of."""
+        survey = source.survey(0)
+        found = (survey.group, survey.node, survey.incarnation)
+        if found != (self._report.group, row.node, row.incarnation):
+            group, node, incarnation = found
+            raise BadArgument(
+                f"{source.text}: is node {node} of group {group}, incarnation {incarnation}, and the report is of "
+                f"node {row.node} of group {self._report.group}, incarnation {row.incarnation}; {AGAIN}"
+            )
+        return survey
+
+    def _wanted(self, mine: SourceReport) -> dict[int, RangeDigest]:
+        """Returns the digests that this copy should have and has not, by range."""
+        digests = {id(each): each.digests for each in self._report.sources}
+        every = sorted(set().union(*digests.values()))
+        wanted: dict[int, RangeDigest] = {}
+        for at in every:
+            votes = Counter(found.get(at) for found in digests.values())
+            right = self._judged(at, votes, digests[id(self._named())].get(at) if self._right else None)
+            if right != digests[id(mine)].get(at):
+                if right is None:
+                    raise BadArgument(f"VLSN {at << RANGE_BITS} on: the copies that agree have nothing there")
+                wanted[at] = right
+        return wanted
+
+    def _judged(self, at: int, votes: Counter[RangeDigest | None], named: RangeDigest | None) -> RangeDigest | None:
+        if self._right:
+            return named
+        ((most, count), *_) = votes.most_common()
+        if 2 * count <= votes.total():
+            of = f"{count} of {votes.total()} copies agree"
+            raise BadArgument(
+                f"VLSN {at << RANGE_BITS} to {((at + 1) << RANGE_BITS) - 1}: no majority says what is right ({of}); "
+                "--right SOURCE names the copy that is"
+            )
+        return most
+
+    def _named(self) -> SourceReport:
+        found = [each for each in self._report.sources if self._right in (each.source, each.node, each.path)]
+        if len(found) != 1:
+            names = ", ".join(each.source for each in self._report.sources)
+            raise BadArgument(f"--right {self._right}: is not one of the report's copies: {names}")
+        return found[0]
+
+    def _models(self, mine: SourceReport, wanted: dict[int, RangeDigest]) -> list[SourceReport]:
+        """Returns the copies that have all of what this one should have."""
+        if self._right:
+            return [self._named()]
+        others = [each for each in self._report.sources if each is not mine]
+        models = [each for each in others if all(each.digests.get(at) == right for at, right in wanted.items())]
+        if not models:
+            raise BadArgument("no one copy has all of what this one lacks: repair another one of them first")
+        return models
+
+    def _left(self, mine: SourceReport) -> tuple[Finding, ...]:
+        low, high = self._bounds
+        found = (each for each in self._report.findings if each.source == mine.source)
+        return tuple(each for each in found if not low <= each.vlsn <= high)
+
+    def _planned(self, here: _Copy, there: _Copy, model: str, wanted: dict[int, RangeDigest]) -> RepairPlan:
+        missing = there.blocks[~np.isin(there.blocks["digest"], here.blocks["digest"])]
+        if int(missing["size"].sum()) > REPLACED_BYTES_MAX:
+            raise BadArgument(
+                f"{self._path}: {missing['size'].sum()} bytes differ, and at most {REPLACED_BYTES_MAX} are replaced in "
+                "place; have the node restored from the others: vlsnlog restore"
+            )
+        places = here.places(there.blocks["digest"], missing["digest"])
+        replacements, spans = _assigned(places, missing, there, self._path)
+        filled(self._disk, self._path, replacements)
+        return RepairPlan(
+            node=here.row.node,
+            source=model,
+            ranges=tuple(sorted(wanted)),
+            replacements=tuple(replacements),
+            spans=tuple(spans),
+            digests=wanted,
+            left=self._left(here.row),
+        )
+
+
+class _Copy:
+    """A copy's blocks in some ranges of VLSNs, as far as the report compared them."""
+
+    def __init__(
+        self,
+        source: Source,
+        survey: Survey,
+        row: SourceReport,
+        ranges: dict[int, RangeDigest],
+        bounds: tuple[int, int],
+    ) -> None:
+        self.source = source
+        self.row = row
+        self._ranges = np.array(sorted(ranges), np.uint64)
+        self._bounds = bounds
+        self._parts = [part for part in survey.parts if self._may_hold(part)]
+        pieces = [np.empty(0, BLOCK)]
+        sums: list[RangeDigest] = []
+        for index, part in enumerate(self._parts):
+            _, _, blocks = _read(source, part)
+            blocks = blocks.only(blocks.visible)
+            blocks = blocks.only(self._compared(blocks))
+            sums += range_digests(blocks.first, blocks.headers["count"].astype(np.uint64), blocks.digests)
+            rows = np.empty(len(blocks), BLOCK)
+            rows["first"], rows["last"], rows["digest"] = blocks.first, blocks.last, blocks.digests
+            rows["part"], rows["offset"] = index, blocks.offsets
+            rows["size"] = blocks.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
+            pieces.append(rows)
+        self.blocks = np.sort(np.concatenate(pieces), order="first")
+        self.digests = merged(sums)
+
+    def check(self, reported: dict[int, RangeDigest]) -> None:
+        """Checks that the copy is still what the report says. Raises ``BadArgument``."""
+        for at in self._ranges.tolist():
+            if self.digests.get(at) != reported.get(at):
+                raise BadArgument(
+                    f"{self.source.text}: VLSN {max(self._bounds[0], at << RANGE_BITS)} on are not what the report "
+                    f"says of it: it has changed since; {AGAIN}"
+                )
+
+    def block(self, row: Any) -> bytes:
+        """Reads the block of a ``BLOCK`` row, whose digest must be what it was. Raises ``Unreadable``."""
+        part, start = self._parts[int(row["part"])], int(row["offset"]) + FRAME_BYTES
+        data = bytes(self.source.read(part, start, start + int(row["size"])))
+        header = decode_header(data)
+        sums = (crc(data), crc32(data), header.term, header.first_vlsn, header.count)
+        if block_digests(*(np.array([number], np.uint64) for number in sums))[0] != row["digest"]:
+            raise Unreadable(f"{self.source.text}/{part.file}: VLSN {row['first']} has changed while it was read")
+        return data
+
+    def places(self, right: U64, missing: U64) -> list[Place]:
+        """Returns the runs of bytes that hold no whole frame which stays, in the log's order. Blocks stay unless they
+        are of the ranges and their digests not ``right``; what is overmarked stays, too, unless it is ``missing`` and
+        no rollback explains the mark."""
+        rollbacks: list[tuple[Lsn, RollbackStart]] | None = None
+        found: list[Place] = []
+        before = 0
+        for part in self._parts:
+            buf, frames, blocks = _read(self.source, part)
+            stays = ~blocks.visible | ~self._compared(blocks) | np.isin(blocks.digests, right)
+            stays &= blocks.whole
+            marked = blocks.overmarked & blocks.whole & np.isin(blocks.digests, missing)
+            for row in np.flatnonzero(marked).tolist():
+                at = lsn(part.number, int(blocks.offsets[row]))
+                rollbacks = self.source.rollbacks(1) if rollbacks is None else rollbacks
+                stays[row] = any(record.first_lsn <= at < end_of(begun, record) for begun, record in rollbacks)
+            log_end = _log_end(part, frames)
+            for start, end in _between(frames, blocks, stays, log_end):
+                low = stays & blocks.visible & (blocks.offsets < start)
+                high = stays & blocks.visible & (blocks.offsets >= end)
+                inside = blocks.visible & ~stays & (blocks.offsets >= start) & (blocks.offsets < end)
+                gone = [decode_header(memoryview(buf), at + FRAME_BYTES) for at in blocks.offsets[inside].tolist()]
+                last = int(blocks.last[low][-1]) if low.any() else before
+                first = int(blocks.first[high][0]) if high.any() else 0
+                found.append(Place(part, start, end, log_end, last, first, tuple(gone)))
+            visible = blocks.only(stays & blocks.visible)
+            before = int(visible.last[-1]) if len(visible) else before
+        return found
+
+    def _compared(self, blocks: Blocks) -> Bools:
+        low, high = (np.uint64(bound) for bound in self._bounds)
+        right: Bools = np.isin(blocks.first >> np.uint64(RANGE_BITS), self._ranges)
+        return right & (blocks.first >= low) & (blocks.last <= high)
+
+    def _may_hold(self, part: Part) -> bool:
+        """Says whether the segment may hold blocks of the ranges, as the report has it: it lies between visible blocks
+        of its neighbours, since its own first and last ones may be damaged."""
+        rows = self.row.segments
+        at = next((index for index, row in enumerate(rows) if row.number == part.number), None)
+        if at is None:
+            return False  # made since
+        low = max((row.last for row in rows[:at]), default=0) + 1
+        high = min((row.first for row in rows[at + 1 :] if row.first), default=self.row.last + 1) - 1
+        first = self._ranges << np.uint64(RANGE_BITS)
+        return bool(((first <= max(high, 0)) & (first + np.uint64((1 << RANGE_BITS) - 1) >= low)).any())
+
+
+def _read(source: Source, part: Part) -> tuple[memoryview, Frames, Blocks]:
+    buf = memoryview(source.read(part, 0, part.end))
+    frames = read_frames(buf, part)
+    return buf, frames, read_blocks(buf, frames)
+
+
+def _log_end(part: Part, frames: Frames) -> int:
+    """Returns the end up to which something says that the segment was synced: damage may end it."""
+    synced = frames.headers["synced"][frames.good]
+    return max(frames.end, part.stated, int(synced.max()) if len(synced) else 0)
+
+
+def _between(frames: Frames, blocks: Blocks, stays: Bools, log_end: int) -> Iterator[tuple[int, int]]:
+    """Yields what lies between the frames that stay: records that are whole, and blocks that stay."""
+    records = frames.good & (frames.headers["kind"] != FrameKind.BLOCK)
+    kept = np.sort(np.concatenate((frames.offsets[records], blocks.offsets[stays])))
+    rows = np.searchsorted(frames.offsets, kept)
+    sizes = (frames.headers["length"][rows].astype(np.int64) + FRAME_BYTES + 7) & ~7
+    edges = [(0, FIRST_FRAME), *zip(kept.tolist(), (kept + sizes).tolist(), strict=True), (log_end, 0)]
+    for (_, start), (end, _) in pairwise(edges):
+        if start < end:
+            yield start, end
+
+
+def _assigned(
+    places: Sequence[Place], missing: BlockRows, there: _Copy, path: str
+) -> tuple[list[Replacement], list[tuple[int, int]]]:
+    """Assigns the missing blocks to the places, both in their order. Places that get none are left: damage that was not
+    compared."""
+    replacements: list[Replacement] = []
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for place in places:
+        taken: list[Any] = []
+        room = place.end - place.start
+        while at < len(missing) and (not place.behind or missing[at]["first"] < place.behind):
+            size = FRAME_BYTES + padded(int(missing[at]["size"]))
+            if size > room:
+                break
+            taken.append(missing[at])
+            room, at = room - size, at + 1
+        if taken:
+            data = tuple(there.block(each) for each in taken)
+            replacements.append(Replacement(place.part.number, place.start, place.end, place.log_end, data, place.gone))
+            spans.append((int(taken[0]["first"]), int(taken[-1]["last"])))
+        elif place.gone:
+            raise _unfit(path, place, int(missing[at]["first"]) if at < len(missing) else place.before + 1)
+    if at < len(missing):
+        vlsn = int(missing[at]["first"])
+        raise _unfit(path, next((each for each in places if not each.behind or vlsn < each.behind), None), vlsn)
+    return replacements, spans
+
+
+def _unfit(path: str, place: Place | None, vlsn: int) -> BadArgument:
+    where = f"/{place.part.file} offset {place.start} ({place.end - place.start} bytes)" if place else ""
+    return BadArgument(
+        f"{path}{where}: what belongs there from VLSN {vlsn} on is of another size, and cannot be replaced in place; "
+        "have the node restored from the others: vlsnlog restore"
+    )
