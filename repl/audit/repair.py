@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
-    """What a repair would do, checked to the last byte, and nothing of it done."""
+    """The outcome that a repair would have, checked to the last byte, and nothing of it done."""
 
     node: str
     source: str
@@ -85,7 +85,7 @@ class RepairPlan:
     digests: dict[int, RangeDigest] = field(default_factory=dict)
     """The majority's, of ``ranges``."""
     left: tuple[Finding, ...] = ()
-    """What the report says of this copy outside of what was compared: not repaired here."""
+    """Findings of the report in this copy outside of what was compared: not repaired here."""
 
     @property
     def bytes(self) -> int:
