@@ -33,7 +33,7 @@ from vlsn.real.lmdb_store import LmdbStores
 from vlsn.real.regular_files import open_regular
 from vlsn.recover.recovery import INDEX_NAME, STATE_NAME
 from vlsn.recover.versions import check_versions
-from vlsn.seams import Buffer
+from vlsn.seams import Buffer, Disk
 from vlsn.segments.directory import LOCK_NAME
 from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import Link, Stated, log_chain, read_stated, rollback_starts
@@ -55,12 +55,21 @@ class DirectorySource:
     held: bool = False
     """This process holds its lock: no node runs there."""
 
+    def disk(self) -> Disk:
+        return PosixDisk()
+
+    def stated(self, *, live: bool) -> Stated:
+        return read_stated(LmdbStores(), self.path, live=live)
+
+    def sizes(self) -> Sizes:
+        return _sizes(self.path)
+
     def survey(self, index: int) -> Survey:
-        disk = PosixDisk()
+        disk = self.disk()
         try:
             check_versions(disk, self.path)
             live = not self.held and disk.is_locked(f"{self.path}/{LOCK_NAME}")
-            stated = read_stated(LmdbStores(), self.path, live=live)
+            stated = self.stated(live=live)
             links = log_chain(disk, self.path, live=live, stated=stated.ends).links
             header = next((link.header for link in reversed(links) if link.header is not None), None)
             if header is None:
@@ -69,7 +78,7 @@ class DirectorySource:
             parts[-1] = self._without_zeros(parts[-1])
             first, last, dtvlsn = self._bounds(parts)
             findings = [self._header_fault(link) for link in links if link.fault]
-            sizes = _sizes(self.path)
+            sizes = self.sizes()
         except OSError as error:
             raise Unreadable(f"{self.text}: {error.strerror or error}") from error
         missing = [] if live else stated.missing_after(links)
@@ -101,7 +110,7 @@ class DirectorySource:
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
         try:
-            return list(rollback_starts(PosixDisk(), self.path, from_number))
+            return list(rollback_starts(self.disk(), self.path, from_number))
         except OSError as error:
             raise Unreadable(f"{self.text}: {error.strerror or error}") from error
 
@@ -116,12 +125,13 @@ class DirectorySource:
 
     def _header_fault(self, link: Link) -> Finding:
         vlsn = link.prev_last_vlsn + 1
-        with open(link.info.path, "rb", opener=open_regular) as file:
-            file.seek(FIRST_FRAME + FRAME_BYTES)
-            try:
-                vlsn = int(decode_header(file.read(BLOCK_BYTES)).first_vlsn)
-            except BadBody:
-                pass  # no readable block where the first one should be
+        file = self.disk().open(link.info.path)
+        try:
+            vlsn = int(decode_header(file.read(FIRST_FRAME + FRAME_BYTES, BLOCK_BYTES)).first_vlsn)
+        except BadBody:
+            pass  # no readable block where the first one should be
+        finally:
+            file.close()
         return self._finding(Rule.SEGMENT_HEADER, link.name, vlsn, link.fault)
 
     def _finding(self, rule: Rule, file: str, vlsn: int, detail: str) -> Finding:
