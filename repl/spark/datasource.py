@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from repl.spark.errors import one_line
 from repl.spark.options import Mode, ReadOptions, Use, check_names, read_options
 from repl.spark.schemas import SCHEMAS, check_schema
+from repl.spark.workers import equip
 from vlsn.errors import BadArgument
 
 
@@ -25,6 +27,9 @@ class VlsnLogDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
+        """Returns the format's name; asked for by ``register``, it sees to Spark's workers, too."""
+        if SparkContext._active_spark_context is not None:
+            equip(SparkContext._active_spark_context)
         return "vlsnlog"
 
     @one_line
@@ -34,11 +39,13 @@ class VlsnLogDataSource(DataSource):  # type: ignore[misc]
 
     @one_line
     def reader(self, schema: StructType) -> DataSourceReader:
-        from repl.spark.batch import PhysicalReader, VisibleReader
+        from repl.spark.batch import PhysicalReader, PushdownReader, VisibleReader
 
         options = read_options(self.options, Use.BATCH)
         names = check_schema(schema, options.mode)
-        return (PhysicalReader if options.mode is Mode.PHYSICAL else VisibleReader)(options, names)
+        if options.mode is Mode.PHYSICAL:
+            return PhysicalReader(options, names)
+        return (PushdownReader if options.pushdown else VisibleReader)(options, names)
 
     @one_line
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802

@@ -1,0 +1,43 @@
+"""What Spark's Python workers need, arranged when the source is registered: this interpreter, and these packages.
+
+PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise, so a script that is
+run by the interpreter of an environment that nobody activated would not find ``repl`` there.  What was set stays.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Final
+from zipfile import ZIP_DEFLATED, ZipFile
+
+PACKAGES: Final = ("vlsn", "feeder", "replica", "repl")
+ARCHIVE: Final = "vlsnlog.zip"
+_UNSET: Final = "python3"
+"""PySpark's interpreter where nobody has named one."""
+
+
+def equip(context: Any) -> None:
+    """Arranges it for the jobs of this SparkContext to come; done twice it is done once."""
+    if context.pythonExec == _UNSET and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # for workers that PySpark starts by other ways
+    root = Path(__file__).resolve().parents[2]
+    if context.master.startswith("local"):
+        before = context.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        if str(root) not in before.split(os.pathsep):
+            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), before]))
+    elif not any(os.path.basename(path) == ARCHIVE for path in context._python_includes):
+        context.addPyFile(str(archive(root, Path(mkdtemp(prefix="vlsnlog-spark-")))))
+
+
+def archive(root: Path, directory: Path) -> Path:
+    """Writes the packages' sources as one archive that Python imports from; its path."""
+    path = directory / ARCHIVE
+    with ZipFile(path, "w", ZIP_DEFLATED) as file:
+        for package in PACKAGES:
+            for source in sorted((root / package).rglob("*.py")):
+                file.write(source, source.relative_to(root))
+    return path
