@@ -103,7 +103,7 @@ class _Placed:
 
 def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, set[int]]:
     """Returns the blocks that are whole, and where something is not."""
-    frames = _proven(buf, part, sidecar) if sidecar is not None else _whole(buf, part)
+    frames = proven_frames(buf, part, sidecar) if sidecar is not None else _whole(buf, part)
     if frames is not None:
         frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
         lengths = frames.headers["length"].astype(np.int64)
@@ -115,7 +115,7 @@ def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, se
     return _Placed(blocks.offsets, blocks.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES, blocks.overmarked), bad
 
 
-def _proven(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
+def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
     """Finds the frames of a segment that its sidecar's one checksum proves as they were written. None where it does
     not, or speaks of another segment: that is for the audit to name."""
     try:

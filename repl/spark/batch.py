@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from repl.audit.columns import log_batches
-from repl.audit.plan import Part, packed
+from repl.audit.plan import WAVES, Part, packed
 from repl.audit.source import source_of
+from repl.spark import places
+from repl.spark.columns import batch_of
+from repl.spark.copies import Copies, layout_of, tell
 from repl.spark.errors import each_one_line, one_line
+from repl.spark.layout import Piece
 from repl.spark.options import ReadOptions
-from vlsn.errors import BadArgument
+from repl.spark.scan import read_piece
+from vlsn.errors import BadArgument, Trimmed, VlsnLogError
+from vlsn.format.key_filter import KeyFilter
+from vlsn.ids import NUMBER_MAX
+from vlsn.limits import MIB
 
 CORES: Final = 4
 """Cores that a log is cut for at least; a reader cannot ask Spark."""
+PIECE_BYTES_MIN: Final = MIB
+"""Smaller partitions cost more than they bring."""
 
 
 @dataclass
@@ -41,7 +60,7 @@ class PhysicalReader(DataSourceReader):  # type: ignore[misc]
     @one_line
     def partitions(self) -> list[InputPartition]:
         survey = self._source.survey(0)
-        runs = packed([survey], cores=CORES)
+        runs = packed([survey], cores=CORES, partition_bytes=self._options.partition_bytes)
         return [SegmentsPartition(survey.node, survey.dtvlsn, run) for run in runs or [()]]
 
     @each_one_line
@@ -50,17 +69,108 @@ class PhysicalReader(DataSourceReader):  # type: ignore[misc]
             yield batch.select(list(self._names))
 
 
+@dataclass
+class PiecePartition(InputPartition):  # type: ignore[misc]
+    """A piece of the log, and the index of the source that it is read from first."""
+
+    copy: int
+    piece: Piece
+
+
 class VisibleReader(DataSourceReader):  # type: ignore[misc]
     """Reads the entries that a majority has synced, each once."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
+        self._low, self._high = 1, NUMBER_MAX
+        self._keys = KeyFilter.of(None, options.key_prefix)
 
     @one_line
     def partitions(self) -> list[InputPartition]:
-        raise BadArgument("mode=visible is not there yet")
+        copies = Copies.of(self._options.sources)
+        first, last = copies.bounds(self._options)
+        first, last = max(first, self._low), min(last, self._high)
+        target = max(min(self._options.partition_bytes, copies.bytes // (WAVES * CORES)), PIECE_BYTES_MIN)
+        return [PiecePartition(share.copy, share.piece) for share in copies.shares(first, last, target)]
 
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield from ()
+        if not isinstance(partition, PiecePartition):
+            return  # what Spark makes of no partitions
+        yield from read_any(self._options.sources, partition.copy, partition.piece, self._names, self._keys)
+
+
+class PushdownReader(VisibleReader):
+    """Reads no more than the query's own conditions on ``vlsn`` and ``key`` ask for; Spark calls it only where
+    ``spark.sql.python.filterPushdown.enabled`` is set."""
+
+    @one_line
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        return iter([each for each in filters if not self._takes(each)])
+
+    def _takes(self, condition: Filter) -> bool:
+        """Narrows what is read by one condition; False for one that is left to Spark."""
+        column, value = getattr(condition, "attribute", ()), getattr(condition, "value", None)
+        if column == ("vlsn",) and isinstance(value, int):
+            match condition:
+                case EqualTo():
+                    low, high = value, value
+                case GreaterThan():
+                    low, high = value + 1, NUMBER_MAX
+                case GreaterThanOrEqual():
+                    low, high = value, NUMBER_MAX
+                case LessThan():
+                    low, high = 1, value - 1
+                case LessThanOrEqual():
+                    low, high = 1, value
+                case _:
+                    return False
+            self._low, self._high = max(self._low, low), min(self._high, high)
+            return True
+        if column == ("key",) and isinstance(condition, EqualTo) and isinstance(value, bytes | bytearray) and value:
+            return self._takes_key(bytes(value))
+        return False
+
+    def _takes_key(self, key: bytes) -> bool:
+        """Narrows to one key, which is not empty: that stands for none in the log, and equals nothing in SQL."""
+        if self._keys is not None and not (self._keys.prefix and self._keys.has(key)):
+            if self._keys != KeyFilter(key):
+                self._high = 0  # two keys at once
+            return True
+        self._keys = KeyFilter(key)
+        return True
+
+
+def read_any(
+    texts: Sequence[str], copy: int, piece: Piece, names: Sequence[str], keys: KeyFilter | None = None
+) -> Iterator[Any]:
+    """Yields the entries of a piece as record batches, from source ``copy`` of ``texts``. Where that fails another one
+    goes on at the VLSN reached. Raises what the first raised once all have failed."""
+    at = piece.first
+    failed: VlsnLogError | None = None
+    order = [copy, *(index for index in range(len(texts)) if index != copy)]
+    for index in order:
+        try:
+            source = places.source_of(texts[index])
+            pieces = [piece]
+            if failed is not None:
+                layout = layout_of(source)
+                if not layout.holds(at, piece.last):
+                    if layout.first > at:
+                        failed = Trimmed(f"VLSN {at} was cleaned away meanwhile", first=layout.first)
+                    continue
+                pieces = layout.pieces(at, piece.last, PIECE_BYTES_MIN * WAVES)
+            for each in pieces:
+                for rows, behind in read_piece(source, replace(each, first=max(each.first, at))):
+                    batch = batch_of(rows, at, piece.last, names, keys)
+                    at = behind
+                    if batch is not None:
+                        yield batch
+            return
+        except VlsnLogError as error:
+            if len(order) > 1:
+                tell(f"{error}; VLSN {at} is looked for in the other sources")
+            failed = failed or error
+    assert failed is not None
+    raise failed

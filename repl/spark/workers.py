@@ -1,4 +1,4 @@
-"""What Spark's Python workers need, arranged when the source is registered: this interpreter, and these packages.
+"""The interpreter and the packages of Spark's Python workers, arranged when the source is registered.
 
 PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise, so a script that is
 run by the interpreter of an environment that nobody activated would not find ``repl`` there.  What was set stays.

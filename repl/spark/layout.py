@@ -1,0 +1,198 @@
+"""Where the VLSNs of one copy lie: its visible blocks by position, found by probes, cut into pieces.
+
+    segments   00000007 │ 00000008 │ 00000009          positions count through all of them
+    position   0 ───────┼──────────┼────────── total
+    probe      the first whole, visible block from a position on: its place and its first VLSN
+
+1. Visible blocks rise by position and by VLSN at once, so a VLSN is found by halving, in some twenty probes of 64 KiB,
+   and a copy is cut anywhere by one probe a cut.  Headers of segments could not tell it: what they say of VLSNs was
+   true when they were written, before any rollback.
+2. A cut is where a block begins; its first VLSN says what every piece must hold.  A task that finds anything else says
+   so: a probe that was deceived costs an error, never an entry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from repl.audit.plan import Part, Survey
+from repl.audit.source import Source
+from vlsn.format import scan
+from vlsn.format.block_heads import heads_good
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.limits import BODY_BYTES_MAX, KIB, MIB
+from vlsn.seams import Buffer
+
+PROBE_BYTES: Final = 64 * KIB
+"""Bytes read at first for a probe; four times as many where no whole frame is in them …"""
+PROBE_BYTES_MAX: Final = 2 * (BODY_BYTES_MAX + MIB)
+"""… up to so many, in which the longest frame is."""
+NEAR_BYTES: Final = 256 * KIB
+"""The distance at which a search ends: what is read too much costs less than more probes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes ``start`` to ``end`` (exclusive) of a segment; frames begin and end there."""
+
+    part: Part
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """All visible blocks that hold VLSN ``first`` to ``last`` (inclusive) lie in ``extents``, in order."""
+
+    first: int
+    last: int
+    extents: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    position: int
+    first_vlsn: int
+
+
+class Layout:
+    """One surveyed copy; ``first`` and ``end`` are its first visible and its last durable VLSN, 0 and 0 for none."""
+
+    def __init__(self, source: Source, survey: Survey) -> None:
+        self.source = source
+        self.survey = survey
+        self.end = min(survey.dtvlsn, survey.last)
+        self.first = survey.first if 0 < survey.first <= self.end else 0
+        self.end = self.end if self.first else 0
+        self._parts = survey.parts
+        self._starts = list(accumulate((part.end for part in survey.parts), initial=0))
+        self.total = self._starts.pop()
+
+    def holds(self, first: int, last: int) -> bool:
+        """Says whether this copy has these VLSNs, durable as far as it knows itself: what it has above that may be
+        another history's."""
+        return 0 < self.first <= first and last <= self.end
+
+    def bytes_of(self, first: int, last: int) -> int:
+        """Returns about how many bytes these VLSNs take."""
+        return self._end_of(last) - self._start_of(first)
+
+    def pieces(self, first: int, last: int, target_bytes: int) -> list[Piece]:
+        """Cuts what holds ``first`` to ``last`` into pieces of about ``target_bytes``, at segments where that fits."""
+        assert self.holds(first, last)
+        low = self._start_of(first)
+        high = self._end_of(last)
+        cuts = [_Block(low, first)]
+        for position in self._cuts(low, high, target_bytes):
+            block = self._probe(position)
+            if (
+                block is not None
+                and cuts[-1].position < block.position < high
+                and cuts[-1].first_vlsn < block.first_vlsn
+            ):
+                if block.first_vlsn > last:
+                    break
+                cuts.append(block)
+        ends = [*cuts[1:], _Block(high, last + 1)]
+        return [
+            Piece(cut.first_vlsn, end.first_vlsn - 1, tuple(self._extents(cut.position, end.position)))
+            for cut, end in zip(cuts, ends, strict=True)
+        ]
+
+    def _cuts(self, low: int, high: int, target: int) -> Iterator[int]:
+        """Yields where to cut: segments that are larger than 1.5 targets within, smaller ones beside one another."""
+        gathered = 0
+        for start, part in zip(self._starts, self._parts, strict=True):
+            begin, end = max(start, low), min(start + part.end, high)
+            if end <= begin:
+                continue
+            if gathered and gathered + (end - begin) > target + target // 2:
+                yield begin
+                gathered = 0
+            count = max(1, round((end - begin) / target))
+            for index in range(1, count):
+                yield begin + (end - begin) * index // count
+                gathered = 0
+            gathered += (end - begin) // count
+
+    def _extents(self, low: int, high: int) -> Iterator[Extent]:
+        for start, part in zip(self._starts, self._parts, strict=True):
+            begin, end = max(start, low) - start, min(start + part.end, high) - start
+            if end > begin:
+                yield Extent(part, begin, end)
+
+    def _start_of(self, vlsn: int) -> int:
+        """Finds a position at or before the block that holds ``vlsn``, where a frame begins."""
+        if vlsn <= self.first:
+            return 0
+        return self._search(vlsn)[0]
+
+    def _end_of(self, vlsn: int) -> int:
+        """Finds a position behind the block that holds ``vlsn``, where a frame begins or the log ends."""
+        if vlsn >= self.end:
+            return self.total  # what is durable but not known so is behind it, too: a task passes it
+        return self._search(vlsn)[1]
+
+    def _search(self, vlsn: int) -> tuple[int, int]:
+        low, high, bound = 0, self.total, self.total
+        while high - low > NEAR_BYTES:
+            middle = (low + high) // 2
+            block = self._probe(middle)
+            if block is None or block.first_vlsn > vlsn:
+                high = middle
+                bound = bound if block is None else min(bound, block.position)
+            else:
+                low = block.position
+                if low >= high:
+                    break
+        return low, bound
+
+    def _probe(self, position: int) -> _Block | None:
+        """Finds the first visible block that begins at ``position`` or behind it; None where there is none."""
+        index = max(bisect_right(self._starts, position) - 1, 0)
+        offset = position - self._starts[index]
+        for start, part in zip(self._starts[index:], self._parts[index:], strict=True):
+            found = self._probe_part(part, offset)
+            if found is not None:
+                at, first = found
+                return _Block(start if at == FIRST_FRAME else start + at, first)
+            offset = 0
+        return None
+
+    def _probe_part(self, part: Part, offset: int) -> tuple[int, int] | None:
+        at, size = max(offset + 7 & ~7, FIRST_FRAME), PROBE_BYTES
+        while at < part.end:
+            stop = min(at + size, part.end)
+            buf = self.source.read(part, at, stop)
+            found, resume = first_block(buf, at, part.salt)
+            if found is not None:
+                return found
+            if len(buf) < stop - at or (stop == part.end and resume is None):
+                return None
+            if resume is not None:
+                at, size = resume, PROBE_BYTES
+            elif size < PROBE_BYTES_MAX:
+                size *= 4
+            else:
+                at += size // 2
+        return None
+
+
+def first_block(buf: Buffer, base: int, salt: int) -> tuple[tuple[int, int] | None, int | None]:
+    """Finds the first visible block whose frame is whole in ``buf``, which begins at file offset ``base``: its offset
+    and its first VLSN. Without one returns where to look on, behind other frames; None where no frame is whole."""
+    at = scan.find_frame_after(buf, base, base, salt)
+    if at is None:
+        return None, None
+    walk = scan.walk(buf, base=base, start=at, end=base + (len(buf) & ~7), salt=salt)
+    blocks = walk.visible()
+    heads = scan.block_headers(buf, base, blocks.offsets)
+    good = heads_good(heads) & (scan.header_crcs(heads) == heads["header_crc"])
+    if good.any():
+        index = int(good.argmax())
+        return (int(blocks.offsets[index]), int(heads["first_vlsn"][index])), None
+    return None, max(walk.end, at + 8)

@@ -1,0 +1,53 @@
+"""The VLSN of a time in one copy: the first at which the highest block time so far is at or past it.
+
+A node answers from its index.  Of a directory the blocks are looked at in order, for clocks of masters may fall, so
+no search by halves is right: a stopped node's stored index says which segments to look into, of any other copy all
+are read up to that time, once, where the read is planned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from repl.audit.directory import DirectorySource
+from repl.audit.live import LiveSource
+from repl.audit.source import Unreadable
+from repl.client.sync import connect_sync
+from repl.spark.layout import Layout
+from repl.spark.scan import read_piece
+from vlsn.errors import LogInUse, Unreachable
+from vlsn.limits import MIB
+from vlsn.offline.stopped_log import StoppedLog
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
+
+LOOK_BYTES = 32 * MIB
+"""Bytes of a copy that are looked at together."""
+
+
+def vlsn_at(layout: Layout, time_us: int) -> int:
+    """Returns that VLSN, or one past the copy's durable end. Raises ``Unreadable``, ``Damaged``."""
+    source = layout.source
+    if isinstance(source, LiveSource):
+        try:
+            with connect_sync(source.text) as log:
+                return int(log.vlsn_at(time_us))
+        except Unreachable as error:
+            raise Unreadable(f"{source.text}: {error}") from error
+    if type(source) is DirectorySource:
+        try:
+            return min(int(StoppedLog(PosixDisk(), LmdbStores(), source.path).at_time(time_us)), layout.end + 1)
+        except LogInUse:
+            pass  # its stores are the node's; its segments are anybody's to read
+    return _looked_for(layout, time_us)
+
+
+def _looked_for(layout: Layout, time_us: int) -> int:
+    if not layout.first:
+        return 1
+    for piece in layout.pieces(layout.first, layout.end, LOOK_BYTES):
+        for rows, _ in read_piece(layout.source, piece):
+            late = np.flatnonzero(rows.headers["clock_us"] >= time_us)
+            if len(late):
+                return max(int(rows.headers["first_vlsn"][late[0]]), layout.first)
+    return layout.end + 1
