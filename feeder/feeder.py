@@ -18,12 +18,16 @@ from collections.abc import Sequence
 from typing import Protocol
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from feeder.source import Mode, Offload, Source
 from feeder.syncup import matchpoint
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, Trimmed, VlsnLogError
 from vlsn.format.block import decode_header
 from vlsn.format.checksum import crc
 from vlsn.format.feed_messages import (
+    RECEIPT,
+    UNHURRIED,
     Ack,
     Matchpoint,
     MessageType,
@@ -58,15 +62,26 @@ class Messages:
         self._message = b""
         self.dtvlsn = NULL_VLSN
         """The DTVLSN that the last message told."""
+        self.unhurried = (NULL_VLSN, NULL_VLSN)
+        """VLSNs, both included, of appends of which none waits for a replica's sync; 0 for none."""
+        self.receipt_to = NULL_VLSN
+        """The last append that waits for no more of a replica than its receipt."""
 
     def blocks(self, position: Position, blocks: Sequence[Buffer], first: Vlsn, last: Vlsn) -> bytes:
         """Joins blocks ``first`` to ``last`` of one log in one term. What a message made earlier says of the DTVLSN is
         older by a moment, and told by the next one."""
         if self._span != (first, last):
+            if self.unhurried[1]:
+                position = replace(position, flags=self._flags(first, last))
             self._message = blocks_message(position, blocks)
             self._span = (first, last)
             self.dtvlsn = Vlsn(position.dtvlsn)
         return self._message
+
+    def _flags(self, first: Vlsn, last: Vlsn) -> int:
+        """Says what is asked of these blocks: that each of them is unhurried must be known, or they are synced."""
+        start, end = self.unhurried
+        return (UNHURRIED if start <= first and last <= end else 0) | (RECEIPT if self.receipt_to >= first else 0)
 
 
 def overtaken(errors: BaseExceptionGroup[Trimmed]) -> Trimmed:
@@ -332,8 +347,8 @@ class Feeder:
             self._answered(message)
             return True
         ack = decode_ack(message)
-        if ack.term != self.term or ack.synced > self.sent:
-            raise BadBody(f"ACK of term {ack.term} to VLSN {ack.synced}; sent in term {self.term} to {self.sent}")
+        if ack.term != self.term or ack.received > self.sent:
+            raise BadBody(f"ACK of term {ack.term} to VLSN {ack.received}; sent in term {self.term} to {self.sent}")
         self.silent_ticks = 0
         if ack.synced > self.acked:
             self.acked = Vlsn(ack.synced)

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.format.records import CommitEntry
@@ -32,7 +33,8 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     """An append as it is acknowledged.
 
     ``durable``: a majority had synced it.  ``synced``: how many nodes had, the master among them.  ``duplicate``: it
-    was in the log before; VLSNs and term are the original's.
+    was in the log before; VLSNs and term are the original's.  ``durability``: what it was answered for.  While
+    ``durable`` is false the master had it as ``local`` says, and the replicas that ``acks`` counts as ``replica``.
     """
 
     first: Vlsn
@@ -42,20 +44,24 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     synced: int
     acks: Acks
     duplicate: bool = False
+    durability: GroupDurability = SYNCED
 
     def document(self) -> bytes:
         """Makes the document that HTTP answers."""
-        return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s"%s}' % (
+        held = self.durability
+        return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s","durability":%s%s}' % (
             self.first,
             self.last,
             self.term,
             b"true" if self.durable else b"false",
             self.synced,
             self.acks.encode(),
+            _SYNCED if held is SYNCED else msgspec.json.encode(held),
             b',"duplicate":true' if self.duplicate else b"",
         )
 
 
+_SYNCED = msgspec.json.encode(SYNCED)
 Done = Callable[[Appended | VlsnLogError], None]
 
 

@@ -103,6 +103,9 @@ class NodeConfig:
     )
     checkpoint_period_s: float = _setting(limits.CHECKPOINT_PERIOD_S, "seconds between checkpoints", low=0.1)
     idle_end_s: float = _setting(limits.IDLE_END_S, "quiet seconds after which the synced end is noted", low=0.01)
+    sync_interval_s: float = _setting(
+        limits.NODE_SYNC_INTERVAL_S, "seconds within which appends that wait for no sync are synced", low=0.01, high=60
+    )
     roll_period_s: float = _setting(0.0, "seconds after which a segment is rolled; 0: never")
     ack_timeout_s: float = _setting(
         10.0, "seconds an append waits for its acknowledgements unless it says so itself", low=0.001, high=600

@@ -2,8 +2,11 @@
 
 Client to server, one append a message: a 16-byte header, then one batch (``vlsn/format/batch.py``).
 
-    0    1    2   4          8       16
-    |type|acks| 0 |timeout_ms|   id   | batch …        type 1; acks 0 none, 1 majority, 2 all
+    0    1    2          4          8       16
+    |type|acks|durability|timeout_ms|   id   | batch …        type 1; acks 0 none, 1 majority, 2 all
+
+``durability``: 0 the group's, or in its low byte the master's and in its high byte the replicas', each 1 no_sync,
+2 write_no_sync, 3 sync.  Known from level 2 on; an older server ends the connection for one that is not 0.
 
 Type 2 is a producer's: behind ``id`` comes ``born``, a u64, then the batch at 24.  It is a VLSN that was durable before
 the producer's first submission, the same in all of its messages: by it the node tells a new producer from one that it
@@ -20,6 +23,8 @@ then ``problem_bytes`` of a problem document, padded with zeros to 8.
     0       8      9       10     12            16     24      32     40
     |   id  |status|durable|synced|problem_bytes| term | first | last | problem …
 
+``durable``: bit 0; above it what the append was answered for, two bits for the master and two for the replicas, each
+0 sync, 1 write_no_sync, 2 no_sync.
 ``status``: 0 done, 1 refused, 2 done before (a producer's duplicate: term and VLSNs are the original's).
 
 1. Ids rise by one from any start.  2. Answers come in the order of the ids.  3. After one refusal every
@@ -37,6 +42,7 @@ from typing import NamedTuple
 import msgspec
 
 from repl.api import Acks, Appended
+from vlsn.durability import SYNCED, GroupDurability, answered_code, answered_of, asked_code, asked_of
 from vlsn.errors import BadBody
 from vlsn.format.batch import BATCH_BYTES
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, SEQUENCE_MAX
@@ -81,6 +87,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     last: Vlsn
     problem: bytes
     duplicate: bool = False
+    durability: GroupDurability = SYNCED
 
     @property
     def done(self) -> bool:
@@ -88,7 +95,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     def appended(self, acks: Acks) -> Appended:
         """Makes the ``Appended`` of a done answer; its policy was ``acks``."""
-        return Appended(self.first, self.last, self.term, self.durable, self.synced, acks, self.duplicate)
+        return Appended(
+            self.first, self.last, self.term, self.durable, self.synced, acks, self.duplicate, self.durability
+        )
 
 
 class Asked(NamedTuple):
@@ -101,57 +110,75 @@ class Asked(NamedTuple):
     batch_at: int
     transaction: tuple[int, int] | None = None
     """The name of a whole transaction: a producer, or a handle's id, and its sequence."""
+    durability: GroupDurability | None = None
 
 
 def request_header(
-    id: int, acks: Acks, timeout_ms: int, born: int | None = None, transaction: tuple[int, int] | None = None
+    id: int,
+    acks: Acks,
+    timeout_ms: int,
+    born: int | None = None,
+    transaction: tuple[int, int] | None = None,
+    durability: GroupDurability | None = None,
 ) -> bytes:
     """Packs what goes before the batch in one message; ``transaction`` is the name of a whole one, born at ``born``."""
+    asked = 0 if durability is None else asked_code(durability)
     if transaction is not None:
         assert born is not None
-        head = REQUEST.pack(TRANSACTION, _ACKS_CODE[acks], 0, timeout_ms, id)
+        head = REQUEST.pack(TRANSACTION, _ACKS_CODE[acks], asked, timeout_ms, id)
         return head + _NAMED.pack(born, *transaction)
     if born is None:
-        return REQUEST.pack(APPEND, _ACKS_CODE[acks], 0, timeout_ms, id)
-    return REQUEST.pack(APPEND_ONCE, _ACKS_CODE[acks], 0, timeout_ms, id) + _BORN.pack(born)
+        return REQUEST.pack(APPEND, _ACKS_CODE[acks], asked, timeout_ms, id)
+    return REQUEST.pack(APPEND_ONCE, _ACKS_CODE[acks], asked, timeout_ms, id) + _BORN.pack(born)
 
 
 def decode_request(message: Buffer) -> Asked:
     """Raises ``BadBody``."""
     if len(message) < REQUEST_BYTES:
         raise BadBody(f"a produce message of {len(message)} bytes has no whole header ({REQUEST_BYTES} bytes)")
-    kind, acks, zero, timeout_ms, id = REQUEST.unpack_from(message)
-    if kind not in (APPEND, APPEND_ONCE, TRANSACTION) or zero != 0:
+    kind, acks, code, timeout_ms, id = REQUEST.unpack_from(message)
+    if kind not in (APPEND, APPEND_ONCE, TRANSACTION):
         raise BadBody(f"a produce message of unknown type {kind}")
     if acks >= len(_ACKS):
         raise BadBody(f"unknown acks code {acks}")
     if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
         raise BadBody(f"timeout of {timeout_ms} ms is not in 1–{TIMEOUT_MS_MAX}")
+    durability = _durability(code) if code else None
     if kind == APPEND:
-        return Asked(id, _ACKS[acks], timeout_ms, None, REQUEST_BYTES)
+        return Asked(id, _ACKS[acks], timeout_ms, None, REQUEST_BYTES, None, durability)
     if kind == TRANSACTION:
-        return _transaction(message, id, _ACKS[acks], timeout_ms)
+        return _transaction(message, id, _ACKS[acks], timeout_ms, durability)
     if len(message) < REQUEST_BYTES + _BORN.size:
         raise BadBody(f"a produce message of {len(message)} bytes ends before its producer's VLSN")
     [born] = _BORN.unpack_from(message, REQUEST_BYTES)
     if born > NUMBER_MAX:
         raise BadBody(f"a producer born at VLSN {born}")
-    return Asked(id, _ACKS[acks], timeout_ms, born, REQUEST_BYTES + _BORN.size)
+    return Asked(id, _ACKS[acks], timeout_ms, born, REQUEST_BYTES + _BORN.size, None, durability)
 
 
-def _transaction(message: Buffer, id: int, acks: Acks, timeout_ms: int) -> Asked:
+def _durability(code: int) -> GroupDurability | None:
+    try:
+        return asked_of(code)
+    except ValueError:
+        raise BadBody(f"unknown durability code {code:#x}") from None
+
+
+def _transaction(message: Buffer, id: int, acks: Acks, timeout_ms: int, durability: GroupDurability | None) -> Asked:
     if len(message) < REQUEST_BYTES + _NAMED.size:
         raise BadBody(f"a produce message of {len(message)} bytes ends before its transaction's name")
     born, producer, sequence = _NAMED.unpack_from(message, REQUEST_BYTES)
     is_handle = sequence == HANDLE_SEQUENCE
     if born > NUMBER_MAX or not producer or (producer > NUMBER_MAX if is_handle else sequence > SEQUENCE_MAX):
         raise BadBody(f"a transaction named {producer:#x}, {sequence}, born at VLSN {born}")
-    return Asked(id, acks, timeout_ms, born, REQUEST_BYTES + _NAMED.size, (producer, sequence))
+    return Asked(id, acks, timeout_ms, born, REQUEST_BYTES + _NAMED.size, (producer, sequence), durability)
 
 
 def done_answer(id: int, appended: Appended) -> bytes:
     status = REPEATED if appended.duplicate else DONE
-    return ANSWER.pack(id, status, appended.durable, appended.synced, 0, appended.term, appended.first, appended.last)
+    durable: int = appended.durable
+    if appended.durability is not SYNCED:
+        durable |= answered_code(appended.durability) << 1
+    return ANSWER.pack(id, status, durable, appended.synced, 0, appended.term, appended.first, appended.last)
 
 
 def refused_answer(id: int, problem: bytes) -> bytes:
@@ -170,7 +197,13 @@ def decode_answers(message: Buffer) -> list[Answer]:
             raise BadBody(f"an answer at {at} is cut short")
         id, status, durable, synced, problem_bytes, term, first, last = ANSWER.unpack_from(message, at)
         at += ANSWER_BYTES
-        if status > REPEATED or durable > 1 or (status == REFUSED) != (problem_bytes > 0):
+        held = SYNCED
+        if durable > 1:
+            try:
+                held = answered_of(durable >> 1)
+            except ValueError:
+                raise BadBody(f"an answer with durable {durable}") from None
+        if status > REPEATED or (status == REFUSED) != (problem_bytes > 0):
             raise BadBody(f"an answer with status {status}, durable {durable}, {problem_bytes} problem bytes")
         problem = b""
         if problem_bytes:
@@ -178,7 +211,8 @@ def decode_answers(message: Buffer) -> list[Answer]:
                 raise BadBody(f"a problem document of {problem_bytes} bytes does not fit its message")
             problem = bytes(message[at : at + problem_bytes])
             at += padded(problem_bytes)
+        durable &= 1
         answers.append(
-            Answer(id, durable == 1, synced, Term(term), Vlsn(first), Vlsn(last), problem, status == REPEATED)
+            Answer(id, durable == 1, synced, Term(term), Vlsn(first), Vlsn(last), problem, status == REPEATED, held)
         )
     return answers

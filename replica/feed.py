@@ -29,6 +29,8 @@ from replica.syncup import compare, describe
 from vlsn.errors import BadBody, ChannelClosed, Damaged, StaleTerm, VlsnLogError
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import (
+    RECEIPT,
+    UNHURRIED,
     Ack,
     Matchpoint,
     MessageType,
@@ -116,6 +118,8 @@ class ReplicaFeed:
         self._round = 0
         """A read round whose answer could not go out at once."""
         self._failed: VlsnLogError | None = None
+        self._tells_written = False
+        """The master has said that somebody waits for less than a sync: ACKs tell what is written, too."""
         self._held: tuple[Position, BlockRun] | None = None
         """Blocks that raise the group's level: not the log's before the node file has promised it."""
 
@@ -137,6 +141,11 @@ class ReplicaFeed:
             return
         if self._ack_due is not None:
             _set(self._ack_due)
+
+    def written(self) -> None:
+        """Sends an ACK for a group that this log has written and not synced, where the master counts such."""
+        if self._tells_written:
+            self.synced()
 
     def tick(self) -> None:
         """Counts what has come of a message, a few times a second. A large one, or one on a slow link, may take longer
@@ -255,8 +264,13 @@ class ReplicaFeed:
 
     def _keep(self, position: Position, run: BlockRun) -> None:
         self._unsynced += run.bytes
-        self._log.append_blocks(run, lambda error: self._kept(run.bytes, error))
+        flags = position.flags
+        self._log.append_blocks(run, lambda error: self._kept(run.bytes, error), sync=not flags & UNHURRIED)
         self.verified, self._last_term = Vlsn(run.last_vlsn), run.terms[-1]
+        if flags:
+            self._tells_written = True
+            if flags & RECEIPT:
+                self.synced()
         self._moved(position)
 
     def _moved(self, position: Position) -> None:
@@ -317,7 +331,8 @@ class ReplicaFeed:
         _set(due)
 
     def _ack(self) -> bytes:
-        return ack_message(Ack(self.term, self.verified, self._log.range.last_sync))
+        span = self._log.range
+        return ack_message(Ack(self.term, self.verified, span.last_sync, span.last if self._tells_written else None))
 
 
 def _set(due: asyncio.Future[None]) -> None:

@@ -186,6 +186,14 @@ class OutOfSequence(VlsnLogError):
     retry_safe = True
 
 
+class StrongerDurability(VlsnLogError):
+    """An append asks for more durability than the group's setting; nothing of it was logged. Ask for less or for none,
+    or raise the setting."""
+
+    slug = "stronger-durability"
+    retry_safe = True
+
+
 class UnknownProducer(VlsnLogError):
     """A submission of a producer that the log does not know, or no longer; nothing of it was logged now.  What it sent
     before and got no answer to may be in the log."""

@@ -1,7 +1,7 @@
 """Levels: one number for what a binary can read, say and mean; higher ones can do more.
 
 Level 1 is every format, message and meaning as they were when levels began, and what is meant where none is told.
-Level 2 brings transactions, and what COMMIT entries set beside the level.
+Level 2 brings transactions, what COMMIT entries set beside the level, and appends that ask for less than a sync.
 A binary speaks a range of levels, ``LEVELS``; two that talk to each other need one in common.
 
 The group's level is a fact of its log: a COMMIT entry sets it, a rollback takes it back, and what is durable stays.
@@ -66,6 +66,8 @@ class Levels(NamedTuple):
 LEVEL_1 = Levels(1, 1)
 TRANSACTIONS = 2
 """The level from which on blocks may hold transactions."""
+DURABILITIES = 2
+"""The level from which on appends may ask for less than a sync."""
 LEVELS = Levels(1, 2)
 """The levels of this binary."""
 

@@ -32,6 +32,8 @@ FLUSH_BYTES = 1 * MIB
 FLUSH_INTERVAL_S = 0.1
 SYNC_INTERVAL_S = 1.0
 """The longest that what was written without a sync may stay so."""
+NODE_SYNC_INTERVAL_S = 0.1
+"""… in a node of a group, whose readers wait for a majority's sync."""
 SLOW_SYNC_S = 0.1
 SLOW_SYNCS_MAX = 100
 SLOW_SYNCS_WINDOW_S = 60.0

@@ -303,6 +303,10 @@ class Following(Role):
 
     # What the node passes on.
 
+    def written(self, last_vlsn: Vlsn) -> None:
+        if self.feed is not None:
+            self.feed.written()
+
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
             self.feed.synced()

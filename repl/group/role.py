@@ -40,6 +40,9 @@ class Role:
     def handed_over(self) -> None:
         """Hears that another group is with the writer."""
 
+    def written(self, last_vlsn: Vlsn) -> None:
+        """Hears that everything up to ``last_vlsn`` is written here, and not all of it synced."""
+
     def synced(self, last_vlsn: Vlsn) -> None:
         """Hears that everything up to ``last_vlsn`` is synced here."""
 

@@ -23,6 +23,7 @@ from repl.http import ndjson, problem, query
 from repl.http.limits import TIMEOUT_S_MAX, AppendLimits, Budget
 from repl.http.services import Appends, Mastership
 from repl.http.types import Answer, Leave, Request, Response, Start, in_time
+from vlsn.durability import GroupDurability, group_durability
 from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.format import batch
 from vlsn.format.batch import Batch
@@ -35,7 +36,7 @@ OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
 
 ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
-APPEND_PARAMETERS = frozenset({"acks", "timeout", "producer", "sequence", "born"})
+APPEND_PARAMETERS = frozenset({"acks", "durability", "timeout", "producer", "sequence", "born"})
 _KEY = frozenset({"key"})
 _KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
 _JSON = {"Content-Type": "application/json"}
@@ -159,7 +160,7 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
 class _Terms:
     """The terms of an append's head: how to read its body, and when to answer."""
 
-    __slots__ = ("acks", "body_bytes_max", "born", "key", "kind", "limits", "producer", "timeout_s")
+    __slots__ = ("acks", "body_bytes_max", "born", "durability", "key", "kind", "limits", "producer", "timeout_s")
 
     def __init__(self, request: Request, limits: AppendLimits, known: frozenset[str] = APPEND_PARAMETERS) -> None:
         """Reads them; ``known`` are the parameters of its route, beside the key of octets."""
@@ -169,6 +170,7 @@ class _Terms:
         self.acks, self.timeout_s, self.key = Acks.MAJORITY, limits.timeout_s, b""
         self.producer: tuple[int, int] | None = None
         self.born: int | None = None
+        self.durability: GroupDurability | None = None
         if request.query_text:
             fields = request.query
             query.only(fields, known | _KEY if self.kind == OCTETS else known)
@@ -177,6 +179,7 @@ class _Terms:
             self.key = fields.get("key", "").encode("utf-8", "surrogateescape")
             self.producer = producer_in(fields)
             self.born = query.whole(fields, "born", None, 0, query.VLSN_MAX)
+            self.durability = durability_in(fields)
         if len(self.key) > limits.key_bytes_max:
             raise TooLarge(f"a key of {len(self.key)} bytes; at most {limits.key_bytes_max}")
 
@@ -234,7 +237,7 @@ class _Append:
         try:
             if submission is None:
                 submission = terms.submission(body)
-            self._pending = self._appends.submit(submission, terms.acks, self._done, terms.born)
+            self._pending = self._appends.submit(submission, terms.acks, self._done, terms.born, terms.durability)
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:
             self._end(problem.response(error))
@@ -278,6 +281,12 @@ def producer_in(fields: Mapping[str, str]) -> tuple[int, int] | None:
     if text is None or sequence is None:
         return None
     return query.hex16(text, "producer"), sequence
+
+
+def durability_in(fields: Mapping[str, str]) -> GroupDurability | None:
+    """Reads what an append asks for itself, None where it asks for nothing. Raises ``BadArgument``."""
+    text = fields.get("durability")
+    return None if text is None else group_durability(text)
 
 
 def redirect(mastership: Mastership, request: Request) -> Response:

@@ -42,6 +42,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "no-master": (503, "There is no master here"),
     "insufficient-replicas": (503, "Too few replicas for the ack policy"),
     "out-of-sequence": (409, "Not the producer's next submission"),
+    "stronger-durability": (409, "More durability than the group's setting"),
     "unknown-producer": (409, "A producer that the log does not know"),
     "duplicate-forgotten": (409, "Logged before, but where is not remembered"),
     "transaction-gone": (409, "Nothing of the transaction is staged or logged"),

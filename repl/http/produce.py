@@ -188,7 +188,7 @@ class _Producer:
         slot.held = size
         self._bytes += size
         try:
-            slot.pending = self._appends.submit(submission, asked.acks, slot.done, asked.born)
+            slot.pending = self._appends.submit(submission, asked.acks, slot.done, asked.born, asked.durability)
         except QueueFull:
             self._release(slot)
             return False

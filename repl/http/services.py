@@ -25,6 +25,7 @@ from repl.api import (
     SinkAt,
     SinkChange,
 )
+from vlsn.durability import GroupDurability
 from vlsn.format.batch import Batch
 from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
@@ -44,13 +45,22 @@ class Mastership(Protocol):
 
 
 class Appends(Mastership, Protocol):
-    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> Pending:
+    def submit(
+        self,
+        submission: Submission,
+        acks: Acks,
+        done: Done,
+        born: int | None = None,
+        durability: GroupDurability | None = None,
+    ) -> Pending:
         """Queues one atomic append. A producer's that is in the queue or the log already is not queued again, and
         answered when its original meets ``acks``. ``born``: a VLSN that was durable before the producer's first.
+        ``durability``: less than the group's setting, None for that.
 
         ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
-        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``; of a producer
-        ``OutOfSequence``, ``UnknownProducer``, ``DuplicateForgotten``.
+        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
+        ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; of a producer ``OutOfSequence``,
+        ``UnknownProducer``, ``DuplicateForgotten``.
         """
         ...
 
@@ -77,6 +87,7 @@ class Transactions(Mastership, Protocol):
         born: int | None,
         positions: Mapping[str, ConsumerChange],
         sinks: Mapping[str, SinkChange],
+        durability: GroupDurability | None = None,
     ) -> Pending:
         """Submits all that is staged as one append, the producer's submission where it has a ``name``, and sets the
         ``positions`` of consumers and the states of ``sinks`` with it. Asked again it is answered as the first time.

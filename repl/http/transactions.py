@@ -20,7 +20,7 @@ import msgspec
 
 from repl.api import Acks, Appended, ConsumerChange, Handle, SinkChange
 from repl.http import problem, query
-from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, producer_in, redirect
+from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in, redirect
 from repl.http.json_objects import HEADERS, answered
 from repl.http.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
 from repl.http.services import Transactions
@@ -83,6 +83,7 @@ class TransactionRoutes:
         acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
         timeout_s = query.seconds(fields, "timeout", self._limits.timeout_s, 0.001, TIMEOUT_S_MAX)
         name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
+        durability = durability_in(fields)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
         sets = await _sets(request)
@@ -94,7 +95,14 @@ class TransactionRoutes:
                 told.set_result(result)
 
         pending = await self._transactions.commit(
-            handle, acks, done, name=name, born=born, positions=sets.positions, sinks=sets.sinks
+            handle,
+            acks,
+            done,
+            name=name,
+            born=born,
+            positions=sets.positions,
+            sinks=sets.sinks,
+            durability=durability,
         )
         timer = loop.call_later(timeout_s, pending.expire)
         try:

@@ -19,6 +19,7 @@ from repl.lead.held_appends import Gate
 from repl.lead.puts import QueuedPuts
 from repl.lead.read_rounds import LeadersRounds
 from repl.lead.tenure import Tenure
+from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
     InsufficientReplicas,
     LogFailed,
@@ -26,6 +27,7 @@ from vlsn.errors import (
     OutcomeUnknown,
     QueueFull,
     StaleTerm,
+    StrongerDurability,
     TooLarge,
     TransactionClosed,
     VlsnLogError,
@@ -34,7 +36,7 @@ from vlsn.errors import (
 from vlsn.format.same_submission import lies_in
 from vlsn.format.submission import Submission, Transaction, check_transaction
 from vlsn.ids import Vlsn
-from vlsn.levels import TRANSACTIONS
+from vlsn.levels import DURABILITIES, TRANSACTIONS
 from vlsn.seams import Buffer
 from vlsn.write.queue import Pending, cost_of
 
@@ -69,10 +71,17 @@ class Admission:
         self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
 
     def submit(
-        self, submission: Submission, acks: Acks, done: Done, born: int | None = None, puts: Puts | None = None
+        self,
+        submission: Submission,
+        acks: Acks,
+        done: Done,
+        born: int | None = None,
+        puts: Puts | None = None,
+        durability: GroupDurability | None = None,
     ) -> Append:
-        """Submits; ``puts`` is what the COMMIT of a transaction sets. Raises ``InsufficientReplicas``, ``QueueFull``,
-        ``TooLarge``, ``WrongVersion``, and what ``Once`` and ``QueuedPuts`` refuse with."""
+        """Submits; ``puts`` is what the COMMIT of a transaction sets, ``durability`` one that ``check_durability`` let
+        pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``QueueFull``, ``TooLarge``, ``WrongVersion``, and what
+        ``Once`` and ``QueuedPuts`` refuse with."""
         log = self._log
         if isinstance(submission, Transaction):
             if not self._takes_transactions:
@@ -85,6 +94,9 @@ class Admission:
             ProducerAppend(self._once, submission, acks, done, now) if named else Append(submission, acks, done, now)
         )
         append.puts = puts
+        promised = durability or self._lead.durability
+        if promised is not SYNCED and (puts is None or durability is not None):
+            self._lead.unsynced.promise(append, promised)
         if append.cost > log.entry_bytes_max:
             raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
         return self._take(append, born)
@@ -144,6 +156,17 @@ class Admission:
             self._gate.release(lambda append: not self._lacking(append.acks))
             if not self._settling and not self._gate.in_doubt:
                 self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
+
+    def check_durability(self, asked: GroupDurability) -> None:
+        """Checks what an append asks for itself. Raises ``StrongerDurability`` where the group's setting is less,
+        ``WrongVersion`` while some member may not know of any but the default."""
+        if asked.exceeds(held := self._lead.durability):
+            raise StrongerDurability(f"durability {asked} of an append, where the group's setting is {held}")
+        if asked.lower and (level := self._log.level) < DURABILITIES:
+            raise WrongVersion(
+                f"durability {asked} needs level {DURABILITIES}, the group is at level {level}: once all members run a "
+                "vlsnlog that speaks it, `vlsnlog group upgrade`"
+            )
 
     # Transactions.
 

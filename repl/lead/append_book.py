@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 
 from feeder.acks import durable_vlsn, synced_by_all, synced_count
 from repl.api import Acks, Appended, Done, Puts
+from vlsn.durability import SYNCED
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
 from vlsn.format.submission import Submission
@@ -25,7 +26,7 @@ from vlsn.write.queue import Pending
 class Append(Pending):
     """One append of a client; ``done`` is called exactly once."""
 
-    __slots__ = ("acks", "done", "doubt", "held", "puts", "settled", "since")
+    __slots__ = ("acks", "done", "doubt", "held", "promised", "puts", "settled", "since")
 
     def __init__(self, submission: Submission, acks: Acks, done: Done, since: float) -> None:
         super().__init__(submission)
@@ -38,6 +39,8 @@ class Append(Pending):
         """The reason why it is not in the log's queue yet (``repl.lead.held_appends``)."""
         self.puts: Puts | None = None
         """The names that its COMMIT sets."""
+        self.promised = SYNCED
+        """The durability that it is answered for; less than ``SYNCED``: by ``unsynced_appends``."""
 
     def settle(self, result: Appended | VlsnLogError) -> None:
         if not self.settled:
@@ -183,6 +186,14 @@ class AppendBook:
         repeats, self._repeats = self._repeats, []
         for append in repeats:
             append.settle(error())
+
+    def answer(self, append: Append) -> None:
+        """Answers one that waited elsewhere, for what it was promised."""
+        self._seconds.add(self._clock() - append.since)
+        place = Vlsn(append.first), Vlsn(append.last), Term(append.term)
+        count = synced_count(self.synced, self.electable, append.last)
+        durable = append.last <= self.durable
+        append.settle(Appended(*place, durable, count, append.acks, durability=append.promised))
 
     def _release(self, queue: deque[Append], upto: Vlsn, acks: Acks) -> None:
         if not queue or queue[0].last > upto:

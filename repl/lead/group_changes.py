@@ -28,6 +28,7 @@ from repl.group.member import OpenMember
 from repl.group.membership import Add, Change, Prefer, Promote, Remove, counting, listed_as
 from repl.group.peers import ask
 from repl.lead.handing_over import HandingOver
+from repl.lead.logged_settings import settings_of
 from repl.lead.tenure import Tenure
 from vlsn.errors import (
     BadArgument,
@@ -260,7 +261,7 @@ def document(opened: OpenMember) -> dict[str, Any]:
         "previous": group.previous if group is not None else 0,
         "durable": group is not None and log.dtvlsn >= log.history.group_vlsn,
         "level": log.level,
-        "settings": {"producers": log.history.producers.limit},
+        "settings": settings_of(log),
         "members": [_told(opened, each) for each in group.members] if group is not None else [],
     }
 

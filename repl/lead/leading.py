@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from feeder.feeder import Feeder, Messages
+from feeder.feeder import Feeder
 from feeder.source import Mode
 from repl.api import FeedHello
 from repl.elect.electing import Electing
@@ -82,7 +82,6 @@ class Leading(Tenure):
         self._founds = found
         self.catching_up: defaultdict[str, CatchingUp] = defaultdict(CatchingUp)
         """The catching up by replica."""
-        self.messages = Messages()
         self.rounds = LeadersRounds(self)
         self.admission = Admission(self, self.rounds)
         self.transactions = Transactions(self, self.admission)
@@ -112,6 +111,7 @@ class Leading(Tenure):
         entry = TermEntry(term=term, master=member.name, incarnation=f"{self.own:016x}").encode()
         sealed: asyncio.Future[Vlsn] = asyncio.get_running_loop().create_future()
         self.start = start = Vlsn(log.allocated + 1)
+        self.follow_settings()
         log.start_sealing(term)
         kinds, values = [EntryKind.TERM], [entry]
         if self._founds is not None:
@@ -168,7 +168,8 @@ class Leading(Tenure):
         self.changes.end()
         for incarnation in self.book.synced:
             self.member.members.heard.note(incarnation, self.heard_of(incarnation))
-        self.book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
+        for book in (self.book, self.unsynced):
+            book.fail(lambda: OutcomeUnknown("this node stopped leading before the append was acknowledged"))
 
     async def read_index(self) -> Vlsn:
         return await self.rounds.index()
@@ -176,7 +177,7 @@ class Leading(Tenure):
     # Appends.
 
     def sealed(self, pendings: list[Pending]) -> None:
-        self.book.sealed(pendings)
+        self.book.sealed(self.unsynced.sealed(pendings) if self.unsynced.used else pendings)
         self.admission.sealed(pendings)
 
     def handed_over(self) -> None:
@@ -190,6 +191,11 @@ class Leading(Tenure):
             feeder.synced()
         if self.start:
             self.book.note(self.own, last_vlsn)
+            if self.unsynced.used:
+                self.unsynced.release()
+
+    def written(self, last_vlsn: Vlsn) -> None:
+        self.unsynced.written(last_vlsn)
 
     def _durable_rose(self, durable: Vlsn) -> None:
         self.log.raise_dtvlsn(durable)
@@ -318,6 +324,7 @@ class Leading(Tenure):
         incarnation = Incarnation(feeder.incarnation)
         self.member.members.heard.note(incarnation, self.heard_of(incarnation))
         self.book.withdraw(incarnation)
+        self.unsynced.withdraw(incarnation)
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
         if self.feeders.get(feeder.replica) is not feeder:
@@ -326,6 +333,8 @@ class Leading(Tenure):
             self.electing.heard_from(feeder.replica)
         self.handing_over.acked()
         self.book.note(Incarnation(feeder.incarnation), Vlsn(ack.synced))
+        if self.unsynced.used:
+            self.unsynced.acknowledged(Incarnation(feeder.incarnation), ack)
         self.holds.acknowledged(feeder.replica, Vlsn(ack.synced))
 
     def answered(self, feeder: Feeder, number: int) -> None:

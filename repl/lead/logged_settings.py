@@ -8,6 +8,7 @@ Until it is durable a rollback takes the entry back, and with it what it set.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,7 @@ from vlsn.errors import BadBody, NotMaster, OutcomeUnknown, WrongVersion
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry, Settings
 from vlsn.ids import Vlsn
+from vlsn.write.local_log import LocalLog
 
 SETTINGS_TIMEOUT_S = 10.0
 SETTINGS_LEVEL = 2
@@ -30,10 +32,18 @@ def read_settings(body: object) -> Settings:
         raise BadBody(f"settings of the group: one or more of {', '.join(sorted(names))}")
     if None in body.values() or ("level" in body and len(body) > 1):
         raise BadBody("settings of the group: each is a value, and the level is raised alone")
+    if isinstance(given := body.get("durability"), dict) and given.keys() - {"local", "replica"}:
+        raise BadBody("durability: local and replica")
     try:
         return msgspec.convert(body, Settings)
     except msgspec.ValidationError as error:
         raise BadBody(f"settings of the group: {error}") from None
+
+
+def settings_of(log: LocalLog) -> dict[str, Any]:
+    """Returns the settings by the newest entries in the log, as they are told."""
+    history = log.history
+    return {"producers": history.producers.limit, "durability": msgspec.to_builtins(history.durability)}
 
 
 async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
@@ -57,7 +67,13 @@ async def log_settings(lead: Tenure, settings: Settings, what: str) -> Vlsn:
     if lead.has_ended or lead.heir is not None:
         raise NotMaster("this node leads no more, or is handing over; try again")
     sealed: asyncio.Future[Vlsn] = loop.create_future()
-    log.append_entries([EntryKind.COMMIT], [CommitEntry(set=settings).encode()], settle(sealed))
+    told = settle(sealed)
+
+    def done(vlsn: Vlsn) -> None:
+        lead.follow_settings()
+        told(vlsn)
+
+    log.append_entries([EntryKind.COMMIT], [CommitEntry(set=settings).encode()], done)
     try:
         async with asyncio.timeout(SETTINGS_TIMEOUT_S):
             vlsn = await sealed

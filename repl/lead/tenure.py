@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from feeder.feeder import Feeder
+from feeder.feeder import Feeder, Messages
 from repl.elect.electing import Electing
 from repl.group.member import OpenMember
 from repl.group.old_images import NOTHING, Told
 from repl.group.role import Role
 from repl.lead.append_book import AppendBook
+from repl.lead.unsynced_appends import UnsyncedAppends
 from repl.read.reads import Reads
+from vlsn.durability import SYNCED
 from vlsn.errors import VlsnLogError
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
 
@@ -39,6 +41,8 @@ class Tenure(Role):
         self.reads = reads
         self.own = Incarnation(self.member.incarnation)
         self.holds = opened.holds
+        self.durability = SYNCED
+        """The durability of appends that ask for none; none may ask for more."""
         self.book = AppendBook(
             self.own,
             term,
@@ -46,6 +50,8 @@ class Tenure(Role):
             clock=self.member.seams.clock.monotonic_s,
             seconds=self.member.counts.appends,
         )
+        self.messages = Messages()
+        self.unsynced = UnsyncedAppends(self.book, self.messages)
         self.start: Vlsn = NULL_VLSN
         """The first VLSN of this term; 0 until its block is on its way."""
         self.feeders: dict[str, Feeder] = {}
@@ -58,6 +64,10 @@ class Tenure(Role):
         self.holds_back = False
         """Nothing more may be logged before the heir has all of the log."""
         self.has_ended = False
+
+    def follow_settings(self) -> None:
+        """Goes by the group's newest settings in the log from here on."""
+        self.durability = self.log.history.durability
 
     @property
     def replicas(self) -> int:

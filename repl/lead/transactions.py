@@ -31,6 +31,7 @@ from repl.http.limits import (
 from repl.lead.admission import Admission
 from repl.lead.append_book import Append
 from repl.lead.tenure import Tenure
+from vlsn.durability import GroupDurability
 from vlsn.errors import BadArgument, NotMaster, TransactionClosed, TransactionGone, VlsnLogError
 from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
@@ -142,6 +143,7 @@ class Transactions:
         name: Name | None = None,
         born: int | None = None,
         puts: Puts | None = None,
+        durability: GroupDurability | None = None,
     ) -> Append:
         """Logs all that is staged as one submission, under ``name`` where it has one, and otherwise as the handle's.
         ``puts`` is what its COMMIT sets. ``born`` goes with ``name``, as in any submission.
@@ -166,7 +168,7 @@ class Transactions:
         stage.name = own
         stage.under_way += 1
         try:
-            return self._admission.submit(submission, acks, answered, born, puts)
+            return self._admission.submit(submission, acks, answered, born, puts, durability)
         except VlsnLogError as error:
             self._answered(stage, error)
             raise

@@ -140,7 +140,8 @@ class OpenNode:
             self.opened.role.handed_over()
 
     def written(self, last_vlsn: Vlsn) -> None:
-        pass  # what a node says of its log is synced
+        if self.opened.role is not None:
+            self.opened.role.written(last_vlsn)
 
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.opened.role is not None:

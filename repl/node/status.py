@@ -13,8 +13,10 @@ from repl.follow.following import Following
 from repl.group.lost_group import REASON, is_lost
 from repl.group.membership import listed_as
 from repl.lead.leading import Leading
+from repl.lead.logged_settings import settings_of
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
+from vlsn.durability import SYNCED
 from vlsn.format.segment import segment_name
 from vlsn.ids import NodeName
 from vlsn.limits import PRODUCERS_AT_LEVEL_1
@@ -41,7 +43,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "process": f"{parts.member.process:016x}",
         "listed": False,
         "level": 1,
-        "settings": {"producers": PRODUCERS_AT_LEVEL_1},
+        "settings": {"producers": PRODUCERS_AT_LEVEL_1, "durability": msgspec.to_builtins(SYNCED)},
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
         "dtvlsn": 0,
         "checkpoint": None,
@@ -116,7 +118,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "failing": _failing(log),
         "free_bytes": log.space.free_bytes,
     }
-    base["settings"] = {"producers": log.history.producers.limit}
+    base["settings"] = settings_of(log)
     base["damage"] = opened.mending.status()
     base["scrub"] = opened.scrub.status()
     base["holds"] = holds(log)

@@ -33,6 +33,7 @@ def log_options(config: NodeConfig) -> LogOptions:
         checkpoint_bytes=config.checkpoint_bytes,
         checkpoint_period_s=config.checkpoint_period_s,
         idle_end_s=config.idle_end_s,
+        sync_interval_s=config.sync_interval_s,
         roll_period_s=config.roll_period_s,
         free_bytes_min=config.free_bytes_min,
         retention_bytes=config.retention_bytes,

@@ -156,8 +156,8 @@ def answer_again(data: bytes) -> None:
 
 
 def request_again(data: bytes) -> bytes:
-    id, acks, timeout_ms, born, batch_at, transaction = produce_messages.decode_request(data)
-    return produce_messages.request_header(id, acks, timeout_ms, born, transaction) + data[batch_at:]
+    id, acks, timeout_ms, born, batch_at, transaction, asked = produce_messages.decode_request(data)
+    return produce_messages.request_header(id, acks, timeout_ms, born, transaction, asked) + data[batch_at:]
 
 
 POSITION = feed_messages.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
@@ -168,7 +168,7 @@ FORMATS = {
     "BLOCKS": Format(st.lists(st.integers(1, 9), min_size=1, max_size=20).map(blocks_of), blocks_again, reseal_blocks),
     "HEARTBEAT": Format(st.just(feed_messages.heartbeat_message(POSITION)), heartbeat_again),
     "ACK": Format(
-        st.just(feed_messages.ack_message(feed_messages.Ack(4, 10, 9))),
+        st.sampled_from([feed_messages.Ack(4, 10, 9), feed_messages.Ack(4, 12, 9, 10)]).map(feed_messages.ack_message),
         lambda data: feed_messages.ack_message(feed_messages.decode_ack(data)),
     ),
     "ROUND": Format(

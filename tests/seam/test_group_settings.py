@@ -41,8 +41,9 @@ def test_a_setting_is_on_every_node_durable_when_it_is_answered_and_outlives_res
         await group.start()
         await group.serving()
         assert set(limits(group).values()) == {PRODUCERS_DEFAULT}
+        told = {"producers": 100, "durability": {"local": "sync", "replica": "sync"}}
         status, answer = await asked(group, {"producers": 100})
-        assert (status, answer["settings"], answer["durable"]) == (200, {"producers": 100}, True)
+        assert (status, answer["settings"], answer["durable"]) == (200, told, True)
         log = group.nodes[group.master].opened().log
         assert log.dtvlsn >= answer["vlsn"]
         await group.until(lambda: set(limits(group).values()) == {100}, "all have it")
@@ -54,8 +55,8 @@ def test_a_setting_is_on_every_node_durable_when_it_is_answered_and_outlives_res
             await group.start()
             await group.serving()
             await group.until(lambda: set(limits(group).values()) == {100}, "all have it still")
-        assert (await shown(group, "/v1/status"))["settings"] == {"producers": 100}
-        assert (await shown(group, "/v1/group"))["settings"] == {"producers": 100}
+        assert (await shown(group, "/v1/status"))["settings"] == told
+        assert (await shown(group, "/v1/group"))["settings"] == told
         await group.stop()
         assert not group.fatal
 

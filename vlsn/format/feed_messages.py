@@ -8,13 +8,17 @@ One WebSocket message is one message here, little-endian, its type in the first 
     REFUSE      either way         JSON: slug and detail; the sender closes next
     BLOCKS      master → replica   a 40-byte header, then whole blocks, each padded to 8 with zeros
     HEARTBEAT   master → replica   the same header, no blocks
-    ACK         replica → master   32 bytes: term, written, synced
+    ACK         replica → master   32 bytes: term, received, synced; 40 with written behind them, once FLAGS came
     ROUND       either way         24 bytes: term, number of a read round; the replica sends it back at once
 
     BLOCKS, HEARTBEAT   0    1     2 4     8         16     24       32   40
                         |type|flags|0|count|last_vlsn|dtvlsn|clock_us|term| blocks …
-    ACK                 |type|0    |0|0    |term     |written|synced |
+    ACK                 |type|0    |0|0    |term     |received|synced |written|
     ROUND               |type|0    |0|0    |term     |number |
+
+``flags`` of BLOCKS, 0 but where appends ask for less than a sync (``durability``): bit 0 (UNHURRIED) nobody waits for a
+sync of these blocks, so they are synced by time; bit 1 (RECEIPT) somebody waits for their receipt, so that is
+acknowledged at once.  A master sets them in a group of level 2 alone.
 
 A BLOCKS message is checked whole before anything of it is written: its lengths here, its blocks as ``block_run`` says.
 
@@ -58,13 +62,16 @@ Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 Checksum = Annotated[int, Meta(ge=0, le=U32_MAX)]
 BLOCKS_HEADER = Struct("<BBHIQQQQ")
 ACK = Struct("<BBHIQQQ")
+LONG_ACK = Struct("<BBHIQQQQ")
+UNHURRIED = 1
+RECEIPT = 2
 ROUND = Struct("<BBHIQQ")
 _LENGTH = Struct("<I")
 _LENGTH_AT = 52
 _BLOCKS = 5  # MessageType.BLOCKS
 _ZEROS = [bytes(size) for size in range(8)]
 
-assert BLOCKS_HEADER.size == 40 and ACK.size == 32 and ROUND.size == 24
+assert BLOCKS_HEADER.size == 40 and ACK.size == 32 and LONG_ACK.size == 40 and ROUND.size == 24
 assert BLOCK_DTYPE.fields is not None and BLOCK_DTYPE.fields["body_bytes"][1] == _LENGTH_AT
 
 
@@ -139,20 +146,24 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """The header of BLOCKS and HEARTBEAT: where the master's log ends and is durable, its clock (µs), its term."""
+    """The header of BLOCKS and HEARTBEAT: where the master's log ends and is durable, its clock (µs), its term, and
+    what is asked of the blocks (``UNHURRIED``, ``RECEIPT``)."""
 
     last_vlsn: int
     dtvlsn: int
     clock_us: int
     term: int
+    flags: int = 0
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """``written``: received and queued; ``synced``: on stable media.  Both the last VLSN of a block."""
+    """``received``: in the replica's queue; ``synced``: on stable media; ``written``: with its operating system, None
+    where it does not say.  Each the last VLSN of a block."""
 
     term: int
-    written: int
+    received: int
     synced: int
+    written: int | None = None
 
 
 def message_type(message: bytes) -> MessageType:
@@ -199,7 +210,7 @@ def check_syncup(syncup: Syncup) -> None:
 def blocks_message(position: Position, blocks: Sequence[Buffer]) -> bytes:
     """Joins the blocks to one message, each padded to 8 bytes; copies them once."""
     head = BLOCKS_HEADER.pack(
-        _BLOCKS, 0, 0, len(blocks), position.last_vlsn, position.dtvlsn, position.clock_us, position.term
+        _BLOCKS, position.flags, 0, len(blocks), position.last_vlsn, position.dtvlsn, position.clock_us, position.term
     )
     parts: list[Buffer] = [head]
     for block in blocks:
@@ -223,23 +234,38 @@ def decode_position(message: bytes) -> Position:
     kind, flags, zero, count, last_vlsn, dtvlsn, clock_us, term = BLOCKS_HEADER.unpack_from(message)
     if kind != _BLOCKS and (kind != MessageType.HEARTBEAT or count or len(message) != BLOCKS_HEADER.size):
         raise BadBody(f"a message of type {kind}, {len(message)} bytes, {count} blocks, where a HEARTBEAT was due")
-    if flags or zero or not dtvlsn <= last_vlsn <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX or clock_us > NUMBER_MAX:
+    known = UNHURRIED | RECEIPT if kind == _BLOCKS else 0
+    if (
+        flags & ~known
+        or zero
+        or not dtvlsn <= last_vlsn <= NUMBER_MAX
+        or not 1 <= term <= NUMBER_MAX
+        or clock_us > NUMBER_MAX
+    ):
         raise BadBody(f"a feed message of term {term}, durable to {dtvlsn} of {last_vlsn}, flags {flags}")
-    return Position(last_vlsn, dtvlsn, clock_us, term)
+    return Position(last_vlsn, dtvlsn, clock_us, term, flags)
 
 
 def ack_message(ack: Ack) -> bytes:
-    return ACK.pack(MessageType.ACK, 0, 0, 0, ack.term, ack.written, ack.synced)
+    if ack.written is None:
+        return ACK.pack(MessageType.ACK, 0, 0, 0, ack.term, ack.received, ack.synced)
+    return LONG_ACK.pack(MessageType.ACK, 0, 0, 0, ack.term, ack.received, ack.synced, ack.written)
 
 
 def decode_ack(message: bytes) -> Ack:
     """Raises ``BadBody``."""
-    if len(message) != ACK.size:
+    if len(message) == ACK.size:
+        kind, a, b, c, term, received, synced = ACK.unpack(message)
+        written: int | None = None
+    elif len(message) == LONG_ACK.size:
+        kind, a, b, c, term, received, synced, written = LONG_ACK.unpack(message)
+    else:
         raise BadBody(f"{len(message)} bytes where an ACK was due")
-    kind, a, b, c, term, written, synced = ACK.unpack(message)
-    if kind != MessageType.ACK or a or b or c or not synced <= written <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX:
-        raise BadBody(f"an ACK of term {term}: synced {synced} of {written}")
-    return Ack(term, written, synced)
+    if kind != MessageType.ACK or a or b or c or not synced <= received <= NUMBER_MAX or not 1 <= term <= NUMBER_MAX:
+        raise BadBody(f"an ACK of term {term}: synced {synced} of {received}")
+    if written is not None and not synced <= written <= received:
+        raise BadBody(f"an ACK of term {term}: synced {synced}, written {written} of {received}")
+    return Ack(term, received, synced, written)
 
 
 def round_message(term: int, number: int) -> bytes:

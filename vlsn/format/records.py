@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 
+from vlsn.durability import GroupDurability
 from vlsn.errors import BadBody
 from vlsn.format.frame import FrameKind
 from vlsn.ids import is_name
@@ -243,6 +244,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The level that members may write from there on, once that is durable (``levels``)."""
     producers: Annotated[int, msgspec.Meta(ge=PRODUCERS_MIN, le=PRODUCERS_MAX)] | None = None
     """How many exactly-once producers the log knows behind it; of more, those heard of longest ago are forgotten."""
+    durability: GroupDurability | None = None
+    """The durability of appends that ask for none, and the most that one may ask for."""
 
 
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):

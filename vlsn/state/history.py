@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from vlsn.durability import SYNCED, GroupDurability, group_durability
 from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
@@ -99,6 +100,11 @@ class History:
         """The group's settings by the newest entry in the log, durable or not, but for the level."""
         return self.settings[-1][1] if self.settings else Settings()
 
+    @property
+    def durability(self) -> GroupDurability:
+        """The durability that the group gives appends which ask for none, by the newest entry in the log."""
+        return group_durability(self.set.durability or SYNCED)
+
     def term_of(self, vlsn: Vlsn) -> Term:
         """Returns the term that ``vlsn`` was sealed in; 0 when it is not in the log."""
         index = bisect_right(self.term_runs, int(vlsn), key=lambda run: run.first) - 1
@@ -143,8 +149,10 @@ class History:
         fresh = commit.set
         if fresh.level is not None:
             self.levels.append((vlsn, fresh.level))
-        if fresh.producers is not None:
-            self.settings.append((vlsn, Settings(producers=fresh.producers)))
+        if fresh.producers is not None or fresh.durability is not None:
+            held = self.set
+            producers, durability = fresh.producers or held.producers, fresh.durability or held.durability
+            self.settings.append((vlsn, Settings(producers=producers, durability=durability)))
         if fresh.level is not None or fresh.producers is not None:
             self.producers.limit_from(vlsn, _producers_max(self.level, self.set))
         if commit.put:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 
+from vlsn.durability import Durability as Durability
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import BadArgument
 from vlsn.histogram import Histogram
@@ -34,18 +34,6 @@ from vlsn.state.retention import Retention
 ROLL_REASONS = ("size", "error", "slow_sync", "period", "request")
 GROUP_BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
 SHARES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
-
-
-class Durability(IntEnum):
-    """The state of an append when it returns. A group is treated as its strictest append asks."""
-
-    NO_SYNC = 0
-    """The append has its VLSNs, in this process's memory; it is written within the flush interval."""
-    WRITE_NO_SYNC = 1
-    """The append is written: a crash of this process does not lose it, one of the machine may. It is synced within the
-    sync interval."""
-    SYNC = 2
-    """The append is on the medium."""
 
 
 _MANY = 1 << 62

@@ -381,15 +381,16 @@ class LocalLog:
 
     # The replica's side.
 
-    def append_blocks(self, run: BlockRun, done: Callable[[VlsnLogError | None], None]) -> None:
+    def append_blocks(self, run: BlockRun, done: Callable[[VlsnLogError | None], None], *, sync: bool = True) -> None:
         """Keeps blocks that a master sealed, verbatim; they follow on ``allocated`` exactly and are verified.
-        ``done(None)`` once they are synced here, ``done(error)`` when nothing (more) of them was kept.  Raises
-        ``TooLarge``, with nothing kept, where one does not fit a segment of this log; ``LogFailed``, ``LogClosed``."""
+        ``done(None)`` once they are synced here, or written where no ``sync`` is asked for; ``done(error)`` when
+        nothing (more) of them was kept.  Raises ``TooLarge``, with nothing kept, where one does not fit a segment of
+        this log; ``LogFailed``, ``LogClosed``."""
         self.check_open()
         assert not self._consumer.term
         if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
             raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
-        self._queue.push(ReplicaRun(run, done))
+        self._queue.push(ReplicaRun(run, done, sync))
         if self.cycle.group is None:
             self.cycle.ask()
 

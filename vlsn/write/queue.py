@@ -68,10 +68,12 @@ class LocalEntries:
 
 @dataclass(slots=True)
 class ReplicaRun:
-    """A replica's blocks, kept verbatim; ``at`` is the next one to place."""
+    """A replica's blocks, kept verbatim; ``at`` is the next one to place. Without ``sync`` they are written, and synced
+    with what comes after or within the sync interval."""
 
     run: BlockRun
     done: Callable[[VlsnLogError | None], None]
+    sync: bool = True
     at: int = 0
 
 

@@ -102,9 +102,10 @@ class Consumer:
     def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
         """Puts ``item`` into the group, and says whether all of it is there."""
         placement = self._placement
-        group.sync = True
         if isinstance(item, ReplicaRun):
+            group.sync |= item.sync
             return self._gather_run(group, item)
+        group.sync = True
         if isinstance(item, Roll):
             return self._gather_roll(group, item)
         if isinstance(item, Barrier):

@@ -9,6 +9,7 @@ from repl.lead import sinks as sink_states
 from repl.lead.append_book import Append
 from repl.lead.positions import confirm_end, puts_of
 from repl.node.services.mastership import NodeMastership
+from vlsn.durability import GroupDurability
 from vlsn.format.batch import Batch
 from vlsn.format.submission import Values
 
@@ -32,14 +33,17 @@ class NodeTransactions(NodeMastership):
         born: int | None,
         positions: Mapping[str, ConsumerChange],
         sinks: Mapping[str, SinkChange],
+        durability: GroupDurability | None = None,
     ) -> Append:
         lead = self._lead()
+        if durability is not None:
+            lead.admission.check_durability(durability)
         await confirm_end(lead, positions)
         puts = sink_states.joined(
             puts_of(lead.log, positions) if positions else None,
             sink_states.puts_of(lead.log, sinks) if sinks else None,
         )
-        return lead.transactions.commit(handle, acks, done, name=name, born=born, puts=puts)
+        return lead.transactions.commit(handle, acks, done, name=name, born=born, puts=puts, durability=durability)
 
     async def abort(self, handle: Handle) -> None:
         await self._lead().transactions.abort(handle)

@@ -26,6 +26,7 @@ from repl.api import (
     SinkChange,
 )
 from repl.http.services import Services
+from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
     BadBody,
     ChannelClosed,
@@ -217,11 +218,12 @@ class MemoryNode:
         born: int | None,
         positions: Mapping[str, ConsumerChange],
         sinks: Mapping[str, SinkChange],
+        durability: GroupDurability | None = None,
     ) -> MemoryPending:
         parts = self._stage_of(handle)
         for consumer, change in positions.items():
             self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, len(self.entries), by=change.by)
-        pending = self.submit(Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born)
+        pending = self.submit(Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born, durability)
         for sink, wanted in sinks.items():
             self.states[sink] = SinkAt(sink, len(self.entries), wanted.state)
         del self.stages[handle]
@@ -235,7 +237,14 @@ class MemoryNode:
             raise TransactionGone(f"nothing of {handle} is staged")
         return self.stages[handle]
 
-    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> MemoryPending:
+    def submit(
+        self,
+        submission: Submission,
+        acks: Acks,
+        done: Done,
+        born: int | None = None,
+        durability: GroupDurability | None = None,
+    ) -> MemoryPending:
         self.submissions += 1
         if self.refuse is not None:
             raise self.refuse
@@ -251,8 +260,10 @@ class MemoryNode:
         sealed = seal([submission], term=TERM, first_vlsn=first, dtvlsn=self.durable, clock_us=CLOCK_US)
         self.blocks += [block.data for block in sealed]
         last = Vlsn(len(self.entries))
-        durable = acks is not Acks.NONE
-        appended = Appended(Vlsn(first), last, TERM, durable, 2 if durable else 1, acks, self.duplicate)
+        durable = acks is not Acks.NONE and not (durability or SYNCED).lower
+        appended = Appended(
+            Vlsn(first), last, TERM, durable, 2 if durable else 1, acks, self.duplicate, durability or SYNCED
+        )
         self.named.append((submission.producer, submission.sequence, born))
         if submission.producer:
             self.producers[submission.producer] = ProducerPlace(submission.sequence + 1, first, last, TERM)

@@ -47,7 +47,8 @@ async def test_append_octets_answers_what_the_node_acknowledged() -> None:
     node = MemoryNode()
     response = await call(node, "POST", "/v1/entries", OCTETS, b"value")
     assert response.status == 200
-    assert json(response) == {"first": 2, "last": 2, "term": 7, "durable": True, "synced": 2, "acks": "majority"}
+    told = {"first": 2, "last": 2, "term": 7, "durable": True, "synced": 2, "acks": "majority"}
+    assert json(response) == told | {"durability": {"local": "sync", "replica": "sync"}}
     assert appended(node) == [(None, b"value")]
 
 

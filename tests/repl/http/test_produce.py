@@ -18,6 +18,7 @@ from tests.repl.client.group import until
 from tests.repl.http.calls import call, json, refused, request
 from tests.repl.http.channels import MemoryChannel, pair
 from tests.repl.http.memory_node import MemoryNode
+from vlsn.durability import SYNCED, Durability, group_durability
 from vlsn.errors import BadBody, ChannelClosed, NoSpace, NotMaster, OutcomeUnknown, QueueFull
 from vlsn.format import batch
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
@@ -140,6 +141,7 @@ async def test_produce_bad_batch_is_refused_and_the_next_ones_too() -> None:
         message(1, b"v")[:4] + bytes(4) + message(1, b"v")[8:],
         b"\x01\x03" + message(1, b"v")[2:],
         b"\x01\x01\x01" + message(1, b"v")[3:],
+        b"\x01\x01\x01\x04" + message(1, b"v")[4:],
         message(3, b"v"),
         message(1, b"v", timeout_ms=600_001),
         request_header(2, Acks.ALL, 9, 60)[:-1],
@@ -348,6 +350,22 @@ def test_answers_round_trip_with_and_without_problems() -> None:
     assert (found[1].id, found[1].done, found[1].problem) == (2, False, document)
 
 
+@pytest.mark.parametrize("replica", Durability)
+@pytest.mark.parametrize("local", Durability)
+async def test_durability_goes_with_a_request_and_comes_back_with_its_answer(
+    local: Durability, replica: Durability
+) -> None:
+    asked = group_durability(f"{local.name},{replica.name}".lower())
+    node = MemoryNode()
+    async with producing(Gateway(node.services)) as channel:
+        await channel.send(request_header(1, Acks.MAJORITY, 9_000, durability=asked) + batch.encode([b"v"]))
+        await channel.send(request_header(2, Acks.MAJORITY, 9_000) + batch.encode([b"w"]))
+        lower, default = await answers(channel, 2)
+    assert lower.durability == asked and lower.durable is not asked.lower
+    assert lower.appended(Acks.MAJORITY).durability == asked
+    assert (default.durability, default.durable) == (SYNCED, True)
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -355,7 +373,9 @@ def test_answers_round_trip_with_and_without_problems() -> None:
         bytes(39),
         produce_messages.ANSWER.pack(1, 3, 0, 0, 0, 0, 0, 0),
         produce_messages.ANSWER.pack(1, 2, 0, 0, 5, 0, 0, 0) + bytes(8),
-        produce_messages.ANSWER.pack(1, 0, 2, 0, 0, 0, 0, 0),
+        produce_messages.ANSWER.pack(1, 0, 3 << 1, 0, 0, 0, 0, 0),
+        produce_messages.ANSWER.pack(1, 0, 3 << 3, 0, 0, 0, 0, 0),
+        produce_messages.ANSWER.pack(1, 0, 1 << 5, 0, 0, 0, 0, 0),
         produce_messages.ANSWER.pack(1, 1, 0, 0, 0, 0, 0, 0),
         produce_messages.ANSWER.pack(1, 0, 0, 0, 5, 0, 0, 0) + bytes(8),
         produce_messages.ANSWER.pack(1, 1, 0, 0, 5, 0, 0, 0) + bytes(5),

@@ -56,6 +56,7 @@ async def test_a_transaction_is_what_its_calls_staged_in_their_order_and_answere
         "durable": True,
         "synced": 2,
         "acks": "all",
+        "durability": {"local": "sync", "replica": "sync"},
     }
     wanted = [(b"k", b"a"), (None, b""), (b"l", b"b"), (None, b"c"), (None, b"d"), (None, b"e")]
     assert [(entry.key, entry.value) for entry in node.entries[1:7]] == wanted

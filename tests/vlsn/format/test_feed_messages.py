@@ -170,7 +170,7 @@ def test_no_bytes_crash_a_decoder(data: bytes) -> None:
 
 
 def test_acks_and_heartbeats_round_trip() -> None:
-    ack = Ack(term=4, written=10, synced=9)
+    ack = Ack(term=4, received=10, synced=9)
     assert decode_ack(ack_message(ack)) == ack
     assert decode_position(heartbeat_message(POSITION)) == POSITION
     assert decode_json(encode(Start(7)), Start) == Start(7)
