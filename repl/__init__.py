@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from repl.client.sync import SyncClient as SyncClient
     from repl.client.sync import connect_sync as connect_sync
     from repl.client.tail import Page as Page
+    from vlsn.durability import Durability as Durability
+    from vlsn.durability import GroupDurability as GroupDurability
     from vlsn.errors import *  # noqa: F403
     from vlsn.format.block import Entry as Entry
 
@@ -26,7 +28,9 @@ _FROM = {
     "Acks": "repl.api",
     "Appended": "repl.api",
     "Client": "repl.client.connect",
+    "Durability": "vlsn.durability",
     "Entry": "vlsn.format.block",
+    "GroupDurability": "vlsn.durability",
     "Page": "repl.client.tail",
     "SyncClient": "repl.client.sync",
     "connect": "repl.client.connect",

@@ -22,7 +22,15 @@ import click
 from click.core import ParameterSource
 
 from repl.cli.lines import Body, Key, bodies
-from repl.cli.options import Command, acks_option, format_option, json_option, timeout_option, url_option
+from repl.cli.options import (
+    Command,
+    acks_option,
+    durability_option,
+    format_option,
+    json_option,
+    timeout_option,
+    url_option,
+)
 from repl.cli.resume import resume
 from repl.cli.signals import run
 from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, Unreachable, VlsnLogError, said_of
@@ -49,6 +57,7 @@ class AppendBatch(Protocol):
 @url_option
 @click.option("--key", help="Key of every entry.")
 @acks_option
+@durability_option
 @timeout_option
 @click.option("--skip-lines", type=click.IntRange(min=0), default=0, help="Leave out the first N lines.")
 @click.option(
@@ -61,8 +70,8 @@ class AppendBatch(Protocol):
 @json_option
 @click.argument("value", required=False)
 def append(
-    url: list[str], key: str | None, acks: str, timeout: float, skip_lines: int, producer: str | None,
-    path: str | None, format: str, as_json: bool, value: str | None,
+    url: list[str], key: str | None, acks: str, durability: str | None, timeout: float, skip_lines: int,
+    producer: str | None, path: str | None, format: str, as_json: bool, value: str | None,
 ) -> None:  # fmt: skip
     """Append VALUE, or one entry a line of FILE or of stdin (-), and print FIRST LAST.
 
@@ -82,15 +91,15 @@ def append(
         if skip_lines or (json and _flagged("format")):
             raise click.UsageError("--skip-lines and --format json go with --file or -")
         single = Body([os.fsencode(value)], [key_bytes] if key_bytes else None)
-        appended = _run(url, acks, timeout, iter([single]), skipped=None)
+        appended = _run(url, acks, durability, timeout, iter([single]), skipped=None)
     elif path in (None, STDIN):
         lines = bodies(_stdin(), skip_lines, key=key_bytes, json=json)
-        appended = _run(url, acks, timeout, lines, skipped=skip_lines)
+        appended = _run(url, acks, durability, timeout, lines, skipped=skip_lines)
     else:
         assert path is not None
         with open(path, "rb") as source:
             lines = bodies(source, skip_lines, key=key_bytes, json=json)
-            appended = _run(url, acks, timeout, lines, skipped=skip_lines, producer=producer)
+            appended = _run(url, acks, durability, timeout, lines, skipped=skip_lines, producer=producer)
     first, last = appended.first, appended.last
     try:
         click.echo(appended.document().decode() if as_json else f"{first} {last}")
@@ -114,22 +123,24 @@ def _stdin() -> BinaryIO:
 
 
 def _run(
-    urls: list[str], acks: str, timeout_s: float, lines: Iterator[Body],
+    urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
     *, skipped: int | None, producer: str | None = None,
 ) -> Appended:  # fmt: skip
-    return run(_append(urls, acks, timeout_s, lines, skipped, producer))
+    return run(_append(urls, acks, durability, timeout_s, lines, skipped, producer))
 
 
 async def _append(
-    urls: list[str], acks: str, timeout_s: float, lines: Iterator[Body], skipped: int | None, producer: str | None
-) -> Appended:
+    urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
+    skipped: int | None, producer: str | None,
+) -> Appended:  # fmt: skip
     """Returns all lines that were not in the log, as one; VLSNs of 0 for none. ``skipped`` is None for a single
     value."""
     from repl.client.connect import acks_of, connect
 
     progress = Progress(acks_of(acks), skipped, producer)
     many = skipped is not None
-    async with connect(",".join(urls), acks=acks, timeout_s=timeout_s, exactly_once=many) as log:
+    given = ",".join(urls)
+    async with connect(given, acks=acks, durability=durability, timeout_s=timeout_s, exactly_once=many) as log:
         await require_a_node(log, urls)
         append_batch: AppendBatch = log.append_batch
         if producer is not None:
@@ -213,6 +224,7 @@ class Progress:
     def _joined(self, taken: list[Appended]) -> Appended:
         """Joins several answers to one: no surer than the least sure of them."""
         from repl.api import Appended
+        from vlsn.durability import weakest
 
         if not taken:
             return Appended(NULL_VLSN, NULL_VLSN, Term(0), True, 0, self._acks)
@@ -224,6 +236,7 @@ class Progress:
             min(each.synced for each in taken),
             self._acks,
             all(each.duplicate for each in taken),
+            weakest(each.durability for each in taken),
         )
 
     def fail(self, error: VlsnLogError, *, unknown: int) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from repl.cli.options import Command, Commands, acks_option, json_option
+from repl.cli.options import Command, Commands, acks_option, durability_option, json_option
 from repl.cli.report import print_json
 from repl.cli.signals import unwound_by_signals
 
@@ -30,7 +30,7 @@ def bench() -> None:
 
 def _on_a_cluster(
     url: str | None, seconds: float, writers: int | None, size: int, batch: int | None, acks: str,
-    bytes_max: int | None, touch_memory: bool, as_json: bool,
+    durability: str | None, bytes_max: int | None, touch_memory: bool, as_json: bool,
 ) -> int:  # fmt: skip
     from repl.bench.run import BYTES_MAX, BenchOptions, run_bench
 
@@ -44,6 +44,7 @@ def _on_a_cluster(
         size=size,
         batch=batch,
         acks=acks,
+        durability=durability,
         bytes_max=BYTES_MAX if bytes_max is None else bytes_max,
         touch_memory=touch_memory,
     )
@@ -69,6 +70,7 @@ def _cluster_options() -> list[click.Parameter]:
             help="Use memory once before an own cluster starts: on a virtual machine its first use is slow.",
         ),
         click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together."),
+        durability_option,
         acks_option,
         click.option("--batch", type=int, help="Entries of an append."),
         click.option("--size", type=int, default=100, show_default=True, help="Bytes of an entry."),

@@ -115,13 +115,23 @@ def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
 @url_option
 @json_option
 def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
-    """Set the group's settings, which lie in its log: producers=N, how many exactly-once producers it knows."""
+    """Set the group's settings, which lie in its log.
+
+    producers=N, how many exactly-once producers it knows; durability=LEVEL[,LEVEL] with sync, write_no_sync or no_sync,
+    what the master (and the replicas) have done with an append that asks for nothing else when it is answered.
+    """
+    from vlsn.durability import group_durability
+
     body: dict[str, Any] = {}
     for each in settings:
         name, equals, value = each.partition("=")
-        if not equals or not value.isdecimal():
-            raise BadArgument(f"{each}: a setting is NAME=NUMBER")
-        body[name] = int(value)
+        if name == "durability" and equals:
+            held = group_durability(value)
+            body[name] = {"local": held.local, "replica": held.replica}
+        elif equals and value.isdecimal():
+            body[name] = int(value)
+        else:
+            raise BadArgument(f"{each}: a setting is NAME=VALUE, as producers=N or durability=sync,no_sync are")
     return _set(url, body, as_json=as_json)
 
 
@@ -289,9 +299,14 @@ async def _documents(network: Network, urls: Sequence[str]) -> list[dict[str, An
     return list(await asyncio.gather(*(one(url) for url in urls)))
 
 
+def _of(value: Any) -> str:
+    """Returns a setting as ``group set`` takes it."""
+    return ",".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+
+
 def _print(document: dict[str, Any]) -> None:
     durable = "durable" if document["durable"] else "not known to be durable"
-    settings = "".join(f", {name} {value}" for name, value in document.get("settings", {}).items())
+    settings = "".join(f", {name} {_of(value)}" for name, value in document.get("settings", {}).items())
     if settings:
         click.echo(f"level {document.get('level')}{settings}")
     print_table(

@@ -127,6 +127,24 @@ def acks_option(function: F) -> F:
     )(function)
 
 
+def durability_option(function: F) -> F:
+    """Adds ``--durability``; the value is checked, and None where there is none."""
+    return click.option(
+        "--durability",
+        metavar="LEVEL[,LEVEL]",
+        callback=_durability,
+        help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
+    )(function)
+
+
+def _durability(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    from vlsn.durability import group_durability
+
+    return str(group_durability(value))
+
+
 def timeout_option(function: F) -> F:
     return click.option(
         "--timeout",

@@ -31,6 +31,7 @@ from repl.client.tail import DURABLE, Page, Reader
 from repl.client.transaction import Transaction
 from repl.config import split_urls
 from repl.http.types import Network
+from vlsn.durability import GivenDurability, GroupDurability, group_durability
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import BadArgument, LogClosed
 from vlsn.format.block import Entry
@@ -72,11 +73,13 @@ class Client(Generic[V]):
         exactly_once: bool,
         network: Network | None,
         codec: Codec = BYTES,
+        durability: GroupDurability | None = None,
     ) -> None:
         self._urls = urls
         self.codec = codec
         """The codec of appends that name no other."""
         self._acks = acks
+        self._durability = durability
         self._timeout_s = timeout_s
         self._names = HandleNames(SystemRandom())
         self._random = SystemRandom() if exactly_once else None
@@ -96,7 +99,12 @@ class Client(Generic[V]):
         self._sinks = Sinks(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
         self._positions = Positions(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
         self._producer = Producer(
-            self._endpoints, self._network, acks=self._acks, timeout_s=self._timeout_s, random=self._random
+            self._endpoints,
+            self._network,
+            acks=self._acks,
+            timeout_s=self._timeout_s,
+            random=self._random,
+            durability=self._durability,
         )
         self._put = self._producer.queue.put if self.codec is BYTES else self._put_encoded
         self._task = asyncio.create_task(self._producer.run(), name="vlsnlog-producer")
@@ -141,40 +149,80 @@ class Client(Generic[V]):
         return self._endpoints
 
     @overload
-    async def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> int: ...
+    async def append(
+        self,
+        value: V,
+        *,
+        key: V | Buffer | None = None,
+        durability: GivenDurability | None = None,
+        codec: None = None,
+    ) -> int: ...
     @overload
-    async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> int: ...
-    async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> int:
+    async def append(
+        self,
+        value: Any,
+        *,
+        key: str | Buffer | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName,
+    ) -> int: ...
+    async def append(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName | None = None,
+    ) -> int:
         """Appends one entry and returns its VLSN once the ack policy is met (by default: durable on a
-        majority). ``codec`` says what the value is, where it is another than the client's.
+        majority). ``codec`` says what the value is, where it is another than the client's; ``durability`` as for
+        ``append_batch``.
 
         Appends of many coroutines share batches.  Raises ``TypeError`` for what the codec does not take, ``TooLarge``
         (over 1 MiB, key over 64 KiB); past the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting
         (``NotMaster``, ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …).  A cancel leaves it possibly
         logged.
         """
-        if codec is None:
+        if durability is None and codec is None:
             return await self._put(value, key)
-        given = codec_of(codec)
+        if durability is not None:
+            names = None if key is None else [key]
+            return (await self._append_batch([value], names, None, codec, group_durability(durability))).first
+        given = self.codec if codec is None else codec_of(codec)
         return await self._open_producer().queue.put(given.value(value), given.key(key))
 
     @overload
     async def append_many(
-        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
+        self,
+        values: Iterable[V],
+        *,
+        keys: Iterable[V | Buffer | None] | None = None,
+        durability: GivenDurability | None = None,
+        codec: None = None,
     ) -> tuple[int, int]: ...
     @overload
     async def append_many(
-        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[str | Buffer | None] | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName,
     ) -> tuple[int, int]: ...
     async def append_many(
-        self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName | None = None,
     ) -> tuple[int, int]:
         """Appends all of ``values`` or none, on consecutive VLSNs, and returns the first and the last.
 
         At most 65 536 entries and 16 MiB; ``keys`` as many as values.  Several calls may be under way at
         once and are logged in the order of the calls.  Raises as ``append``, and ``BadBody``.
         """
-        appended = await self._append_batch(values, keys, None, codec)
+        appended = await self._append_batch(values, keys, None, codec, _given(durability))
         return appended.first, appended.last
 
     @overload
@@ -184,6 +232,7 @@ class Client(Generic[V]):
         *,
         keys: Iterable[V | Buffer | None] | None = None,
         acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
         codec: None = None,
     ) -> Appended: ...
     @overload
@@ -193,6 +242,7 @@ class Client(Generic[V]):
         *,
         keys: Iterable[str | Buffer | None] | None = None,
         acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
         codec: CodecName,
     ) -> Appended: ...
     async def append_batch(
@@ -201,20 +251,27 @@ class Client(Generic[V]):
         *,
         keys: Iterable[Any] | None = None,
         acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> Appended:
         """Appends as ``append_many``, and returns all that the node's answer says. That is first and last VLSN,
-        ``term``, ``durable`` (a majority had synced it), ``synced`` (how many nodes had), and whether it was a
-        ``duplicate``.
+        ``term``, ``durable`` (a majority had synced it), ``synced`` (how many nodes had), ``durability``, and whether
+        it was a ``duplicate``.
 
         ``acks``: this append's policy where it is another than the client's.  With ``none`` the answer comes once the
-        master alone has synced it, and it may still be rolled back while ``durable`` is false.  Raises as
-        ``append_many``."""
-        return await self._append_batch(values, keys, None if acks is None else acks_of(acks), codec)
+        master alone has synced it, and it may still be rolled back while ``durable`` is false.
 
-    def transaction(self, *, acks: Acks | str | None = None) -> Transaction:
+        ``durability``: ``sync``, ``write_no_sync`` (written: a crash of these processes does not lose it, one of the
+        machines may) or ``no_sync`` (in memory), or two of them as in ``sync,no_sync``: the master's and the replicas'.
+        It may ask for less than the group's setting, which is ``sync`` unless that was changed; ``StrongerDurability``
+        refuses more. What is answered early becomes durable, and visible to readers, a fraction of a second later, or
+        is lost with the machines that had it.  Raises as ``append_many``."""
+        policy = None if acks is None else acks_of(acks)
+        return await self._append_batch(values, keys, policy, codec, _given(durability))
+
+    def transaction(self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None) -> Transaction:
         """Begins a transaction, whose entries are logged together as its block is left, or not at all. Nothing is sent
-        before; ``acks``: its policy where it is another than the client's.
+        before; ``acks`` and ``durability``: its own where they are others than the client's.
 
             async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
 
@@ -228,6 +285,7 @@ class Client(Generic[V]):
             producer,
             codec=self.codec,
             acks=policy,
+            durability=self._durability if durability is None else group_durability(durability),
             timeout_s=self._timeout_s,
             names=self._names,
             positions=self._positions,
@@ -473,11 +531,16 @@ class Client(Generic[V]):
         self._gone = FORKED
 
     async def _append_batch(
-        self, values: Iterable[Any], keys: Iterable[Any] | None, acks: Acks | None, codec: CodecName | None
+        self,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None,
+        acks: Acks | None,
+        codec: CodecName | None,
+        durability: GroupDurability | None,
     ) -> Appended:
         put_many = self._open_producer().queue.put_many
         given = self.codec if codec is None else codec_of(codec)
-        return await put_many(given.values(values), given.keys(keys), acks=acks)
+        return await put_many(given.values(values), given.keys(keys), acks=acks, durability=durability)
 
     def _put_encoded(self, value: Any, key: Any) -> Awaitable[int]:
         return self._open_producer().queue.put(self.codec.value(value), self.codec.key(key))
@@ -507,6 +570,7 @@ def connect(
     acks: Acks | str = ...,
     timeout_s: float = ...,
     exactly_once: bool = ...,
+    durability: GivenDurability | None = ...,
     codec: Literal["bytes"] = ...,
     network: Network | None = ...,
 ) -> Client[Buffer]: ...
@@ -517,6 +581,7 @@ def connect(
     acks: Acks | str = ...,
     timeout_s: float = ...,
     exactly_once: bool = ...,
+    durability: GivenDurability | None = ...,
     codec: Literal["utf8"],
     network: Network | None = ...,
 ) -> Client[str]: ...
@@ -527,6 +592,7 @@ def connect(
     acks: Acks | str = ...,
     timeout_s: float = ...,
     exactly_once: bool = ...,
+    durability: GivenDurability | None = ...,
     codec: Literal["json"],
     network: Network | None = ...,
 ) -> Client[Any]: ...
@@ -536,6 +602,7 @@ def connect(
     acks: Acks | str = Acks.MAJORITY,
     timeout_s: float = 10.0,
     exactly_once: bool = False,
+    durability: GivenDurability | None = None,
     codec: CodecName = "bytes",
     network: Network | None = None,
 ) -> Client[Any]:
@@ -546,6 +613,7 @@ def connect(
     then means that no answer came until the deadline, or until the client was closed.  Appends stay in their order.
     A log forgets whoever was heard of longest ago of more than 65,536 such clients (the group's setting ``producers``);
     a client that this befalls goes on under another name.
+    ``durability``: what appends are to be answered for, as ``append_batch`` says; by default the group's setting.
     ``codec``: what appends are given, ``bytes``, ``utf8`` (str) or ``json``; readers ask each entry for its ``text()``
     or ``json()``.  Nothing is opened before ``async with``.  Raises ``BadArgument``.
     """
@@ -559,7 +627,12 @@ def connect(
         exactly_once=exactly_once,
         network=network,
         codec=codec_of(codec),
+        durability=_given(durability),
     )
+
+
+def _given(durability: GivenDurability | None) -> GroupDurability | None:
+    return None if durability is None else group_durability(durability)
 
 
 def acks_of(policy: Acks | str) -> Acks:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from repl.api import Acks
 from repl.client.codec import BYTES
 from repl.produce_messages import Answer, request_header
+from vlsn.durability import GroupDurability
 from vlsn.errors import BadBody, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.batch import BATCH_BYTES, encode_parts, of_producer
 from vlsn.format.producer_columns import PRODUCER_BYTES
@@ -42,6 +43,7 @@ class Group:
         "batch",
         "bytes",
         "deadline",
+        "durability",
         "id",
         "identity",
         "keys",
@@ -57,6 +59,8 @@ class Group:
     def __init__(self, deadline: float) -> None:
         self.acks: Acks | None = None
         """Its own policy; None: the client's."""
+        self.durability: GroupDurability | None = None
+        """Its own; None: the client's."""
         self.batch: list[Buffer] | None = None
         self.values: list[bytes] = []
         self.keys: list[Key] | None = None
@@ -103,16 +107,16 @@ class Group:
             return encode_parts(self.values, self.keys, producer=named)
         return self.batch if named is None or self.transaction else of_producer(self.batch, named)
 
-    def header(self, acks: Acks, timeout_ms: int) -> bytes:
-        """Returns what goes before the batch; ``acks``: the client's policy."""
-        identity, policy = self.identity, self.acks or acks
+    def header(self, acks: Acks, timeout_ms: int, durability: GroupDurability | None = None) -> bytes:
+        """Returns what goes before the batch; ``acks`` and ``durability``: the client's."""
+        identity, policy, asked = self.identity, self.acks or acks, self.durability or durability
         if identity is None:
-            return request_header(self.id, policy, timeout_ms)
+            return request_header(self.id, policy, timeout_ms, None, None, asked)
         if not self.transaction:
-            return request_header(self.id, policy, timeout_ms, identity.born)
+            return request_header(self.id, policy, timeout_ms, identity.born, None, asked)
         may_be_logged = self.uncertain or identity.broken
         born = identity.born if may_be_logged else NUMBER_MAX
-        return request_header(self.id, policy, timeout_ms, born, (identity.producer, self.sequence))
+        return request_header(self.id, policy, timeout_ms, born, (identity.producer, self.sequence), asked)
 
     def acknowledge(self, answer: Answer, acks: Acks, start: int, end: int) -> None:
         """Wakes the waiters from ``start`` to ``end`` (exclusive); ``acks``: the client's policy."""

@@ -30,6 +30,7 @@ from repl.client.queue import AppendQueue
 from repl.http import problem
 from repl.http.types import Network
 from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers
+from vlsn.durability import GroupDurability
 from vlsn.errors import (
     BadBody,
     LogClosed,
@@ -70,7 +71,14 @@ class Producer:
     """The queue's connection.  All on one event loop."""
 
     def __init__(
-        self, endpoints: Endpoints, network: Network, *, acks: Acks, timeout_s: float, random: Random | None = None
+        self,
+        endpoints: Endpoints,
+        network: Network,
+        *,
+        acks: Acks,
+        timeout_s: float,
+        random: Random | None = None,
+        durability: GroupDurability | None = None,
     ) -> None:
         """Prepares the connection; an exactly-once client draws its names from ``random``."""
         self.queue = AppendQueue(timeout_s, named=random is not None)
@@ -80,6 +88,7 @@ class Producer:
         self._endpoints = endpoints
         self._network = network
         self._acks = acks
+        self._durability = durability
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[Group] = deque()
         self._in_flight_bytes = 0
@@ -295,7 +304,7 @@ class Producer:
         timeout_ms = min(max(1, int((group.deadline - now) * 1000)), TIMEOUT_MS_MAX)
         if self._identities is not None:
             self._identities.name(group, self.known_durable)
-        return b"".join((group.header(self._acks, timeout_ms), *group.parts()))
+        return b"".join((group.header(self._acks, timeout_ms, self._durability), *group.parts()))
 
     # Answers.
 

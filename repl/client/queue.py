@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from repl.api import Acks, Appended
 from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, batch_of, checked_value
 from repl.client.identity import Identity
+from vlsn.durability import GroupDurability
 from vlsn.errors import LogClosed, VlsnLogError
 from vlsn.format.batch import encode_parts
 from vlsn.seams import Buffer
@@ -74,29 +75,48 @@ class AppendQueue:
         keys: Sequence[Key] | None = None,
         *,
         acks: Acks | None = None,
+        durability: GroupDurability | None = None,
         name: Name | None = None,
     ) -> Awaitable[Appended]:
-        """Queues one atomic append of many, with ``acks`` and under its own ``name`` where it has them."""
-        return self._put_parts(batch_of(values, keys, named=self._named), acks, name, False)
+        """Queues one atomic append of many, with ``acks``, ``durability`` and under its own ``name`` where it has
+        them."""
+        return self._put_parts(batch_of(values, keys, named=self._named), acks, durability, name, False)
 
     def put_transaction(
-        self, values: Sequence[bytes], keys: Sequence[Key] | None, *, acks: Acks, name: Name
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[Key] | None,
+        *,
+        acks: Acks,
+        durability: GroupDurability | None,
+        name: Name,
     ) -> Awaitable[Appended]:
         """Queues a whole transaction, each of whose entries was checked before."""
-        return self._put_parts(encode_parts(values, keys), acks, name, True)
+        return self._put_parts(encode_parts(values, keys), acks, durability, name, True)
 
     def _put_parts(
-        self, batch: list[Buffer], acks: Acks | None, name: Name | None, transaction: bool
+        self,
+        batch: list[Buffer],
+        acks: Acks | None,
+        durability: GroupDurability | None,
+        name: Name | None,
+        transaction: bool,
     ) -> Awaitable[Appended]:
         if self._full:
-            return self._when_room(self._put_batch, batch, acks, name, transaction)
-        return self._put_batch(batch, acks, name, transaction)
+            return self._when_room(self._put_batch, batch, acks, durability, name, transaction)
+        return self._put_batch(batch, acks, durability, name, transaction)
 
     def _put_batch(
-        self, batch: list[Buffer], acks: Acks | None, name: Name | None, transaction: bool
+        self,
+        batch: list[Buffer],
+        acks: Acks | None,
+        durability: GroupDurability | None,
+        name: Name | None,
+        transaction: bool,
     ) -> Awaitable[Appended]:
         group = self._begin()
         group.batch, group.acks, group.transaction = batch, acks, transaction
+        group.durability = durability
         if name is not None:
             group.identity, group.sequence = name
         return self._waiter(group)

@@ -25,6 +25,7 @@ from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
 from repl.client.sync_sinks import SyncSinks
 from repl.client.tail import DURABLE, Page
 from repl.client.transaction import Transaction
+from vlsn.durability import GivenDurability
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import LogClosed
 from vlsn.format.block import Entry
@@ -70,30 +71,66 @@ class SyncClient(Generic[V]):
             loop.close()
 
     @overload
-    def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> int: ...
+    def append(
+        self,
+        value: V,
+        *,
+        key: V | Buffer | None = None,
+        durability: GivenDurability | None = None,
+        codec: None = None,
+    ) -> int: ...
     @overload
-    def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> int: ...
-    def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> int:
+    def append(
+        self,
+        value: Any,
+        *,
+        key: str | Buffer | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName,
+    ) -> int: ...
+    def append(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName | None = None,
+    ) -> int:
         """Appends as ``Client.append``."""
         given = self._codec_of(codec)
         if given is not BYTES:
             value, key = given.value(value), given.key(key)
-        return self._run(self._client.append(value, key=key, codec="bytes"))
+        return self._run(self._client.append(value, key=key, durability=durability, codec="bytes"))
 
     @overload
     def append_many(
-        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
+        self,
+        values: Iterable[V],
+        *,
+        keys: Iterable[V | Buffer | None] | None = None,
+        durability: GivenDurability | None = None,
+        codec: None = None,
     ) -> tuple[int, int]: ...
     @overload
     def append_many(
-        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[str | Buffer | None] | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName,
     ) -> tuple[int, int]: ...
     def append_many(
-        self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName | None = None,
     ) -> tuple[int, int]:
         """Appends as ``Client.append_many``."""
         data, names = self._encoded(values, keys, codec)
-        return self._run(self._client.append_many(data, keys=names, codec="bytes"))
+        return self._run(self._client.append_many(data, keys=names, durability=durability, codec="bytes"))
 
     @overload
     def append_batch(
@@ -102,6 +139,7 @@ class SyncClient(Generic[V]):
         *,
         keys: Iterable[V | Buffer | None] | None = None,
         acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
         codec: None = None,
     ) -> Appended: ...
     @overload
@@ -111,6 +149,7 @@ class SyncClient(Generic[V]):
         *,
         keys: Iterable[str | Buffer | None] | None = None,
         acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
         codec: CodecName,
     ) -> Appended: ...
     def append_batch(
@@ -119,17 +158,20 @@ class SyncClient(Generic[V]):
         *,
         keys: Iterable[Any] | None = None,
         acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> Appended:
         """Appends as ``Client.append_batch``."""
         data, names = self._encoded(values, keys, codec)
-        return self._run(self._client.append_batch(data, keys=names, acks=acks, codec="bytes"))
+        return self._run(self._client.append_batch(data, keys=names, acks=acks, durability=durability, codec="bytes"))
 
-    def transaction(self, *, acks: Acks | str | None = None) -> SyncTransaction:
+    def transaction(
+        self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
+    ) -> SyncTransaction:
         """Begins one as ``Client.transaction``."""
 
         async def begin() -> Transaction:
-            return self._client.transaction(acks=acks)
+            return self._client.transaction(acks=acks, durability=durability)
 
         return SyncTransaction(self._run(begin()), self._run, self._client.codec)
 
@@ -419,15 +461,28 @@ def connect_sync(
     acks: Acks | str = ...,
     timeout_s: float = ...,
     exactly_once: bool = ...,
+    durability: GivenDurability | None = ...,
     codec: Literal["bytes"] = ...,
 ) -> SyncClient[Buffer]: ...
 @overload
 def connect_sync(
-    url: str, *, acks: Acks | str = ..., timeout_s: float = ..., exactly_once: bool = ..., codec: Literal["utf8"]
+    url: str,
+    *,
+    acks: Acks | str = ...,
+    timeout_s: float = ...,
+    exactly_once: bool = ...,
+    durability: GivenDurability | None = ...,
+    codec: Literal["utf8"],
 ) -> SyncClient[str]: ...
 @overload
 def connect_sync(
-    url: str, *, acks: Acks | str = ..., timeout_s: float = ..., exactly_once: bool = ..., codec: Literal["json"]
+    url: str,
+    *,
+    acks: Acks | str = ...,
+    timeout_s: float = ...,
+    exactly_once: bool = ...,
+    durability: GivenDurability | None = ...,
+    codec: Literal["json"],
 ) -> SyncClient[Any]: ...
 def connect_sync(
     url: str,
@@ -435,8 +490,11 @@ def connect_sync(
     acks: Acks | str = Acks.MAJORITY,
     timeout_s: float = 10.0,
     exactly_once: bool = False,
+    durability: GivenDurability | None = None,
     codec: CodecName = "bytes",
 ) -> SyncClient[Any]:
     """Connects as ``connect``, without asyncio. Raises ``BadArgument``."""
-    client: Client[Any] = connect(url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once, codec=codec)
+    client: Client[Any] = connect(
+        url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once, durability=durability, codec=codec
+    )
     return SyncClient(client)

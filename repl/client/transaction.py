@@ -34,6 +34,7 @@ from repl.client.identity import HandleNames, Identity
 from repl.client.produce import Producer
 from repl.http import problem
 from repl.http.types import Network
+from vlsn.durability import GroupDurability
 from vlsn.errors import (
     BadArgument,
     BadBody,
@@ -89,6 +90,7 @@ class Transaction:
         *,
         codec: Codec,
         acks: Acks,
+        durability: GroupDurability | None,
         timeout_s: float,
         names: HandleNames,
         positions: Positions,
@@ -103,6 +105,7 @@ class Transaction:
         self._producer = producer
         self._codec = codec
         self._acks = acks
+        self._durability = durability
         self._names = names
         self._positions = positions
         self._consumers: dict[str, tuple[Consumer, ConsumerChange]] = {}
@@ -177,7 +180,7 @@ class Transaction:
                     await staging.begin()
                     self._may_be_logged = True
                     changes = {name: change for name, (_, change) in self._consumers.items()}
-                    self.appended = await staging.commit(self._acks, {"positions": changes})
+                    self.appended = await staging.commit(self._acks, {"positions": changes}, self._durability)
                 elif self._values:
                     self._may_be_logged = True
                     if self._endpoints.level < TRANSACTIONS:
@@ -248,7 +251,9 @@ class Transaction:
         if self._identity is None:
             self._identity = Identity(self._names.next(), self._producer.known_durable, fixed=True)
         name = self._identity, HANDLE_SEQUENCE
-        return self._producer.queue.put_transaction(self._values, self._keys, acks=self._acks, name=name)
+        return self._producer.queue.put_transaction(
+            self._values, self._keys, acks=self._acks, durability=self._durability, name=name
+        )
 
     def _check_open(self) -> None:
         if self._over:
@@ -293,8 +298,14 @@ class Staging:
         await self._retried(lambda: self._call("POST", path, deadline, _Staged, batch), deadline)
         self._staged += count
 
-    async def commit(self, acks: Acks, sets: Mapping[str, Mapping[str, ConsumerChange | SinkChange]]) -> Appended:
+    async def commit(
+        self,
+        acks: Acks,
+        sets: Mapping[str, Mapping[str, ConsumerChange | SinkChange]],
+        durability: GroupDurability | None = None,
+    ) -> Appended:
         """Commits it, with the positions and the states of sinks that it ``sets``."""
+        asked = "" if durability is None else f"&durability={durability}"
         deadline = self._deadline()
         body = msgspec.json.encode(sets) if any(sets.values()) else b""
         unsure = False
@@ -302,7 +313,7 @@ class Staging:
         async def ask() -> Appended:
             nonlocal unsure
             left_s = max(0.001, min(ATTEMPT_S, deadline - asyncio.get_running_loop().time()))
-            path = f"/{self.handle}/commit?acks={acks}&timeout={left_s:.3f}"
+            path = f"/{self.handle}/commit?acks={acks}&timeout={left_s:.3f}{asked}"
             url = await self._master()
             try:
                 return await self._request(url, "POST", path, left_s + GRACE_S, Appended, body, _JSON)

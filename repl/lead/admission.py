@@ -80,8 +80,8 @@ class Admission:
         durability: GroupDurability | None = None,
     ) -> Append:
         """Submits; ``puts`` is what the COMMIT of a transaction sets, ``durability`` one that ``check_durability`` let
-        pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``QueueFull``, ``TooLarge``, ``WrongVersion``, and what
-        ``Once`` and ``QueuedPuts`` refuse with."""
+        pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``QueueFull``,
+        ``TooLarge``, ``WrongVersion``, and what ``Once`` and ``QueuedPuts`` refuse with."""
         log = self._log
         if isinstance(submission, Transaction):
             if not self._takes_transactions:

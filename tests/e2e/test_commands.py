@@ -122,6 +122,7 @@ def test_a_file_whose_append_was_killed_goes_on_under_its_producers_name(
     # Once more, with nothing left to do; and with what it was not.
     again = shell(*told, whole, "--json")
     nothing = {"first": 0, "last": 0, "term": 0, "durable": True, "synced": 0, "acks": "majority"}
+    nothing["durability"] = {"local": "sync", "replica": "sync"}
     assert (again.status, json.loads(again.out)) == (0, nothing)
     assert f"{len(lines)} lines are in the log already, the last one at VLSN {last}" in again.err
     for other in (("--key", "k"), ()):

@@ -84,11 +84,26 @@ def test_append_prints_first_and_last(shell: Shell, node: GroupNode) -> None:
     assert shell("append", "hello", "--key", "k") == Result(0, b"2 2\n", "")
     assert shell("append", "") == Result(0, b"3 3\n", "")
     assert shell("append", "-", stdin=b"a\nb\n") == Result(0, b"4 5\n", "")
-    answer = b'{"first":6,"last":6,"term":%d,"durable":true,"synced":2,"acks":"majority"}\n' % TERM
+    held = b'"durability":{"local":"sync","replica":"sync"}'
+    answer = b'{"first":6,"last":6,"term":%d,"durable":true,"synced":2,"acks":"majority",%s}\n' % (TERM, held)
     assert shell("append", "two\nlines", "--json") == Result(0, answer, "")
     assert shell("append", "--acks", "none", "--", "-dash") == Result(0, b"7 7\n", "")
     assert node.values == [b"hello", b"", b"a", b"b", b"two\nlines", b"-dash"]
     assert node.entries[1].key == b"k"
+
+
+def test_append_asks_for_a_durability_and_says_what_held(shell: Shell, node: GroupNode) -> None:
+    lower = json.loads(shell("append", "v", "--durability", "sync,no_sync", "--json").out)
+    assert (lower["durable"], lower["durability"]) == (False, {"local": "sync", "replica": "no_sync"})
+    many = json.loads(shell("append", "-", "--durability", "write_no_sync", "--json", stdin=b"a\nb\n").out)
+    assert (many["durable"], many["durability"]) == (False, {"local": "write_no_sync", "replica": "write_no_sync"})
+    submissions = node.submissions
+    for wrong in ("fast", "sync,sync,sync", ""):
+        refused = shell("append", "v", "--durability", wrong)
+        assert (refused.status, refused.out) == (2, b"") and "is not one of sync, write_no_sync, no_sync" in refused.err
+        refused = shell("group", "set", f"durability={wrong}")
+        assert (refused.status, refused.out) == (2, b"") and "is not one of sync, write_no_sync, no_sync" in refused.err
+    assert node.submissions == submissions
 
 
 def test_append_splits_a_file_at_newlines_only(shell: Shell, node: GroupNode, tmp_path: Path) -> None:
@@ -183,7 +198,7 @@ def test_append_ends_on_a_refusal_while_its_input_says_nothing(served: ServedNod
     began = time.monotonic()
     try:
         with pytest.raises(VlsnLogError, match=r"needs a person; 1 lines are acknowledged .*--skip-lines 1"):
-            run([served.url], "majority", 50.0, lines(), skipped=0)
+            run([served.url], "majority", None, 50.0, lines(), skipped=0)
     finally:
         quiet.set()
     assert time.monotonic() - began < 30

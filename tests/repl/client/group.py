@@ -17,6 +17,7 @@ from repl.http.types import Handler, Listener, Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX
 from tests.repl.http.memory_node import TERM, MemoryNode, MemoryPending
+from vlsn.durability import GroupDurability
 from vlsn.errors import VlsnLogError
 from vlsn.format.batch import Batch, decode_entries
 from vlsn.format.submission import Submission
@@ -46,13 +47,20 @@ class GroupNode(MemoryNode):
             "members": members,
         }
 
-    def submit(self, submission: Submission, acks: Acks, done: Done, born: int | None = None) -> MemoryPending:
+    def submit(
+        self,
+        submission: Submission,
+        acks: Acks,
+        done: Done,
+        born: int | None = None,
+        durability: GroupDurability | None = None,
+    ) -> MemoryPending:
         if self.refusals is not None:
             assert isinstance(submission, Batch)
             refusal = self.refusals([value for _, value in decode_entries(submission)])
             if refusal is not None:
                 raise refusal
-        return super().submit(submission, acks, done, born)
+        return super().submit(submission, acks, done, born, durability)
 
     @property
     def values(self) -> list[bytes]:

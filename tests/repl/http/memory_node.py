@@ -223,7 +223,9 @@ class MemoryNode:
         parts = self._stage_of(handle)
         for consumer, change in positions.items():
             self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, len(self.entries), by=change.by)
-        pending = self.submit(Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born, durability)
+        pending = self.submit(
+            Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born, durability
+        )
         for sink, wanted in sinks.items():
             self.states[sink] = SinkAt(sink, len(self.entries), wanted.state)
         del self.stages[handle]
