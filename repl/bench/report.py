@@ -84,6 +84,7 @@ class BenchReport:
     outcome: Outcome
     ceilings: Ceilings
     memory: Touched = field(default_factory=Touched)
+    durability: str | None = None
 
     def json(self) -> dict[str, Any]:
         done = self.outcome
@@ -94,6 +95,7 @@ class BenchReport:
             "size": self.size,
             "batch": self.batch,
             "acks": self.acks,
+            **({"durability": self.durability} if self.durability else {}),
             "seconds": round(done.seconds, 3),
             "entries": done.entries,
             "appends_per_s": round(done.entries / seconds, 1),
@@ -110,10 +112,11 @@ class BenchReport:
         """Formats the result for a person."""
         row = self.json()
         what = "entries read" if self.work in ("tail", "scan") else "entries"
+        asked = f" durability {self.durability}," if self.durability else ""
         shown = [
             f"{self.work}: {row['entries']:,} {what} in {row['seconds']:.2f} s"
             f" = {row['appends_per_s']:,.0f}/s, {row['mb_per_s']:,.1f} MB/s",
-            f"  writers {self.writers}, {self.size} bytes an entry, {self.batch} a batch, acks {self.acks},"
+            f"  writers {self.writers}, {self.size} bytes an entry, {self.batch} a batch, acks {self.acks},{asked}"
             f" errors {row['errors']}",
         ]
         if row["p50_ms"] is not None:

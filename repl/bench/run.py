@@ -11,6 +11,7 @@ from repl.bench.report import BenchReport, Ceilings, Outcome
 from repl.bench.target import Given, Own, check_space
 from repl.bench.works import WORKS, Load, Work
 from repl.config import ACK_POLICIES, split_urls
+from vlsn.durability import group_durability
 from vlsn.errors import BadArgument
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX
 
@@ -32,6 +33,8 @@ class BenchOptions:
     size: int = 100
     batch: int | None = None
     acks: str = "majority"
+    durability: str | None = None
+    """What each append asks for; None: the group's setting."""
     bytes_max: int = BYTES_MAX
     touch_memory: bool = True
     """Touches memory before a cluster of its own starts (``memory``); has no effect with ``url``."""
@@ -60,6 +63,7 @@ def run_bench(options: BenchOptions) -> BenchReport:
         size=options.size,
         batch=batch,
         acks=options.acks,
+        durability=None if options.durability is None else str(group_durability(options.durability)),
         bytes_max=options.bytes_max,
     )
     reserved = min(options.bytes_max, NODES_BYTES + int(work.cache_bytes_per_s * options.seconds))
@@ -67,7 +71,8 @@ def run_bench(options: BenchOptions) -> BenchReport:
         reserved = 0
     with Reserve(reserved) as reserve:  # outside of the loop, which would hold Ctrl-C up until all of it is touched
         outcome, ceilings = uvloop.run(_measured(work, given, settings, load))
-    return BenchReport(options.work, writers, options.size, batch, options.acks, outcome, ceilings, reserve.touched)
+    shape = options.work, writers, options.size, batch, options.acks
+    return BenchReport(*shape, outcome, ceilings, reserve.touched, load.durability)
 
 
 async def _measured(

@@ -53,6 +53,7 @@ class Load:
     acks: str
     bytes_max: int
     """The bytes over all nodes."""
+    durability: str | None = None
 
     @property
     def entries_max(self) -> int:
@@ -65,14 +66,14 @@ class Load:
 
 
 async def append(target: Given | Own, load: Load) -> Outcome:
-    async with connect(target.urls, acks=load.acks) as client:
+    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
         return await _append(client, load)
 
 
 async def transactions(target: Given | Own, load: Load) -> Outcome:
     """Runs transactions and plain batches by turns, so that whatever the machine does beside meets both."""
     turn = replace(load, seconds=load.seconds / (2 * TURNS), bytes_max=load.bytes_max // (2 * TURNS))
-    async with connect(target.urls, acks=load.acks) as client:
+    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
         plain, done = [], []
         for _ in range(TURNS):
             plain.append(await _append(client, turn, atomic=True))
@@ -136,7 +137,7 @@ async def _append(client: Client, load: Load, *, atomic: bool = False, transacti
 
 async def http(target: Given | Own, load: Load) -> Outcome:
     url = await master_url(target.urls)
-    path = f"/v1/entries?acks={load.acks}"
+    path = f"/v1/entries?acks={load.acks}" + (f"&durability={load.durability}" if load.durability else "")
     value = load.values()[0]
     seconds = min(load.seconds, load.entries_max / 50_000 + 1)
     if not wrk_installed():
@@ -212,7 +213,10 @@ async def tail(target: Given | Own, load: Load) -> Outcome:
     stop = start + load.seconds
     filler = load.values()[0][STAMP_BYTES:]
 
-    async with connect(target.urls, acks=load.acks) as client, connect(target.urls) as reader:
+    async with (
+        connect(target.urls, acks=load.acks, durability=load.durability) as client,
+        connect(target.urls) as reader,
+    ):
         begin = await client.append(b"begin")
 
         async def writer() -> None:
