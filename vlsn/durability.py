@@ -77,7 +77,7 @@ def weakest(given: Iterable[GroupDurability]) -> GroupDurability:
 
 
 GivenDurability = str | Durability | GroupDurability
-"""What ``group_durability`` reads."""
+"""All that ``group_durability`` reads."""
 
 
 def group_durability(given: GivenDurability) -> GroupDurability:

@@ -34,7 +34,7 @@ class BenchOptions:
     batch: int | None = None
     acks: str = "majority"
     durability: str | None = None
-    """What each append asks for; None: the group's setting."""
+    """The durability that each append asks for; None: the group's setting."""
     bytes_max: int = BYTES_MAX
     touch_memory: bool = True
     """Touches memory before a cluster of its own starts (``memory``); has no effect with ``url``."""

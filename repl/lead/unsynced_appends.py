@@ -40,7 +40,7 @@ class UnsyncedAppends:
         self._waiting: dict[tuple[Acks, GroupDurability], deque[Append]] = {}
         self._sealed = self._written = NULL_VLSN
         self._received: dict[Incarnation, tuple[Vlsn, Vlsn]] = {}
-        """What each replica has received, and what it has written."""
+        """Each replica: the VLSNs up to which it has received, and has written."""
 
     def promise(self, append: Append, durability: GroupDurability) -> None:
         """Makes ``append``, which is not queued yet, one of these."""
