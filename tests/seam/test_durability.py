@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.fakes.loop import run
-from tests.seam.nodes import Group
+from tests.seam.nodes import JSON, Group
 from tests.seam.test_group_level import made
 from tests.seam.test_group_settings import asked, shown
 from vlsn.levels import LEVELS
@@ -210,6 +210,41 @@ def test_a_group_that_asks_for_less_is_synced_by_time() -> None:
         assert await many() >= 100
         _, answer = await append(group, b"v")
         assert answer["durable"] is True
+
+    in_a_group(test)
+
+
+def test_what_sets_something_is_durable_when_it_is_answered_unless_it_asks_for_less() -> None:
+    async def test(group: Group) -> None:
+        async def call(method: str, path: str, body: Any = None) -> dict[str, Any]:
+            response = await group.client.request(
+                method,
+                f"{group.url(group.master)}{path}",
+                headers=JSON,
+                body=msgspec.json.encode(body) if body is not None else b"",
+                timeout_s=5.0,
+            )
+            answer: dict[str, Any] = msgspec.json.decode(bytes(response.body))
+            assert response.status == 200, answer
+            return answer
+
+        async def committed(at: int, more: str = "") -> dict[str, Any]:
+            handle = (await call("POST", "/v1/transactions"))["transaction"]
+            body = {"positions": {"billing": {"next": 2, "at": at}}}
+            return await call("POST", f"/v1/transactions/{handle}/commit?{more}", body)
+
+        await asked(group, {"durability": told("write_no_sync")})
+        placed = await call("PUT", "/v1/consumers/billing", {"next": 2})
+        assert log_of(group).dtvlsn >= placed["at"]
+        answer = await committed(placed["at"])
+        assert (answer["durable"], answer["durability"]) == (True, told("sync"))
+        answer = await committed(answer["last"], "durability=no_sync")
+        assert (answer["durable"], answer["durability"]) == (False, told("no_sync"))
+        handle = (await call("POST", "/v1/transactions"))["transaction"]
+        answer = await call("POST", f"/v1/transactions/{handle}/commit")
+        assert (answer["durable"], answer["durability"]) == (False, told("write_no_sync"))
+        again = await call("POST", f"/v1/transactions/{handle}/commit")
+        assert (again["last"], again["durable"], again["duplicate"]) == (answer["last"], True, True)
 
     in_a_group(test)
 
