@@ -1,10 +1,10 @@
 """The book of appends: what is sealed and waits for its acknowledgements, in VLSN order.
 
-An append is answered when its policy is met: NONE once the master has synced it, MAJORITY once the DTVLSN
-has reached it, ALL once every electable member has synced it.  Only a replica that is being fed counts: of one that is
-gone nobody knows whether it still has its log.  VLSNs rise in each of the three queues, so what an acknowledgement
-settles stands at their heads.  A *repeat* is an append that was in the log before it was sent
-again: it waits for the same, in no order.
+An append is answered when its policy is met: NONE once the master has synced it, MAJORITY once the DTVLSN has reached
+it, ALL once every electable member has synced it, too.  Only a replica that is being fed counts: of one that is gone
+nobody knows whether it still has its log.  VLSNs rise in each of the three queues, so what an acknowledgement settles
+stands at their heads.  A *repeat* is an append that was in the log before it was sent again: it waits for the same, in
+no order.
 """
 
 from __future__ import annotations
@@ -133,12 +133,15 @@ class AppendBook:
         self._repeats.append(append)
 
     def release_repeats(self) -> None:
-        """Answers those that meet their policies."""
+        """Answers those that meet their policies.
+
+        What an earlier term has sealed may be synced everywhere and be rolled back yet, until something of this term is
+        durable behind it: ALL waits for that, as MAJORITY does."""
         durable = max(self.durable, self._known_durable)
         reached = {
             Acks.NONE: self.synced.get(self.own, NULL_VLSN),
             Acks.MAJORITY: min(durable, durable_vlsn(self.synced, self.electable, term_start=Vlsn(1))),
-            Acks.ALL: synced_by_all(self.synced, self.electable),
+            Acks.ALL: min(durable, synced_by_all(self.synced, self.electable)),
         }
         left = []
         for append in self._repeats:

@@ -143,6 +143,24 @@ def test_what_was_durable_before_this_term_is_answered_before_its_first_block_is
     assert (answers, master.book.durable) == ([(first, first, True)], 0)
 
 
+def test_what_all_have_of_an_earlier_term_is_not_durable_before_this_terms_first_block() -> None:
+    """A copy on every node may be rolled back yet, and the answer says ``durable``."""
+    master = Master()
+    first = master.log.allocated + 1
+    told: list[Appended | VlsnLogError] = []
+    master.book.set_group([OWN, OTHER], Vlsn(first + 1))
+    master.send(7, 0)
+    again = Append(Values([b"0"]), Acks.ALL, told.append, 0.0)
+    again.first = again.last = first
+    master.book.repeat(again, durable=Vlsn(0))
+    master.own_synced()
+    master.book.note(OTHER, Vlsn(first))
+    assert told == []
+    for incarnation in (OWN, OTHER):
+        master.book.note(incarnation, Vlsn(first + 1))  # what this term has sealed
+    assert [(each.durable, each.synced) for each in told if isinstance(each, Appended)] == [(True, 2)]
+
+
 def test_an_acknowledgement_that_was_withdrawn_counts_for_nothing() -> None:
     durable: list[Vlsn] = []
     told: list[Appended | VlsnLogError] = []
