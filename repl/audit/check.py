@@ -13,14 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from repl.audit.blocks import Blocks, read_blocks
+from repl.audit.claims import Claims, check_within, claims_of
+from repl.audit.derived import Indexed, Pointed, check_index, term_runs
 from repl.audit.digest import RANGE_BITS, U64, Place, RangeDigest, range_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Frames, read_frames
-from repl.audit.plan import Bounds, Part
+from repl.audit.members import GroupAt, groups_in
+from repl.audit.plan import Bounds, Part, TermRun
+from repl.audit.producer_order import Heard, check_submissions, submissions_of
 from repl.audit.profile import SAMPLES_MAX, Profile, profile_of
 from vlsn.errors import BadBody
 from vlsn.format.block import check_kinds_and_transactions, decode_header
@@ -76,30 +81,49 @@ class SegmentAudit:
     marks: tuple[Marks, ...]
     rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
     """Each with its offset."""
+    claims: Claims
+    heard: Heard
+    terms: tuple[TermRun, ...]
+    pointed: tuple[Pointed, ...]
+    groups: tuple[GroupAt, ...]
+    others: tuple[RangeDigest, ...]
+    """Visible blocks above what is compared."""
+    hidden: tuple[Place, ...]
+    """Where overmarked blocks lie."""
     findings: tuple[Finding, ...]
     profile: Profile
 
 
 def check_segment(
-    buf: Buffer, part: Part, source: str, bounds: Bounds, sidecar: bytes | None, samples: int = SAMPLES_MAX
+    buf: Buffer,
+    part: Part,
+    source: str,
+    bounds: Bounds,
+    sidecar: bytes | None,
+    indexed: Indexed | None = None,
+    samples: int = SAMPLES_MAX,
 ) -> SegmentAudit:
-    """Audits one segment; ``buf`` is its file from the first byte, ``sidecar`` the bytes of its sidecar. ``samples``:
-    buckets of time that its profile has at most."""
+    """Audits one segment; ``buf`` is its file from the first byte, ``sidecar`` the bytes of its sidecar, ``indexed``
+    what its directory's index says of it. ``samples``: buckets of time that its profile has at most."""
     frames = read_frames(buf, part)
     blocks = read_blocks(buf, frames)
     visible = blocks.only(blocks.visible)
     place = _Namer(buf, part, source, visible)
     bad = sorted({*frames.damage, *blocks.offsets[~blocks.whole].tolist()})
     compared = visible.only((visible.first >= bounds.first) & (visible.last <= bounds.last))
+    above = visible.only(visible.first > bounds.last)
     records = list(_records(buf, frames, place))
+    known = [record for record in records if not isinstance(record, Finding)]
+    heard, repeated = check_submissions(submissions_of(buf, visible), place)
     findings = [
         *(_damage(offset, frames, blocks, place) for offset in bad[:FINDINGS_MAX]),
         *_order(visible, bad, place),
         *_transactions(buf, visible, place),
         *(record for record in records if isinstance(record, Finding)),
+        *check_within(blocks, visible, known, part.prev_last_vlsn, place),
+        *repeated,
         *(_sidecar(buf, frames, visible, sidecar, place) if part.readable else ()),
     ]
-    known = [record for record in records if not isinstance(record, Finding)]
     rollbacks = [(at, record) for at, record in known if isinstance(record, RollbackStart | RollbackEnd)]
     first, last = _edges(visible, bad)
     return SegmentAudit(
@@ -119,6 +143,13 @@ def check_segment(
         places=tuple(_places(part.number, visible)),
         marks=tuple(_marks(blocks, [at for at, _ in rollbacks])),
         rollbacks=tuple(rollbacks),
+        claims=claims_of(blocks, visible, known),
+        heard=heard,
+        terms=term_runs(visible),
+        pointed=tuple(check_index(blocks, frames.damage, frames.end, indexed)) if indexed is not None else (),
+        groups=tuple(groups_in(buf, visible)),
+        others=tuple(range_digests(above.first, above.headers["count"].astype(np.uint64), above.digests)),
+        hidden=tuple(_places(part.number, blocks.only(blocks.whole & blocks.overmarked))),
         findings=tuple(findings),
         profile=profile_of(buf, blocks, visible, sidecar_bytes=len(sidecar or b""), samples=samples),
     )
@@ -133,9 +164,12 @@ class _Namer:
         self._source = source
         self._visible = visible
 
-    def __call__(self, rule: Rule, offset: int, vlsn: int, detail: str, file: str = "") -> Finding:
+    def __call__(
+        self, rule: str, offset: int, vlsn: int, detail: str, file: str = "", more: Mapping[str, Any] | None = None
+    ) -> Finding:
         file = file or self.part.file
-        return Finding(rule=rule, source=self._source, file=file, offset=offset, vlsn=vlsn, detail=detail)
+        more = more or {}
+        return Finding(rule=rule, source=self._source, file=file, offset=offset, vlsn=vlsn, detail=detail, more=more)
 
     def vlsn_at(self, offset: int) -> int:
         """Returns the first VLSN of the block at ``offset``, if its header is right; else the one due there."""
@@ -217,24 +251,26 @@ def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, p
     if data is None or frames.damage or not len(frames.offsets):
         return
     number = place.part.number
+    vlsn = int(visible.first[0]) if len(visible) else place.part.prev_last_vlsn + 1
     try:
         sidecar = Sidecar.decode(data)
     except BadBody as error:
-        yield place(Rule.SIDECAR, 0, 0, str(error), file=sidecar_name(number))
+        yield place(Rule.SIDECAR, 0, vlsn, str(error), file=sidecar_name(number))
         return
     offsets = sidecar.offsets
+    fault = ""
     if (sidecar.number, sidecar.salt, sidecar.end) != (number, place.part.salt, frames.end):
-        yield place(
-            Rule.SIDECAR, 0, 0, "it is another segment's, or one that ends elsewhere", file=sidecar_name(number)
-        )
+        fault = "it is another segment's, or one that ends elsewhere"
     elif len(offsets) != len(frames.offsets) or (offsets != frames.offsets).any():
-        yield place(Rule.SIDECAR, 0, 0, "its frames are not where the segment's are", file=sidecar_name(number))
+        fault = "its frames are not where the segment's are"
     elif content_crc(memoryview(buf)[: sidecar.end], offsets) != sidecar.crc:
-        yield place(Rule.SIDECAR, 0, 0, "its checksum is not the segment's", file=sidecar_name(number))
+        fault = "its checksum is not the segment's"
     elif (frames.headers["flag"] == OVERMARKED).any():
-        yield place(Rule.SIDECAR, 0, 0, "an overmarked segment keeps none", file=sidecar_name(number))
+        fault = "an overmarked segment keeps none"
     elif len(visible.offsets) and (sidecar.first_vlsn, sidecar.last_vlsn) != (visible.first[0], visible.last[-1]):
-        yield place(Rule.SIDECAR, 0, 0, "its VLSNs are not the segment's", file=sidecar_name(number))
+        fault = "its VLSNs are not the segment's"
+    if fault:
+        yield place(Rule.SIDECAR, 0, vlsn, fault, file=sidecar_name(number))
 
 
 def _edges(visible: Blocks, bad: list[int]) -> tuple[Edge | None, Edge | None]:

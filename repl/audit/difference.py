@@ -19,6 +19,7 @@ from repl.audit.digest import RANGE_BITS, Place
 from repl.audit.findings import Finding, shown
 from repl.audit.frames import read_frames
 from repl.audit.plan import Bounds, Part
+from repl.audit.rules import AuditRule
 from repl.audit.source import Source
 from vlsn.errors import BadBody
 from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind, decode, entries
@@ -38,7 +39,9 @@ class RangeTask:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Located:
+    """One block of one source, ``size`` bytes behind the header of the frame at ``offset``."""
+
     source: int
     part: Part
     offset: int
@@ -50,7 +53,7 @@ class _Block:
 
 def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
     """Returns one finding for each source whose blocks are other than the ones most sources have."""
-    copies: list[list[_Block]] = [[] for _ in sources]
+    copies: list[list[Located]] = [[] for _ in sources]
     for part, place in task.places:
         copies[part.source] += _blocks(sources[part.source], part, place, task)
     for blocks in copies:
@@ -61,11 +64,11 @@ def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Findin
         if len(votes) > 1:
             most = votes.most_common(1)[0][0]
             model = next(block for block in here if block.digest == most)
-            return [_difference(model, other, sources) for other in here if other.digest != most]
+            return [difference(model, other, sources) for other in here if other.digest != most]
     return []
 
 
-def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterator[_Block]:
+def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterator[Located]:
     """Yields the visible, whole blocks of the range that are compared."""
     buf = source.read(part, place.start, place.end)
     frames = read_frames(buf, replace(part, end=place.end, stated=place.end), base=place.start)
@@ -79,20 +82,23 @@ def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterat
     sizes = blocks.headers["body_bytes"].astype(int) + BLOCK_BYTES
     columns = (blocks.offsets, sizes, blocks.first, blocks.last, blocks.digests)
     for row in zip(*(column.tolist() for column in columns), strict=True):
-        yield _Block(part.source, part, *row)
+        yield Located(part.source, part, *row)
 
 
-def _covering(blocks: list[_Block], vlsn: int) -> _Block | None:
+def _covering(blocks: list[Located], vlsn: int) -> Located | None:
     """Returns the block that holds ``vlsn``; none where it is damaged or missing, which is a finding of its own."""
     at = bisect_right(blocks, vlsn, key=_first) - 1
     return blocks[at] if at >= 0 and vlsn <= blocks[at].last else None
 
 
-def _first(block: _Block) -> int:
+def _first(block: Located) -> int:
     return block.first
 
 
-def _difference(model: _Block, other: _Block, sources: Sequence[Source]) -> Finding:
+def difference(
+    model: Located, other: Located, sources: Sequence[Source], rule: AuditRule = AuditRule.DIVERGENCE
+) -> Finding:
+    """Says how ``other`` differs from ``model``: the first VLSN, and both values."""
     try:
         ours, theirs = _entries(model, sources), _entries(other, sources)
     except BadBody as error:  # right by its checksums, and yet no block
@@ -103,7 +109,7 @@ def _difference(model: _Block, other: _Block, sources: Sequence[Source]) -> Find
         fields = ", ".join(_fields(ours[vlsn], theirs[vlsn])) or "nothing but their block"
         detail = f"two copies of VLSN {vlsn} differ in {fields}"
     return Finding(
-        rule="divergence",
+        rule=rule,
         source=sources[other.source].text,
         file=other.part.file,
         offset=other.offset,
@@ -113,7 +119,7 @@ def _difference(model: _Block, other: _Block, sources: Sequence[Source]) -> Find
     )
 
 
-def _entries(block: _Block, sources: Sequence[Source]) -> dict[int, Entry]:
+def _entries(block: Located, sources: Sequence[Source]) -> dict[int, Entry]:
     start = block.offset + FRAME_BYTES
     data = bytes(sources[block.source].read(block.part, start, start + block.size))
     return {int(entry.vlsn): entry for entry in entries(data, decode(data))}
@@ -127,7 +133,7 @@ def _fields(mine: Entry, yours: Entry) -> list[str]:
     return [name for name in Entry.__struct_fields__ if getattr(mine, name) != getattr(yours, name)]
 
 
-def _place(block: _Block, sources: Sequence[Source]) -> dict[str, Any]:
+def _place(block: Located, sources: Sequence[Source]) -> dict[str, Any]:
     return {"source": sources[block.source].text, "file": block.part.file, "offset": block.offset}
 
 

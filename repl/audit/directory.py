@@ -10,31 +10,35 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from repl.audit.derived import Indexed
 from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
-from repl.audit.plan import Part, Survey
+from repl.audit.members import group_at
+from repl.audit.plan import Noted, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Unreadable
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, Damaged
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, BlockHeader, decode_header
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
-from vlsn.format.segment import FIRST_FRAME, sidecar_name
-from vlsn.ids import Lsn
+from vlsn.format.segment import FIRST_FRAME, segment_name, sidecar_name
+from vlsn.ids import Lsn, lsn_file
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.real.regular_files import open_regular
-from vlsn.recover.recovery import INDEX_NAME, STATE_NAME
+from vlsn.recover.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
 from vlsn.recover.versions import check_versions
 from vlsn.seams import Buffer, Disk
 from vlsn.segments.directory import LOCK_NAME
+from vlsn.state.node_file import read_slots
+from vlsn.verify.index_mappings import Mappings, read_mappings
 from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import Link, Stated, log_chain, read_stated, rollback_starts
 
@@ -61,6 +65,9 @@ class DirectorySource:
     def stated(self, *, live: bool) -> Stated:
         return read_stated(LmdbStores(), self.path, live=live)
 
+    def mappings(self) -> Mappings:
+        return read_mappings(LmdbStores(), self.path)
+
     def sizes(self) -> Sizes:
         return _sizes(self.path)
 
@@ -79,6 +86,9 @@ class DirectorySource:
             first, last, dtvlsn = self._bounds(parts)
             findings = [self._header_fault(link) for link in links if link.fault]
             sizes = self.sizes()
+            findings += [self._finding(Rule.STATE, STATE_NAME, 0, fault) for fault in stated.faults]
+            term = self._noted_term(disk, findings)
+            findings += () if live else self._index_faults(parts)
         except OSError as error:
             raise Unreadable(f"{self.text}: {error.strerror or error}") from error
         missing = [] if live else stated.missing_after(links)
@@ -94,6 +104,7 @@ class DirectorySource:
             findings=tuple(findings),
             incarnation=f"{header.incarnation:016x}",
             sizes=sizes,
+            stated=_noted(stated, term),
         )
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
@@ -122,6 +133,34 @@ class DirectorySource:
             return None
         except OSError as error:
             raise Unreadable(f"{self.text}: {error}") from error
+
+    def indexed(self, numbers: Sequence[int]) -> dict[int, Indexed]:
+        if not self.held and self.disk().is_locked(f"{self.path}/{LOCK_NAME}"):
+            return {}  # begun since the survey
+        found = self.mappings()
+        return {
+            number: Indexed(*found.by_segment[number], found.bounds) for number in numbers if number in found.by_segment
+        }
+
+    def _noted_term(self, disk: Disk, findings: list[Finding]) -> int | None:
+        """Reads the term of the node file; a copy of the log alone has none."""
+        try:
+            return read_slots(disk, f"{self.path}/{NODE_FILE_NAME}")[0].term
+        except FileNotFoundError:
+            return None
+        except Damaged as error:
+            findings.append(self._finding(Rule.NODE_FILE, NODE_FILE_NAME, 0, str(error)))
+            return None
+
+    def _index_faults(self, parts: Sequence[Part]) -> Iterator[Finding]:
+        """Names what of the index cannot be read, and segments that it points into and that are not there."""
+        found = self.mappings()
+        for fault in found.faults:
+            yield self._finding(Rule.INDEX, INDEX_NAME, fault.vlsn or 0, str(fault))
+        for number in sorted(found.by_segment.keys() - {part.number for part in parts}):
+            vlsn = int(found.by_segment[number][0][0])
+            detail = "the index points into a segment that is not there"
+            yield self._finding(Rule.INDEX, segment_name(number), vlsn, detail)
 
     def _header_fault(self, link: Link) -> Finding:
         vlsn = link.prev_last_vlsn + 1
@@ -200,7 +239,16 @@ def _part(index: int, link: Link, stated: Stated) -> Part:
         prev_number=header.prev_number if header is not None else 0,
         prev_last_vlsn=link.prev_last_vlsn,
         readable=header is not None,
+        indexed=lsn_file(stated.scan_from) > link.number,
     )
+
+
+def _noted(stated: Stated, term: int | None) -> Noted:
+    record = stated.record
+    if record is None:
+        return Noted(dtvlsn=stated.dtvlsn, term=term)
+    group = None if record.group is None else group_at(record.group_vlsn, record.group)
+    return Noted(stated.dtvlsn, record.vlsn, tuple(record.term_runs), group, term)
 
 
 def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:

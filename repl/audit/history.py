@@ -4,6 +4,8 @@
     {"vlsn": 58, "value": "paid 10", "key": "alice"}       or the entry itself, as ``vlsnlog read --json`` has it
     {"vlsn": 59, "digest": "…", "once": true}              no other entry has this digest
     {"digest": "…", "once": true}                          no entry has: its append was refused
+    {"vlsn": 60, "digest": "…", "read": true}              somebody has read it there
+    {"vlsn": 61, "digest": "…", "sent": 7.5, "acked": 8}   whatever was acknowledged before 7.5 lies before it
 
 Tasks read it by ranges of its bytes: a line belongs to the range that it begins in.  What they hand on are arrays of
 (VLSN, digest) by range of VLSNs, ``RANGE_BITS`` as in the digests of blocks.
@@ -30,6 +32,9 @@ DIGESTS_A_VLSN: Final = 2
 """More than one is a finding already; a file that says more of one VLSN makes no task larger."""
 APPEND: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8")])
 Appends = NDArray[np.void]
+TIMED: Final = np.dtype([("vlsn", "<u8"), ("sent", "<f8"), ("acked", "<f8")])
+"""When an append was sent and acknowledged, by one clock for the whole file."""
+Bools = NDArray[np.bool_]
 
 _DIGITS: Final = 16
 _NIBBLES: Final = np.zeros(256, np.uint8)
@@ -58,16 +63,19 @@ def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
 @dataclass(frozen=True, slots=True)
 class Lines:
     """The lines of a part, as ``APPEND`` rows. ``appends`` have a VLSN: sorted, none twice; ``once`` are those that say
-    so, with VLSN 0 for the refused ones."""
+    so, with VLSN 0 for the refused ones. ``reads`` are as ``appends``, ``times`` are ``TIMED``."""
 
     appends: Appends
     once: Appends
+    reads: Appends
+    times: Appends
 
 
 def read_lines(part: HistoryPart) -> Lines:
     """Raises ``Unreadable``."""
-    rows, once = _parsed(_lines(part), part)
-    return Lines(_distinct(rows[rows["vlsn"] > 0]), rows[once])
+    rows, once, read, times = _parsed(_lines(part), part)
+    placed = rows["vlsn"] > 0
+    return Lines(_distinct(rows[placed & ~read]), rows[once], _distinct(rows[placed & read]), times)
 
 
 def by_range(appends: Appends) -> Iterator[tuple[int, bytes]]:
@@ -112,10 +120,10 @@ def _lines(part: HistoryPart) -> bytes:
     return data + rest
 
 
-def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, NDArray[np.bool_]]:
-    """Returns all lines, and which of them say ``once``."""
+def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, Bools, Bools, Appends]:
+    """Returns all lines, which of them say ``once`` and ``read``, and the times of those that have some."""
     if not data.strip():
-        return np.empty(0, APPEND), np.empty(0, np.bool_)
+        return np.empty(0, APPEND), np.empty(0, np.bool_), np.empty(0, np.bool_), np.empty(0, TIMED)
     columns = _columns(data, part)
     once = columns["once"].fill_null(False).to_numpy(zero_copy_only=False)
     placed = columns["vlsn"].is_valid().to_numpy(zero_copy_only=False)
@@ -125,7 +133,21 @@ def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, NDArray[np.bool_]]
     rows = np.empty(len(vlsns), APPEND)
     rows["vlsn"] = vlsns
     rows["digest"] = _digests(columns, part)
-    return rows, once
+    read = columns["read"].fill_null(False).to_numpy(zero_copy_only=False)
+    if (read & (once | ~placed)).any():
+        raise _unfit(part, 'a "read" line without "vlsn", or one that says "once" too')
+    return rows, once, read, _times(columns, vlsns, read | ~placed, part)
+
+
+def _times(columns: dict[str, Any], vlsns: U64, unfit: Bools, part: HistoryPart) -> Appends:
+    """Returns when each was sent and acknowledged, where that is said."""
+    sent, acked = (columns[name].to_numpy(zero_copy_only=False) for name in ("sent", "acked"))
+    said, both = ~np.isnan(sent) | ~np.isnan(acked), ~np.isnan(sent) & ~np.isnan(acked)
+    if (said & (~both | unfit)).any() or (sent[both] > acked[both]).any():
+        raise _unfit(part, 'a line with "sent" or "acked" and not both, rising, of an append that was acknowledged')
+    rows = np.empty(int(both.sum()), TIMED)
+    rows["vlsn"], rows["sent"], rows["acked"] = vlsns[both], sent[both], acked[both]
+    return rows
 
 
 def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
@@ -133,7 +155,9 @@ def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
     from pyarrow import json
 
     texts = ("digest", "value", "value_b64", "key", "key_b64")
-    schema = pa.schema([("vlsn", pa.int64()), ("once", pa.bool_()), *((name, pa.string()) for name in texts)])
+    flags = [(name, pa.bool_()) for name in ("once", "read")]
+    numbers = [("vlsn", pa.int64()), ("sent", pa.float64()), ("acked", pa.float64())]
+    schema = pa.schema([*numbers, *flags, *((name, pa.string()) for name in texts)])
     parsing = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     reading = json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     try:

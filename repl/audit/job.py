@@ -26,17 +26,24 @@ from typing import Any, Final, Protocol, TypeVar
 
 from repl.audit import once
 from repl.audit.check import SegmentAudit, check_segment
+from repl.audit.claims import check_claims
 from repl.audit.copies import source_reports
+from repl.audit.derived import Indexed, check_noted
 from repl.audit.difference import RANGES_SHOWN, RangeTask, first_differences
 from repl.audit.digest import RANGE_BITS, Place, differing, merged
 from repl.audit.findings import Finding
 from repl.audit.history import HistoryPart, parts_of
+from repl.audit.history_order import check_spans
 from repl.audit.joints import check_joints
+from repl.audit.majority import End, check_ends
+from repl.audit.members import GroupAt
+from repl.audit.names import NameTask, places_of, ranges_of, reused
 from repl.audit.outputs import check_outputs, write_outputs
 from repl.audit.plan import PARTITION_BYTES, Bounds, Part, Survey, common_bounds, packed
 from repl.audit.profile import samples_max
 from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.report import AuditReport, HistoryReport, SourceReport
+from repl.audit.rules import RANKS, AuditRule
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.source import Failure, Source, Unreadable, source_of
 from vlsn.errors import BadArgument, WrongVersion
@@ -140,9 +147,12 @@ def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | No
     for source, survey, segments in zip(sources, surveys, audited, strict=True):
         found = [finding for segment in segments for finding in segment.findings]
         found += check_joints(source.text, segments)
+        findings += check_noted(source.text, survey.stated, segments)
         findings += _judged(source, survey, segments, found, jobs)
     digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
     copies = source_reports(sources, surveys, audited, digests)
+    findings += check_ends(list(_ends(copies, surveys, audited)), _groups(surveys, audited))
+    findings += _reused(sources, surveys, audited, bounds, jobs)
     proof = None
     if history is not None:
         proof, found = _proven(history, sources, surveys, copies, _places(surveys, audited), jobs)
@@ -156,7 +166,7 @@ def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | No
         compared_from=bounds.first,
         compared_to=bounds.last,
         sources=copies,
-        findings=sorted(findings, key=lambda finding: (finding.vlsn, finding.source, finding.file, finding.offset)),
+        findings=sorted(findings, key=_told),
         ranges_differing=len(ranges),
         tasks=jobs.tasks,
         seconds=monotonic() - begun,
@@ -174,13 +184,19 @@ def _surveyed(item: tuple[int, Source]) -> Survey | Failure:
 
 def _read(sources: list[Source], bounds: Bounds, samples: int, parts: tuple[Part, ...]) -> list[SegmentAudit] | Failure:
     """Reads a task's segments one after the other, one of them in memory at a time."""
-    return _tried(lambda: [_read_one(sources[part.source], part, bounds, samples) for part in parts])
+    return _tried(lambda: list(_each_read(sources[parts[0].source], parts, bounds, samples)))
 
 
-def _read_one(source: Source, part: Part, bounds: Bounds, samples: int) -> SegmentAudit:
+def _each_read(source: Source, parts: tuple[Part, ...], bounds: Bounds, samples: int) -> Iterator[SegmentAudit]:
+    indexed = source.indexed([part.number for part in parts if part.indexed])
+    for part in parts:
+        yield _read_one(source, part, bounds, indexed.get(part.number), samples)
+
+
+def _read_one(source: Source, part: Part, bounds: Bounds, indexed: Indexed | None, samples: int) -> SegmentAudit:
     try:
         buf, sidecar = source.read(part, 0, part.end), source.sidecar(part)
-        return check_segment(buf, part, source.text, bounds, sidecar, samples)
+        return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples)
     except WrongVersion as error:
         raise named(error, source.text) from None
 
@@ -241,6 +257,46 @@ def _differences(
     return [finding for findings in found for finding in findings]
 
 
+def _reused(
+    sources: list[Source], surveys: list[Survey], audited: list[list[SegmentAudit]], bounds: Bounds, jobs: Jobs
+) -> list[Finding]:
+    """Names blocks that have another's name, where digests and what was rolled back say that there may be some."""
+    others = [[digest for segment in segments for digest in segment.others] for segments in audited]
+    hidden = [[place for segment in segments for place in segment.hidden] for segments in audited]
+    ranges = ranges_of(others, hidden)
+    tasks = [NameTask(at, bounds, places_of(at, surveys, audited)) for at in ranges]
+    found = _succeeded(jobs.run("names", partial(_looked_for_names, sources), tasks))
+    return [finding for findings in found for finding in findings]
+
+
+def _looked_for_names(sources: list[Source], task: NameTask) -> list[Finding] | Failure:
+    return _tried(lambda: reused(task, sources))
+
+
+def _ends(copies: list[SourceReport], surveys: list[Survey], audited: list[list[SegmentAudit]]) -> Iterator[End]:
+    for copy, survey, segments in zip(copies, surveys, audited, strict=True):
+        said, _ = check_claims(copy.source, segments)
+        yield End(
+            source=copy.source,
+            node=copy.node,
+            file=segments[-1].file if segments else "",
+            last=copy.last,
+            said=max(said, survey.stated.dtvlsn),
+            live=copy.live,
+            damaged=bool(segments) and segments[-1].damaged,
+        )
+
+
+def _groups(surveys: list[Survey], audited: list[list[SegmentAudit]]) -> list[GroupAt]:
+    noted = [survey.stated.group for survey in surveys if survey.stated.group is not None]
+    return noted + [group for segments in audited for segment in segments for group in segment.groups]
+
+
+def _told(finding: Finding) -> tuple[int, int, str, str, int]:
+    """The order of findings: by VLSN, and of one VLSN what explains the others first."""
+    return finding.vlsn, RANKS[finding.rule], finding.source, finding.file, finding.offset
+
+
 def _places(surveys: list[Survey], audited: list[list[SegmentAudit]]) -> dict[int, list[tuple[Part, Place]]]:
     """Finds where each range of VLSNs lies in every source."""
     places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
@@ -261,7 +317,7 @@ def _proven(
     jobs: Jobs,
 ) -> tuple[HistoryReport, list[Finding]]:
     extents = [Extent(copy.first, min(copy.dtvlsn, copy.last), copy.last) for copy in copies]
-    prover = Prover(sources, extents, places)
+    prover = Prover(sources, extents, places, history[0].path)
     groups = min(GROUPS_MAX, max(1, len(places)))
     proofs = _succeeded(jobs.grouped("history", read_history, history, prover, groups))
     if any(proof.once for proof in proofs):
@@ -270,24 +326,26 @@ def _proven(
         groups = min(once.BUCKETS, max(1, surveys[most].bytes // PARTITION_BYTES))
         prover_once = once.OnceProver(sources[most].text)
         proofs += _succeeded(jobs.grouped("once", once.read_digests, items, prover_once, groups))
+    apart = list(check_spans([proof.span for proof in proofs if proof.span is not None], history[0].path))
     report = HistoryReport(
         file=history[0].path,
         appends=sum(proof.appends for proof in proofs),
         everywhere=sum(proof.everywhere for proof in proofs),
         cleaned=sum(proof.cleaned for proof in proofs),
         once=sum(proof.once for proof in proofs),
-        findings=sum(proof.broken for proof in proofs),
+        reads=sum(proof.reads for proof in proofs),
+        findings=sum(proof.broken for proof in proofs) + len(apart),
     )
-    if not report.appends and not report.once:
+    if not report.appends and not report.once and not report.reads:
         raise BadArgument(f"{report.file} has no line: a history has one for each acknowledged entry")
-    return report, [finding for proof in proofs for finding in proof.findings][:HISTORY_FINDINGS_MAX]
+    return report, [*apart, *(finding for proof in proofs for finding in proof.findings)][:HISTORY_FINDINGS_MAX]
 
 
 def _unexplained(at: int, bounds: Bounds, sources: list[Source]) -> Finding:
     """Digests that differ say so even where no single block does: copies that begin or end inside a block."""
     detail = f"the copies do not hold the same blocks from VLSN {bounds.first} to {bounds.last}"
     vlsn = max(at << RANGE_BITS, bounds.first)
-    return Finding(rule="divergence", source=sources[0].text, file="", offset=0, vlsn=vlsn, detail=detail)
+    return Finding(rule=AuditRule.DIVERGENCE, source=sources[0].text, file="", offset=0, vlsn=vlsn, detail=detail)
 
 
 def _compared(sources: list[Source], task: RangeTask) -> list[Finding] | Failure:

@@ -1,4 +1,4 @@
-"""The seams of segments: a source's segments join, and overmarks are a rollback's. Pure. Pure.
+"""The seams of segments: a source's segments join, and overmarks are a rollback's. Pure.
 
     00000001 … 41 512 │ 41 513 …  00000002        last + 1 == first, terms do not fall, prev_number == 1
 
@@ -13,11 +13,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from repl.audit.check import Edge, SegmentAudit
+from repl.audit.claims import check_claims
+from repl.audit.derived import check_pointed
 from repl.audit.findings import Finding
+from repl.audit.producer_order import check_producers
 from vlsn.format.records import RollbackStart
 from vlsn.format.rollback_periods import end_of
 from vlsn.format.segment import segment_name
-from vlsn.ids import Lsn, lsn
+from vlsn.ids import Lsn, lsn, lsn_offset
 from vlsn.verify.inspection import Rule
 
 
@@ -27,6 +30,9 @@ def check_joints(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Find
     yield from missing.values()
     yield from _order(source, segments, missing.keys())
     yield from _overmarks(source, segments)
+    yield from check_claims(source, segments)[1]
+    yield from check_producers(source, segments)
+    yield from check_pointed(source, segments)
 
 
 def _missing(source: str, segments: Sequence[SegmentAudit]) -> Iterator[tuple[SegmentAudit, Finding]]:
@@ -81,20 +87,28 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
     for segment in segments:
         for marks in segment.marks:
             begin, end = lsn(segment.number, marks.start), lsn(segment.number, marks.last)
+            start, vlsn = marks.start, marks.vlsn
             if marks.overmarked:
                 wrong = not _covered(begin, end, starts)
                 detail = "overmarked, and no rollback record says so"
             else:
                 done = [(at, record) for at, record in starts.items() if at in ended or at < last]
-                wrong = any(begin < end_of(at, record) and end >= record.first_lsn for at, record in done)
+                lowest = min(
+                    (record for at, record in done if begin < end_of(at, record) and end >= record.first_lsn),
+                    key=lambda record: record.first_lsn,
+                    default=None,
+                )
+                wrong = lowest is not None
+                if lowest is not None and lowest.first_lsn > begin:  # blocks that stay lie before it
+                    start, vlsn = lsn_offset(Lsn(lowest.first_lsn)), lowest.matchpoint + 1
                 detail = "visible, and a finished rollback abandoned it"
             if wrong:
                 yield Finding(
                     rule=Rule.OVERMARK,
                     source=source,
                     file=segment.file,
-                    offset=marks.start,
-                    vlsn=marks.vlsn,
+                    offset=start,
+                    vlsn=vlsn,
                     detail=detail,
                 )
 

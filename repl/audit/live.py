@@ -10,7 +10,7 @@ A checksum guards every frame, so the transport needs none.  Sidecars are not se
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
@@ -19,6 +19,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from tenacity import RetryError, retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from repl.audit.derived import Indexed
 from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
 from repl.audit.report import Sizes
@@ -91,6 +92,9 @@ class LiveSource:
 
     def sidecar(self, part: Part) -> bytes | None:
         return None
+
+    def indexed(self, numbers: Sequence[int]) -> dict[int, Indexed]:
+        return {}
 
     def _parts(
         self, index: int, ends: dict[int, int], findings: list[Finding], headers: dict[int, SegmentHeader | None]

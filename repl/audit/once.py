@@ -19,13 +19,14 @@ from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.history import APPEND, HistoryPart, grouped, read_lines
 from repl.audit.plan import Part
 from repl.audit.proof import FAILED, THERE, Extent, Proof, data_entries
+from repl.audit.rules import AuditRule
 from repl.audit.source import Failure, Source, Unreadable
 from vlsn.format.segment import segment_name
 
 BUCKET_BITS: Final = 8
 BUCKETS: Final = 1 << BUCKET_BITS
-TWICE: Final = "history-twice"
-REFUSED: Final = "history-refused"
+TWICE: Final = AuditRule.HISTORY_TWICE
+REFUSED: Final = AuditRule.HISTORY_REFUSED
 
 
 @dataclass(frozen=True, slots=True)

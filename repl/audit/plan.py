@@ -15,8 +15,11 @@ from itertools import accumulate, groupby
 from typing import Final
 
 from repl.audit.findings import Finding
+from repl.audit.members import GroupAt
 from repl.audit.report import Sizes
 
+TermRun = tuple[int, int, int]
+"""Term, first and last VLSN."""
 PARTITION_BYTES: Final = 128_000_000
 WAVES: Final = 4
 """Tasks a core, where there is little to read: then the cores end at about the same time."""
@@ -41,10 +44,23 @@ class Part:
     prev_last_vlsn: int
     readable: bool = True
     """A right header page; ``salt`` is found from its frames when it is not."""
+    indexed: bool = False
+    """The index must hold here: no open reads the segment again first."""
 
     @property
     def closed(self) -> bool:
         return self.stated >= self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The notes of a directory beside its segments: DTVLSN, terms up to a VLSN, who elects, the node file's term."""
+
+    dtvlsn: int = 0
+    upto: int = 0
+    terms: tuple[TermRun, ...] = ()
+    group: GroupAt | None = None
+    term: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +79,7 @@ class Survey:
     incarnation: str = ""
     """The log's, 16 hex digits, as its newest header has it."""
     sizes: Sizes = field(default_factory=Sizes)
+    stated: Noted = Noted()
 
     @property
     def bytes(self) -> int:

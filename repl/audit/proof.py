@@ -23,7 +23,9 @@ from repl.audit.digest import U64, Place, entry_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Bools, read_frames
 from repl.audit.history import Appends, HistoryPart, by_range, merged_appends, read_lines
+from repl.audit.history_order import Span, check_order
 from repl.audit.plan import Part
+from repl.audit.rules import AuditRule
 from repl.audit.source import Failure, Source, Unreadable
 from vlsn.format.block import BlockFlag, EntryKind
 from vlsn.format.frame import FRAME_BYTES
@@ -34,8 +36,12 @@ FAILED: Final = -1
 """A key in place of a range: why a part of the history could not be read."""
 ONCE: Final = -2
 """A key in place of a range: how many lines say ``once``."""
-MISSING: Final = "history-missing"
-DIFFERS: Final = "history-differs"
+READS: Final = 1 << 60
+TIMES: Final = 1 << 61
+"""Added to a range: what was read there, and when its appends were sent and acknowledged."""
+MISSING: Final = AuditRule.HISTORY_MISSING
+DIFFERS: Final = AuditRule.HISTORY_DIFFERS
+READ: Final = AuditRule.HISTORY_READ
 THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), ("offset", "<u8")])
 
 
@@ -57,6 +63,8 @@ class Proof:
     cleaned: int = 0
     broken: int = 0
     once: int = 0
+    reads: int = 0
+    span: Span | None = None
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -69,6 +77,9 @@ def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure
         return
     yield ONCE, len(lines.once)
     yield from by_range(lines.appends)
+    yield from ((at + READS, rows) for at, rows in by_range(lines.reads))
+    times = np.sort(lines.times, order="vlsn")
+    yield from ((at + TIMES, rows) for at, rows in by_range(times))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,7 @@ class Prover:
     sources: Sequence[Source]
     extents: Sequence[Extent]
     places: Mapping[int, Sequence[tuple[Part, Place]]]
+    history: str = ""
 
     def __call__(self, item: tuple[int, list[Any]]) -> Proof | Failure:
         at, pieces = item
@@ -86,12 +98,20 @@ class Prover:
             return failure
         if at == ONCE:
             return Proof(once=sum(pieces))
+        if at >= TIMES:
+            span, broken, findings = check_order(at - TIMES, pieces, self.history)
+            return Proof(broken=broken, findings=findings, span=span)
+        is_read = at >= READS
         appends = merged_appends(pieces)
         try:
-            there = [self._there(index, at, appends) for index in range(len(self.sources))]
+            there = [self._there(index, at - READS * is_read, appends) for index in range(len(self.sources))]
         except Unreadable as error:
             return Failure(str(error))
-        return _judged(appends, there, self.sources, self.extents)
+        proof = _judged(appends, there, self.sources, self.extents)
+        if not is_read:
+            return proof
+        findings = [_as_read(finding) for finding in proof.findings]
+        return Proof(reads=proof.appends, broken=proof.broken, findings=findings)
 
     def _there(self, index: int, at: int, appends: Appends) -> NDArray[np.void]:
         """Finds what the copy has at the VLSNs of ``appends``, one place in memory at a time."""
@@ -185,6 +205,11 @@ def _finding(source: Source, append: Any, found: NDArray[np.void]) -> Finding:
         more={"digest": digest, "digest_there": f"{int(entry['digest']):016x}"},
         **place,
     )
+
+
+def _as_read(finding: Finding) -> Finding:
+    """Makes it a finding about what was read: nothing is shown to anybody before it is durable."""
+    return replace(finding, rule=READ, detail=finding.detail.replace("acknowledged", "read"))
 
 
 def _any(masks: Sequence[Bools]) -> Bools:

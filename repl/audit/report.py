@@ -172,6 +172,8 @@ class HistoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """Below the first VLSN of some copy."""
     once: int
     """Lines that say so: no other entry has the digest, and where there is no VLSN, none at all."""
+    reads: int = 0
+    """Lines of what was read, each at its VLSN."""
     findings: int
     """Appends that are missing or other than they were, in each copy, or there more than once. Findings name some."""
 

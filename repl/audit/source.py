@@ -8,9 +8,11 @@ writes.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from repl.audit.derived import Indexed
 from repl.audit.plan import Part, Survey
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.format.records import RollbackStart
@@ -51,6 +53,10 @@ class Source(Protocol):
 
     def sidecar(self, part: Part) -> bytes | None:
         """Returns the bytes of the segment's sidecar; None where there is none to be had."""
+        ...
+
+    def indexed(self, numbers: Sequence[int]) -> dict[int, Indexed]:
+        """Returns what the index says of these segments; nothing where there is none to be had, or it is in use."""
         ...
 
 

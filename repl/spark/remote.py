@@ -23,6 +23,7 @@ from vlsn.real.lmdb_store import LmdbStores
 from vlsn.recover.recovery import STATE_NAME
 from vlsn.seams import Buffer, Disk
 from vlsn.segments.restore_marker import check_no_restore
+from vlsn.verify.index_mappings import Mappings
 from vlsn.verify.segment_chain import Stated, read_stated
 
 DATA_FILE: Final = "data.mdb"
@@ -104,6 +105,9 @@ class RemoteDirectory(DirectorySource):
 
     def disk(self) -> Disk:
         return RemoteDisk(self.text)  # type: ignore[return-value]
+
+    def mappings(self) -> Mappings:
+        return Mappings()  # LMDB opens files alone
 
     def sizes(self) -> Sizes:
         return Sizes()  # a store tells no blocks on a disk

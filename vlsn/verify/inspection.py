@@ -46,7 +46,8 @@ _RUN_BLOCKS = 8192
 
 
 class Rule(StrEnum):
-    """The rule that a finding is about."""
+    """The rule that a finding is about.  What lies between copies, or in a client's history, has rules of its own
+    (``repl/audit/rules.py``); a name means the same in ``verify`` and in the audit."""
 
     FRAME_HEADER = "frame-header"
     """A place where a frame must be has none."""

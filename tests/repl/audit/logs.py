@@ -30,9 +30,13 @@ BACKLOG = 2
 
 
 def blocks(
-    *values: Sequence[str | bytes], first_vlsn: int = 1, term: int = 1, keys: Sequence[bytes | None] | None = None
+    *values: Sequence[str | bytes],
+    first_vlsn: int = 1,
+    term: int = 1,
+    keys: Sequence[bytes | None] | None = None,
+    durable: int = 1 << 62,
 ) -> list[bytes]:
-    """One block each; ``keys`` go round over the entries."""
+    """One block each; ``keys`` go round over the entries, no block says more than ``durable``."""
     sealed: list[bytes] = []
     lasts = [first_vlsn - 1] * BACKLOG
     for group in values:
@@ -42,7 +46,7 @@ def blocks(
             [Values(data, named)],
             term=term,
             first_vlsn=first_vlsn,
-            dtvlsn=lasts[-BACKLOG],
+            dtvlsn=min(durable, lasts[-BACKLOG]),
             clock_us=CLOCK_US + first_vlsn,
         )
         sealed.append(block.data)
@@ -51,13 +55,14 @@ def blocks(
     return sealed
 
 
-def numbered(count: int, entries: int = 1, size: int = 0, *, first_vlsn: int = 1, term: int = 1) -> list[bytes]:
+def numbered(
+    count: int, entries: int = 1, size: int = 0, *, first_vlsn: int = 1, term: int = 1, durable: int = 1 << 62
+) -> list[bytes]:
     """Returns ``count`` blocks of ``entries`` values ``value N``, filled up to ``size`` bytes."""
     vlsns = range(first_vlsn, first_vlsn + count * entries)
     values = [b"value %d" % vlsn + b"." * (size - len(b"value %d" % vlsn)) for vlsn in vlsns]
-    return blocks(
-        *(values[at : at + entries] for at in range(0, len(values), entries)), first_vlsn=first_vlsn, term=term
-    )
+    groups = (values[at : at + entries] for at in range(0, len(values), entries))
+    return blocks(*groups, first_vlsn=first_vlsn, term=term, durable=durable)
 
 
 @dataclass

@@ -212,7 +212,7 @@ def test_copies_that_begin_inside_one_anothers_blocks_are_not_equal(tmp_path: Pa
 
 def test_a_difference_above_the_common_dtvlsn_is_none(tmp_path: Path) -> None:
     """Nobody was told that those entries are durable; a rollback may be due."""
-    other = blocks(["other"] * 5, first_vlsn=LAST - 4)[0]
+    other = blocks(["other"] * 5, first_vlsn=LAST - 4, term=2)[0]
     one = Copy(tmp_path / "n1", "n1").add(*STORY).write()
     two = Copy(tmp_path / "n2", "n2").add(*STORY[:-1], other).write()
     assert audited(one, two).exit_code == 0
@@ -274,7 +274,7 @@ def test_a_transaction_that_is_not_whole_in_its_block_is_named(tmp_path: Path) -
     columns = replace(columns_of([b"a", b"b"]), txns=(21).to_bytes(8, "little") * 2)
     named = {}
     for kinds in ([0, 3], [0, 0]):
-        block = build(term=1, first_vlsn=21, dtvlsn=0, clock_us=1, kind=kinds, columns=columns, submissions=1)
+        block = build(term=1, first_vlsn=21, dtvlsn=18, clock_us=1, kind=kinds, columns=columns, submissions=1)
         nodes = (f"n1-{kinds[1]}", f"n2-{kinds[1]}")
         report = audited(*(Copy(tmp_path / node, node).add(*numbered(20), block).write() for node in nodes))
         named[kinds[1]] = [(finding.rule, finding.vlsn) for finding in report.findings]
@@ -285,8 +285,8 @@ def test_a_transaction_that_is_not_whole_in_its_block_is_named(tmp_path: Path) -
 
 
 def test_overmarked_blocks_are_ignored(tmp_path: Path) -> None:
-    old, new = numbered(300, term=1), numbered(300, first_vlsn=101, term=2)
-    one = Copy(tmp_path / "n1", "n1").add(*old).rollback(100).add(*new[:50]).rollback(130).add(*new[30:]).write()
+    old, new = numbered(300, term=1, durable=100), numbered(300, first_vlsn=101, term=2)
+    one = Copy(tmp_path / "n1", "n1").add(*old).rollback(100).add(*new[:50]).rollback(148).add(*new[48:]).write()
     two = Copy(tmp_path / "n2", "n2").add(*old[:100], *new).write()
     report = audited(one, two)
     assert (report.equal, report.findings, report.compared_to) == (True, [], 398)
@@ -312,8 +312,8 @@ def test_a_finished_rollback_without_its_flags_is_named(tmp_path: Path) -> None:
 
 
 def test_a_rollback_cut_short_by_a_crash_is_normal(tmp_path: Path) -> None:
-    one = Copy(tmp_path / "n1", "n1").add(*numbered(50)).rollback(40, flags=False, end=False).write()
-    two = Copy(tmp_path / "n2", "n2").add(*numbered(50)).write()
+    one = Copy(tmp_path / "n1", "n1").add(*numbered(50, durable=40)).rollback(40, flags=False, end=False).write()
+    two = Copy(tmp_path / "n2", "n2").add(*numbered(40), *numbered(10, first_vlsn=41, term=2)).write()
     assert audited(one, two).exit_code == 0
 
 

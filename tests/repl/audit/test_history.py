@@ -91,6 +91,7 @@ def test_every_acknowledged_entry_is_in_every_copy(tmp_path: Path) -> None:
         "everywhere": DTVLSN,
         "cleaned": 0,
         "once": 0,
+        "reads": 0,
         "findings": 0,
     }
 
@@ -156,7 +157,7 @@ def test_a_copy_that_lags_or_has_cleaned_owes_nothing_there(tmp_path: Path) -> N
 def test_what_a_copy_may_yet_roll_back_is_no_finding_while_another_has_it(tmp_path: Path) -> None:
     whole = Copy(tmp_path / "n1", "n1").add(*STORY).write()
     at = sum(len(group) for group in VALUES[:30]) + 1
-    stray = blocks(["divergent"], first_vlsn=at)
+    stray = blocks(["divergent"], first_vlsn=at, term=2)
     other = Copy(tmp_path / "n2", "n2").add(*STORY[:30], *stray).write()
     assert held(tmp_path, [line(at)], whole, other).findings == []
     alone = Copy(tmp_path / "n3", "n3").add(*STORY[:30]).write()

@@ -1,0 +1,159 @@
+"""A stopped node's derived files, held against its segments: VLSN index, times, ``state``.
+
+    index   12 → 00000002.vlog:8192      a visible block that begins with VLSN 12 must lie there
+    state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
+
+Normal: an index that ends earlier than the log; one that points past a segment's end, at damage, or into what the next
+open reads again; one not cut yet after a rollback that nothing was logged behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repl.audit.blocks import Blocks
+from repl.audit.findings import FINDINGS_MAX, Finding
+from repl.audit.plan import Noted, TermRun
+from vlsn.format.records import RollbackStart
+from vlsn.format.rollback_periods import end_of
+from vlsn.ids import lsn
+from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
+from vlsn.verify.index_mappings import Bounds as TimeBounds
+from vlsn.verify.inspection import Rule
+
+if TYPE_CHECKING:
+    from repl.audit.check import SegmentAudit
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """The index of one segment: ``vlsns`` and the ``offsets`` of their blocks, and the time index's bounds."""
+
+    vlsns: I64
+    offsets: I64
+    times: TimeBounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A mapping that does not hold: at ``offset`` lies no block that begins with ``vlsn``, or one that is
+    ``overmarked``."""
+
+    offset: int
+    vlsn: int
+    overmarked: bool
+    detail: str
+
+
+def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexed) -> Iterator[Pointed]:
+    """Checks the mappings of one segment, whose log ends at ``end``."""
+    vlsns, offsets = indexed.vlsns, indexed.offsets
+    inside = (offsets < end) & ~np.isin(offsets, np.array(damage, np.int64))
+    inside &= ~np.isin(offsets, blocks.offsets[~blocks.whole])
+    vlsns, offsets = vlsns[inside], offsets[inside]
+    there, overmarked = np.zeros(len(vlsns), np.bool_), np.zeros(len(vlsns), np.bool_)
+    if len(blocks):
+        at = np.minimum(np.searchsorted(blocks.offsets, offsets), len(blocks) - 1)
+        there = (blocks.offsets[at] == offsets) & (blocks.first[at].astype(np.int64) == vlsns)
+        overmarked = there & blocks.overmarked[at]
+    for row in np.flatnonzero(~there | overmarked).tolist()[:FINDINGS_MAX]:
+        detail = "the index points at no visible block that begins with this VLSN"
+        yield Pointed(int(offsets[row]), int(vlsns[row]), bool(overmarked[row]), detail)
+    if indexed.times is not None:
+        first, last = blocks.first.astype(np.int64), blocks.last.astype(np.int64)
+        late = indexed.times.passed(first, last, blocks.headers["clock_us"].astype(np.int64)) & blocks.visible
+        for row in np.flatnonzero(late).tolist()[:FINDINGS_MAX]:
+            detail = "it was sealed later than the time index says of its step"
+            yield Pointed(int(blocks.offsets[row]), int(first[row]), False, detail)
+
+
+def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
+    """Names what the index of a source says wrongly, now that its rollbacks are known."""
+    started = [
+        (lsn(segment.number, at), record)
+        for segment in segments
+        for at, record in segment.rollbacks
+        if isinstance(record, RollbackStart)
+    ]
+    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
+    due = [(record.first_lsn, end_of(at, record)) for at, record in started if at > last]
+    for segment in segments:
+        for pointed in segment.pointed:
+            place = lsn(segment.number, pointed.offset)
+            if not (pointed.overmarked and any(low <= place < high for low, high in due)):
+                yield Finding(
+                    rule=Rule.INDEX,
+                    source=source,
+                    file=segment.file,
+                    offset=pointed.offset,
+                    vlsn=pointed.vlsn,
+                    detail=pointed.detail,
+                    more={"overmarked": pointed.overmarked},
+                )
+
+
+def term_runs(visible: Blocks) -> tuple[TermRun, ...]:
+    """Returns the terms of a segment's visible blocks, ascending."""
+    terms = visible.headers["term"]
+    if not len(terms):
+        return ()
+    starts = [0, *(np.flatnonzero(terms[1:] != terms[:-1]) + 1).tolist()]
+    ends = [*starts[1:], len(terms)]
+    pairs = zip(starts, ends, strict=True)
+    return tuple((int(terms[low]), int(visible.first[low]), int(visible.last[high - 1])) for low, high in pairs)
+
+
+def check_noted(source: str, stated: Noted, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
+    """Holds the terms that ``state`` and the node file note against those of the log, where no block is lost."""
+    runs = [run for segment in segments for run in segment.terms]
+    highest = max((run[0] for run in runs), default=0)
+    if stated.term is not None and stated.term < highest:
+        yield Finding(
+            rule=Rule.NODE_FILE,
+            source=source,
+            file=NODE_FILE_NAME,
+            offset=0,
+            vlsn=0,
+            detail=f"its term is {stated.term}, the log has blocks of term {highest}",
+            more={"term": stated.term, "highest": highest},
+        )
+    if not runs or not stated.terms or any(segment.damaged for segment in segments):
+        return
+    first, last = max(runs[0][1], stated.terms[0][1]), min(runs[-1][2], stated.terms[-1][2], stated.upto)
+    noted, found = _runs(stated.terms, first, last), _runs(runs, first, last)
+    for said, real in zip_longest(noted, found, fillvalue=(0, last + 1, last)):
+        if said != real:
+            vlsn = min(said[1], real[1]) if said[:2] != real[:2] else min(said[2], real[2]) + 1
+            detail = f"state notes term {said[0]} from VLSN {said[1]} to {said[2]}, the log has term {real[0]}"
+            yield Finding(
+                rule=Rule.STATE,
+                source=source,
+                file=STATE_NAME,
+                offset=0,
+                vlsn=vlsn,
+                detail=f"{detail} from {real[1]} to {real[2]}",
+                more={"noted": list(said), "there": list(real)},
+            )
+            return
+
+
+def _runs(runs: Sequence[TermRun], first: int, last: int) -> list[TermRun]:
+    """Returns what lies from ``first`` to ``last``, runs of one term joined."""
+    found: list[TermRun] = []
+    for term, low, high in runs:
+        low, high = max(low, first), min(high, last)
+        if low > high:
+            continue
+        if found and found[-1][0] == term and found[-1][2] + 1 == low:
+            found[-1] = (term, found[-1][1], high)
+        else:
+            found.append((term, low, high))
+    return found

@@ -1,0 +1,65 @@
+"""The majority that had to have what a group said to be durable: as many copies must have it.
+
+    members n1 n2 n3     n1 says: durable up to 90     n1 ends at 95, n2 at 60, n3 at 40
+                         a majority had 90 on disk, one has it: n2 or n3 has lost something, and does not lag
+
+A replica that lags is told from one that lost by its own word (what it once said to be durable), or by this count.  Who
+is not audited may have it; the node that runs may have more by now: then nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from repl.audit.findings import Finding
+from repl.audit.members import GroupAt
+from repl.audit.rules import AuditRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The end of one copy: its ``last`` visible VLSN, in a ``file``, and the highest that it ``said`` to be durable.
+    ``damaged``: something is lost there that is named already."""
+
+    source: str
+    node: str
+    file: str
+    last: int
+    said: int
+    live: bool
+    damaged: bool
+
+
+def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Finding]:
+    """Names the copies that end before what must be in them."""
+    for end in ends:
+        if end.last < end.said and not end.damaged:
+            detail = f"the log ends at VLSN {end.last}, and said that {end.said} was durable"
+            yield _shorter(end, end.said, detail)
+    durable = max((end.said for end in ends), default=0)
+    known = [group for group in groups if group.vlsn <= durable]
+    if not known:
+        return
+    voters = set(max(known, key=lambda group: group.vlsn).voters)
+    have = {end.node for end in ends if end.last >= durable}
+    short = [end for end in ends if end.last < durable and end.node in voters]
+    unseen = voters - {end.node for end in ends}
+    lost = len(voters & have) + len(unseen) <= len(voters) // 2
+    if not lost or any(end.live or end.damaged or end.last < end.said for end in short):
+        return
+    for end in sorted(short, key=lambda end: -end.last)[:1]:
+        detail = f"VLSN {durable} was durable on a majority of {len(voters)}, and {len(voters & have)} have it"
+        yield _shorter(end, durable, f"{detail}; of those that do not, this one goes furthest")
+
+
+def _shorter(end: End, durable: int, detail: str) -> Finding:
+    return Finding(
+        rule=AuditRule.SHORTER,
+        source=end.source,
+        file=end.file,
+        offset=0,
+        vlsn=end.last + 1,
+        detail=detail,
+        more={"last": end.last, "durable": durable},
+    )

@@ -1,0 +1,63 @@
+"""The rules of the audit: an identifier each, and the order in which findings at one VLSN are told.
+
+Those of one directory's bytes are ``verify``'s own (``Rule``), under the same names.  What each says, its cause and
+what to do stand in ``docs/audit-rules.md``.
+
+    damage ─► order ─► what was given up ─► what is derived ─► between copies ─► a client's history
+
+The first finding at a VLSN explains the others: a damaged block is not what the other copies have, either.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from vlsn.verify.inspection import Rule
+
+
+class AuditRule(StrEnum):
+    """The rules that ``verify`` does not have."""
+
+    DTVLSN = "dtvlsn"
+    """The DTVLSN falls, or lies past the log's end at that place."""
+    OVERMARKED_DURABLE = "overmarked-durable"
+    """A rollback went back before what its log had said to be durable."""
+    PRODUCER_SEQUENCE = "producer-sequence"
+    """A producer's submissions do not rise by one: one is there twice, or is missing."""
+    SHORTER = "shorter-than-claimed"
+    """A copy ends before what it, or a majority by another copy's word, had durable."""
+    NAME_REUSED = "name-reused"
+    """Two blocks of one term and VLSN that are not the same bytes."""
+    CHANGED_PAST = "changed-past"
+    """A past that an earlier audit had read is not what it was."""
+    DIVERGENCE = "divergence"
+    HISTORY_MISSING = "history-missing"
+    HISTORY_DIFFERS = "history-differs"
+    HISTORY_TWICE = "history-twice"
+    HISTORY_REFUSED = "history-refused"
+    HISTORY_READ = "history-read"
+    """Somebody has read it, and a copy that must have it does not."""
+    HISTORY_ORDER = "history-order"
+    """It was acknowledged before the other was sent, and has the higher VLSN."""
+
+
+_DAMAGE: Final = (
+    *(Rule.SEGMENT_HEADER, Rule.GAP, Rule.FRAME_HEADER, Rule.FRAME_CRC, Rule.BLOCK_HEADER),
+    *(Rule.BLOCK_BODY, Rule.TRANSACTION, Rule.RECORD),
+)
+_ORDER: Final = (
+    *_DAMAGE,
+    *(Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER),
+    *(AuditRule.OVERMARKED_DURABLE, AuditRule.DTVLSN, AuditRule.PRODUCER_SEQUENCE, AuditRule.SHORTER),
+    *(Rule.SIDECAR, Rule.INDEX, Rule.STATE, Rule.NODE_FILE),
+    *(AuditRule.NAME_REUSED, AuditRule.CHANGED_PAST, AuditRule.DIVERGENCE),
+    *(AuditRule.HISTORY_MISSING, AuditRule.HISTORY_DIFFERS, AuditRule.HISTORY_READ, AuditRule.HISTORY_TWICE),
+    *(AuditRule.HISTORY_REFUSED, AuditRule.HISTORY_ORDER),
+)
+RULES: Final = tuple(map(str, _ORDER))
+"""Every identifier that a finding may have."""
+RANKS: Final = {rule: max(0, rank - len(_DAMAGE)) for rank, rule in enumerate(RULES)}
+"""The lower one is told first; kinds of damage in the order in which they lie."""
+
+assert sorted(RULES) == sorted({*Rule, *AuditRule} - {Rule.UNREADABLE})  # that one ends an audit
