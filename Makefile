@@ -25,7 +25,7 @@ PIPELINE_SECONDS ?= 300
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers bench-readers mutants track-record sim jepsen hostile failover pipeline kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers bench-readers mutants track-record sim jepsen hostile failover pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -81,6 +81,9 @@ failover: $(STAMP) ## how long no append is taken when the master is killed, and
 pipeline: $(STAMP) ## read, transform, append under SIGKILL, within a group and between two: PIPELINE_SECONDS=300
 	@$(BIN)/python jepsen-like pipeline --groups 1 --time $(PIPELINE_SECONDS)
 	@$(BIN)/python jepsen-like pipeline --groups 2 --time $(PIPELINE_SECONDS)
+
+audit-histories: $(STAMP) ## audit what simulated clusters leave, healthy all of them: SEEDS=1000 FIRST_SEED=1
+	@$(BIN)/python -m tests.repl.audit.histories $(SEEDS) $(FIRST_SEED)
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)
