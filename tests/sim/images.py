@@ -14,6 +14,7 @@ from collections.abc import Collection
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from repl.node.node import Node
 from tests.fakes.kv import Contents
 from tests.fakes.machine import Image
 from tests.sim.logs import Block, visible
@@ -299,10 +300,12 @@ class Images:
             self.nemesis.later(LOOK_S, lambda: self._look_again(turn))
 
     def _may_tell(self, name: str) -> bool:
-        """Says whether another member is up with a log. Who waits to be listed has heard of nobody."""
+        """Says whether another member is up with a log. Who waits to be listed has heard of nobody; who was cut off as
+        it logged a list without this one tells it that it is not listed, and no more, until that is rolled back."""
         _, durable = self.group.watch.groups[-1]
         members = {member.name for member in durable.members} - {name}
-        return any(each in members and node.state != "RESTORING" for each, node in self.group.nodes.items())
+        up = [node for each, node in self.group.nodes.items() if each in members and node.state != "RESTORING"]
+        return any(node.log is None or _lists(node, name) for node in up)
 
     def _put_back_empty(self) -> None:
         name = self.returning
@@ -384,6 +387,11 @@ class Images:
         self.nemesis.die(name, power=False)
         self.group.machines[name].stores.unreadable.add(f"/{name}/{store}")
         return True
+
+
+def _lists(node: Node, name: str) -> bool:
+    group = node.log.history.group if node.log is not None else None
+    return group is None or any(member.name == name for member in group.members)
 
 
 def _end_of(blocks: Collection[Block]) -> tuple[int, int]:
