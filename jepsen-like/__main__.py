@@ -1,4 +1,5 @@
-"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | kill-all | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | mixed | kill-all |
+syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -21,6 +22,7 @@ from harness.command import add_options, check_command, run_command
 from harness.failover import WORDS, good, measure, summary
 from harness.hostile import command as hostile
 from harness.kill_all import kill_all
+from harness.mixed import mixed
 from harness.pipeline import run_pipeline
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
@@ -57,7 +59,7 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    commands = "run | check | hostile | failover | pipeline | kill-all | syscalls"
+    commands = "run | check | hostile | failover | pipeline | mixed | kill-all | syscalls"
     faults = parser.add_subparsers(required=True, metavar=commands)
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
     add_options(running)
@@ -85,6 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     copying.add_argument("--time", type=float, default=60.0, help="seconds of faults")
     copying.add_argument("--seed", type=int, default=random.randrange(2**32))
     copying.set_defaults(run=partial(_in_directory, _pipeline))
+    mixing = faults.add_parser("mixed", help="a group of an earlier release is upgraded, one node after the other")
+    mixing.add_argument("--earlier", type=Path, required=True, help="a checkout of that release")
+    mixing.add_argument("--python", default=sys.executable, help="the interpreter that has what it needs")
+    mixing.set_defaults(run=partial(_in_directory, _mixed))
     killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
     killing.add_argument("--rounds", type=int, default=20)
     killing.add_argument("--writers", type=int, default=64)
@@ -94,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, copying, killing, tracing):
+    for each in (attacking, losing, copying, mixing, killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     for each in (killing, tracing):
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
@@ -120,6 +126,13 @@ def _pipeline(options: argparse.Namespace, directory: Path) -> int:
         + ("each once, in order" if verdict.valid else "NOT valid")
     )
     return 0 if verdict.valid else 1
+
+
+def _mixed(options: argparse.Namespace, directory: Path) -> int:
+    findings = asyncio.run(mixed(directory, earlier=options.earlier.resolve(), python=options.python, say=_say))
+    for each in findings:
+        _say(f"NOT so: {each}")
+    return 1 if findings else 0
 
 
 def _failover(options: argparse.Namespace, directory: Path) -> int:

@@ -67,6 +67,8 @@ class Node:
         self.directory = directory
         self.url = url
         self.environment = dict(environment or {})
+        self.python = sys.executable
+        """The interpreter; another vlsnlog may be in its way."""
         self._launcher = tuple(launcher)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -100,7 +102,7 @@ class Node:
         assert not self.running
         command = [
             *self._launcher,
-            sys.executable,
+            self.python,
             "-P",
             "-m",
             "repl.cli.start",
