@@ -7,16 +7,20 @@ up; the rest is another thread's, beside which a loop that does nothing else loo
 
 from __future__ import annotations
 
+import gc
 import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from repl.node.process import tune_interpreter
 from vlsn.errors import BadArgument
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCERS_MAX, PRODUCERS_MIN, STATE_MAP_BYTES
@@ -85,9 +89,23 @@ def run_producers(*, producers: int = 50_000, level: int = 2) -> ProducersFigure
         raise BadArgument(f"{PRODUCERS_MIN} to {PRODUCERS_MAX} producers")
     directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-"))
     try:
-        return _Bench(str(directory / "state"), producers, level).run()
+        with _as_in_a_node():
+            return _Bench(str(directory / "state"), producers, level).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _as_in_a_node() -> Iterator[None]:
+    """Sets the interpreter as a node's process does: how soon threads take turns, and when it looks for garbage."""
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    tune_interpreter()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class _Bench:

@@ -38,16 +38,21 @@ logger = logging.getLogger("vlsnlog")
 def run_node(config: NodeConfig) -> int:
     """Runs until a signal or a fault; the exit status."""
     log_to(sys.stderr, level=config.log_level, format=config.log_format)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now != most:  # each connection is one, and a log that cannot open its next segment ends
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     files = files_most()
     config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory_bytes()))
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 50, 50)
+    tune_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(config, connections_max=connections_of(config.readers_max, files=files)))
+
+
+def tune_interpreter() -> None:
+    """Lets threads take turns sooner, and looks for garbage less often, not at all in what is there by now."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 50, 50)
 
 
 async def _run(config: NodeConfig, *, connections_max: int) -> int:

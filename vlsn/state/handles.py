@@ -58,16 +58,16 @@ class Handles:
         self._rows: OrderedDict[int, Produced] = OrderedDict()
         """The rows by id, in the order of the log."""
         for life in read_lives(record.lives):
-            begin, firsts, lasts, terms, _ = life.rows
-            self._rows[life.producer] = (life.producer, begin, firsts[-1], lasts[-1], terms[-1])
+            rows = life.rows
+            self._rows[life.producer] = (life.producer, rows.begin, rows.firsts[-1], rows.lasts[-1], rows.terms[-1])
         self._evicted_to = record.forgotten_to
         self._ended: deque[_Ended] = deque()
         newest = next(reversed(self._rows.values()), None)
         self.settled: int = newest[_LAST] if newest is not None else NULL_VLSN
         """The VLSN from which on it is exact."""
         self._kept_at: int = self.settled
-        self._changed: dict[int, None] = {}
-        """The rows that may be other than at the last checkpoint."""
+        self._changed: dict[int, Produced | None] = {}
+        """The rows that may be other than at the last checkpoint, None for those that went."""
         self._whole = not record.keyed
         """The next checkpoint writes all of it."""
 
@@ -102,7 +102,7 @@ class Handles:
                 self._evicted_to = max(self._evicted_to, oldest[_LAST])
                 changed[gone] = None
             rows[handle] = row
-            changed[handle] = None
+            changed[handle] = row
         if len(changed) > 2 * most:
             self.keep_all()
         self._let_go()
@@ -135,6 +135,8 @@ class Handles:
         self.settled = min(self.settled, last)
         if last < self._kept_at:
             self.keep_all()
+        for handle in self._changed:
+            self._changed[handle] = self._rows.get(handle)
 
     # What is kept of it.
 
@@ -149,25 +151,28 @@ class Handles:
         return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]))
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
-        """Copies what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
+        """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
         without rows, and the changes. The returned call puts them together, on any thread."""
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
         ended, evicted_to = self._undone(vlsn)
-        whole, deletes = self._whole, []
+        whole, changed = self._whole, {} if self._whole else self._changed
         rows = self._as_of(vlsn)[0] if whole else []
-        for handle in self._changed:
-            row = ended.get(handle) or self._rows.get(handle)
-            if row is not None and row[_LAST] <= vlsn:
-                rows.append(row)
-            else:
-                deletes.append(handle)
         later = list(self._behind(vlsn))
         count = len(self._rows) - len(later) + sum(1 for row in ended.values() if row[_LAST] <= vlsn)
-        self._changed = dict.fromkeys(chain((row[0] for row in later), ended))
+        self._changed = {row[0]: row for row in later}
+        for handle in ended:
+            self._changed.setdefault(handle, None)
         self._kept_at, self._whole = int(vlsn), False
         record = ProducersRecord(self._forgotten_as_of(vlsn, evicted_to), b"", keyed=True, count=count)
-        return lambda: (record, LifeChanges(_Encoded(rows), deletes, whole))
+
+        def put_together() -> tuple[ProducersRecord, LifeChanges]:
+            then = {} if whole else {**changed, **ended}
+            kept = rows + [row for row in then.values() if row is not None and row[_LAST] <= vlsn]
+            there = {row[0] for row in kept}
+            return record, LifeChanges(_Encoded(kept), [handle for handle in changed if handle not in there], whole)
+
+        return put_together
 
     def keep_all(self) -> None:
         """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""

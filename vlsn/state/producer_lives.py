@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -60,8 +60,9 @@ class ProducerPlace(msgspec.Struct, frozen=True):
     term: int = 0
 
 
-class Rows(NamedTuple):
-    """Submissions of one producer, without a hole; the columns are as long as each other, and not empty."""
+class Rows(msgspec.Struct, frozen=True, gc=False):
+    """Submissions of one producer, without a hole; the columns are as long as each other, and not empty. The garbage
+    collector, which would hold everything up for them, does not look at them: they are in no cycle."""
 
     begin: int
     """The sequence of the first row."""
@@ -99,14 +100,11 @@ Part: TypeAlias = "tuple[int, array[int], array[int], array[int]] | None"
 """The sequence of the first of some submissions, and their columns; None for none."""
 
 
-class Life:
+class Life(msgspec.Struct, gc=False, eq=False):
     """One producer, for as long as each sequence follows on the one before."""
 
-    __slots__ = ("producer", "rows")
-
-    def __init__(self, producer: int, rows: Rows) -> None:
-        self.producer = producer
-        self.rows = rows
+    producer: int
+    rows: Rows
 
     @classmethod
     def begun(cls, producer: int, sequence: int, first: int, last: int, term: int) -> Life:
@@ -142,25 +140,24 @@ class Life:
     def cross(self, vlsn: int) -> None:
         """Notes that it is none of the recent producers from ``vlsn`` on."""
         if self.rows.crossed is _NEVER:
-            self.rows = self.rows._replace(crossed=array("Q", (vlsn,)))
+            self.rows = msgspec.structs.replace(self.rows, crossed=array("Q", (vlsn,)))
         else:
             self.rows.crossed.append(vlsn)
 
     def behind(self, vlsn: int) -> list[Produced]:
         """Lists its submissions behind ``vlsn``."""
-        begin, firsts, lasts, terms, _ = self.rows
-        start = self.rows.upto(vlsn)
-        places = zip(firsts[start:], lasts[start:], terms[start:], strict=True)
-        return [(self.producer, begin + row, *place) for row, place in enumerate(places, start)]
+        rows, start = self.rows, self.rows.upto(vlsn)
+        places = zip(rows.firsts[start:], rows.lasts[start:], rows.terms[start:], strict=True)
+        return [(self.producer, rows.begin + row, *place) for row, place in enumerate(places, start)]
 
     def part(self, after: int, upto: int, limits: ProducerLimits) -> Part:
         """Returns its remembered submissions of these VLSNs."""
-        begin, firsts, lasts, terms, _ = rows = self.rows
+        rows = self.rows
         end = rows.upto(upto)
         start = max(rows.upto(after), rows.start(end, upto, limits))
         if start >= end:
             return None
-        return begin + start, firsts[start:end], lasts[start:end], terms[start:end]
+        return rows.begin + start, rows.firsts[start:end], rows.lasts[start:end], rows.terms[start:end]
 
     def truncate(self, last: int) -> None:
         """Undoes what came after ``last``."""

@@ -16,8 +16,8 @@ every change of master, open and rollback:
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
-Kept by ``checkpoint``: all of it, or what changed since the checkpoint before.  Either costs its caller some 50 ns a
-life; the rest is done on any thread.
+Kept by ``checkpoint``: what changed since the checkpoint before, which costs its caller nothing for however many that
+are, or all of it, some 50 ns a life; the rest is done on any thread.
 
 Memory is bounded by (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes a producer, and 24
 for each submission since ``settle``; a submission costs some operations on dicts and arrays.  Kafka's producer state
@@ -27,10 +27,10 @@ manager (KIP-98, KIP-360) is the model; its clocks are not.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import msgspec
 
@@ -41,7 +41,8 @@ from vlsn.state.producer_lives import SPARE_ROWS, Life, Part, ProducerLimits, Pr
 
 __all__ = ["LifeChanges", "ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
 
-_LET_GO_AT_ONCE = 1_024
+_ROWS = attrgetter("rows")
+_LET_GO_AT_ONCE = 256
 """At most so much of what can be undone no more is let go of at once."""
 
 
@@ -104,8 +105,9 @@ class Producers:
         self.settled = newest.last if newest is not None else self.lacks_to
         """The VLSN from which on it is exact."""
         self._kept_at = self.settled
-        self._changed: dict[int, Life | None] = {}
-        """The lives that may be other than at the last checkpoint, None for who has none now."""
+        self._changed: dict[int, Rows | None] = {}
+        """The lives that may be other than at the last checkpoint, None for who has none now. By their rows, so that a
+        checkpoint takes all of them without a look: rows that were let go since say the same of it."""
         self._whole = not record.keyed
         """The next checkpoint writes all of it."""
 
@@ -144,15 +146,16 @@ class Producers:
             if life is None:
                 self._note_another(row)
                 continue
-            begin, firsts, lasts, terms, _ = life.rows
-            if begin + len(lasts) != sequence or lasts[-1] + silent < first:
+            rows_now = life.rows
+            lasts = rows_now.lasts
+            if rows_now.begin + len(lasts) != sequence or lasts[-1] + silent < first:
                 self._note_another(row)
                 continue
-            firsts.append(first)
+            rows_now.firsts.append(first)
             lasts.append(last)
-            terms.append(term)
+            rows_now.terms.append(term)
             recent.move_to_end(producer)
-            changed[producer] = life
+            changed[producer] = rows_now
             if len(lasts) == many:
                 self._let_go(2)
                 self._spares.append((last, life))
@@ -168,9 +171,11 @@ class Producers:
             self._make_room(first)
             life = Life.begun(producer, sequence, first, last, term)
         else:
-            for column, value in zip(life.rows[1:4], (first, last, term), strict=True):
-                column.append(value)
-        self._recent[producer] = self._changed[producer] = life
+            life.rows.firsts.append(first)
+            life.rows.lasts.append(last)
+            life.rows.terms.append(term)
+        self._recent[producer] = life
+        self._changed[producer] = life.rows
         if len(self._recent) > self.limits.recent:
             self._cross(first)
         self._let_go(2)
@@ -184,7 +189,7 @@ class Producers:
         self._older[producer] = life
         life.cross(at)
         if len(life) > self.limits.least:
-            self._changed[producer] = life
+            self._changed[producer] = life.rows
             if len(life) > self.limits.least + SPARE_ROWS:
                 self._spares.append((at, life))
 
@@ -290,7 +295,8 @@ class Producers:
         if last < self._kept_at:
             self.keep_all()
         for producer in self._changed:
-            self._changed[producer] = self._recent.get(producer) or self._older.get(producer)
+            known = self._recent.get(producer) or self._older.get(producer)
+            self._changed[producer] = known.rows if known is not None else None
 
     def _take(self, lives: list[Life]) -> None:
         """Takes ``lives`` in place of its own, whoever was heard of longest ago first."""
@@ -307,32 +313,28 @@ class Producers:
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies it; the returned call puts all of it together, on any thread, for its 53 MB take long."""
         ended, evicted_to = self._undone(vlsn)
-        lives = [(life.producer, life.rows) for life in chain(self._lives(), ended.values())]
+        lives = self._copied(ended)
         forgotten_to, lacks_to, limits = self._forgotten_as_of(vlsn, evicted_to), self.lacks_to, self.limits
         return lambda: ProducersRecord(
             forgotten_to, b"".join([life for _, life in _Encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
         )
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
-        """Copies what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
+        """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
         without lives, and the changes. The returned call puts them together, on any thread."""
         ended, evicted_to = self._undone(vlsn)
         forgotten_to, lacks_to, limits = self._forgotten_as_of(vlsn, evicted_to), self.lacks_to, self.limits
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
         whole, changed = self._whole, {} if self._whole else self._changed
-        if whole:
-            lives = [(life.producer, life.rows) for life in chain(self._lives(), ended.values())]
-        else:
-            then = {**changed, **ended} if ended else changed
-            lives = [(producer, life.rows) for producer, life in then.items() if life is not None]
+        lives = self._copied(ended) if whole else {producer: life.rows for producer, life in ended.items()}
         count = self._count_at(vlsn, ended)
         self._changed, self._kept_at, self._whole = self._changed_behind(vlsn), int(vlsn), False
 
         def put_together() -> tuple[ProducersRecord, LifeChanges]:
-            there = [(producer, rows) for producer, rows in lives if rows.upto(vlsn)]
-            kept = {producer for producer, _ in there}
-            deletes = [producer for producer in changed if producer not in kept]
+            then = {**changed, **lives}
+            there = {producer: rows for producer, rows in then.items() if rows is not None and rows.upto(vlsn)}
+            deletes = [producer for producer in changed if producer not in there]
             record = ProducersRecord(forgotten_to, b"", lacks_to, keyed=True, count=count)
             return record, LifeChanges(_Encoded(there, vlsn, limits), deletes, whole)
 
@@ -345,6 +347,12 @@ class Producers:
 
     def _forgotten_as_of(self, vlsn: int, evicted_to: int) -> int:
         return max(evicted_to, vlsn) if vlsn < self.settled else evicted_to
+
+    def _copied(self, ended: Mapping[int, Life]) -> dict[int, Rows]:
+        """Copies all lives, those that have ``ended`` in place of what began behind them."""
+        rows = dict(zip(chain(self._older, self._recent), map(_ROWS, self._lives()), strict=True))
+        rows.update((producer, life.rows) for producer, life in ended.items())
+        return rows
 
     def _lives(self) -> Iterator[Life]:
         return chain(self._older.values(), self._recent.values())
@@ -360,8 +368,8 @@ class Producers:
                 break
             yield life
 
-    def _changed_behind(self, vlsn: int) -> dict[int, Life | None]:
-        changed: dict[int, Life | None] = {life.producer: life for life in self._heard_behind(vlsn)}
+    def _changed_behind(self, vlsn: int) -> dict[int, Rows | None]:
+        changed: dict[int, Rows | None] = {life.producer: life.rows for life in self._heard_behind(vlsn)}
         for ended in self._ended_behind(vlsn):
             changed.setdefault(ended.life.producer, None)
         return changed
@@ -408,18 +416,17 @@ def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
 class _Encoded:
     """Lives as of a VLSN at which all of them were there, each encoded when it is asked for."""
 
-    lives: list[tuple[int, Rows]]
+    lives: Mapping[int, Rows]
     vlsn: int
     limits: ProducerLimits
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for producer, rows in self.lives:
+        for producer, rows in self.lives.items():
             end = rows.upto(self.vlsn)
             yield producer, rows.encode(producer, rows.start(end, self.vlsn, self.limits), end)
 
 
-def _in_order(lives: list[tuple[int, Rows]], vlsn: int) -> list[tuple[int, Rows]]:
+def _in_order(lives: Mapping[int, Rows], vlsn: int) -> dict[int, Rows]:
     """Returns those that were there at ``vlsn``, whoever was heard of longest ago then first."""
-    placed = [(rows.upto(vlsn), producer, rows) for producer, rows in lives]
-    there = [(rows.lasts[end - 1], producer, rows) for end, producer, rows in placed if end]
-    return [(producer, rows) for _, producer, rows in sorted(there, key=itemgetter(0))]
+    heard = {producer: rows.lasts[end - 1] for producer, rows in lives.items() if (end := rows.upto(vlsn))}
+    return {producer: lives[producer] for producer in sorted(heard, key=heard.__getitem__)}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from array import array
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from vlsn.format.block import BLOCK_DTYPE
 from vlsn.format.producer_columns import produced_of
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_AT_LEVEL_1
+from vlsn.state.handles import Handles
 from vlsn.state.producer_lives import SPARE_ROWS
 from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
 from vlsn.state.state_store import StateRecord, StateStore
@@ -232,6 +236,50 @@ def test_a_checkpoint_writes_lives_that_were_cut_short_and_takes_away_those_that
         assert stored is not None
         assert stored.producers.lives == table.record(Vlsn(last)).lives
     assert table.find(1, at=last + 1) is None, "it made room"
+
+
+def steps_of(call: Callable[[], object]) -> int:
+    """Counts the interpreter's instructions in what Python code ``call`` runs."""
+    steps = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+@pytest.mark.parametrize("handles", [False, True])
+def test_a_checkpoint_costs_its_caller_the_same_however_many_changed(handles: bool) -> None:
+    """The event loop is the caller: 50,000 that changed may not hold it up."""
+    took = {}
+    for changed in (10, 2_000):
+        table = Handles(most=5_000) if handles else Producers(limits=ProducerLimits(producers=5_000, recent=100))
+        table.checkpoint(Vlsn(0))()
+        table.note([(number, 0, number, number, 1) for number in range(1, changed + 1)])
+        table.settle(Vlsn(changed))
+        put_together: list[Callable[[], tuple[ProducersRecord, LifeChanges]]] = []
+        took[changed] = steps_of(lambda: put_together.append(table.checkpoint(Vlsn(changed))))  # noqa: B023
+        record, changes = put_together[0]()
+        assert record.count == len(list(changes.puts)) == changed
+    assert 0 < took[2_000] < took[10] + 200
+
+
+def test_the_garbage_collector_does_not_look_at_lives() -> None:
+    """A full collection holds up everything for as long as it takes to look at all there is."""
+    table = Producers()
+    table.note([(number, 0, number, number, 1) for number in range(1, 100)])
+    lives = list(table._lives())
+    assert len(lives) == 99
+    assert not any(gc.is_tracked(each) or gc.is_tracked(each.rows) for each in lives)
 
 
 def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
