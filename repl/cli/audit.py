@@ -43,12 +43,12 @@ def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], his
     return report.exit_code
 
 
-def check_spark() -> None:
+def check_spark(what: str = "the audit") -> None:
     """Refuses where the extra is not installed, before anything is begun: a node and a client need none of it."""
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise click.ClickException(
-            f"the audit runs on Spark, and {' and '.join(missing)} cannot be imported: pip install 'vlsnlog[spark]'"
+            f"{what} runs on Spark, and {' and '.join(missing)} cannot be imported: pip install 'vlsnlog[spark]'"
         )
 
 

@@ -47,6 +47,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "index": ("index", "Print the VLSN index of a node's directory."),
     "audit": ("audit", "Prove with Spark that copies are equal."),
     "repair": ("repair", "Replace what differs in a stopped node's copy, as an audit's report says."),
+    "export": ("export", "Write entries as Parquet or JSON files, each exactly once, by Spark."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
     "config": ("config", "Print the settings and where each comes from."),
 }

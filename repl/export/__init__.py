@@ -1,7 +1,25 @@
 """Exports: a log's entries as files of a lake, in batches that a manifest commits.
 
+    from repl.export import Request, run_export
+    run_export(Request(source="URL,URL", to="s3://bucket/lake", format="parquet", partition_by="date"))
+
     log ──► Spark tasks ──► staged files ──► manifest (commit point) ──► files in place
-                                               └── last VLSN and its term: where the next batch goes on
+                                               └── last VLSN and its block: where the next batch goes on
 
 Nothing of it is imported by a node. ``docs/export.md`` tells a user, ``commit`` the protocol.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repl.export.job import Request, run_export
+
+__all__ = ["Request", "run_export"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from repl.export import job
+
+        return getattr(job, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """The log that is exported, as the driver asks it: its group, its bounds, and what lies at a VLSN.
 
-A group, or one node, over HTTP; or the directory of a stopped node.  Rows are the tasks' to read.
+A group, or one node, over HTTP; or directories of nodes.  Rows are the tasks' to read.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
 
-from repl.audit.source import source_of
 from repl.client.sync import connect_sync
 from repl.export.manifest import BadTarget, Manifest, Mark
+from repl.spark.copies import Copies
+from repl.spark.layout import NEAR_BYTES
+from repl.spark.options import Use, read_options
+from repl.spark.scan import read_piece
 from vlsn.errors import BadArgument, NotYet, Trimmed
 from vlsn.format.rows import Rows
-from vlsn.offline.stopped_log import StoppedLog
-from vlsn.real.disk import PosixDisk
-from vlsn.real.lmdb_store import LmdbStores
 
 LAG_S: Final = 10.0
 """Seconds that a node which lags is given to reach what another one has shown."""
@@ -104,43 +104,53 @@ class GroupOrigin:
         self._log.close(flush=False)
 
 
-class DirectoryOrigin:
+class CopiesOrigin:
+    """Directories of one group's nodes, as the data source reads them; looked at once."""
+
     def __init__(self, text: str) -> None:
-        path = os.path.abspath(text)
-        if not os.path.isdir(path):
-            raise BadArgument(f"{text}: is no directory; name a stopped node's, or http:// URLs")
+        self._options = read_options({"path": text}, Use.BATCH)
         self._text = text
-        self._log = StoppedLog(PosixDisk(), LmdbStores(), path)
+        for each in self._options.sources:
+            if "://" not in each and not os.path.isdir(each):
+                raise BadArgument(f"{each}: is no directory; name a node's, or http:// URLs")
+        self._copies = Copies.of(self._options.sources)
 
     @property
     def text(self) -> str:
         return self._text
 
     def group(self) -> str:
-        return source_of(self._text).survey(0).group
+        return next(iter(self._copies.layouts.values())).survey.group
 
     def first(self) -> int:
-        return int(self._log.first) or self.end() + 1
+        return self._copies.first or self.end() + 1
 
     def end(self, at_least: int = 0) -> int:
-        return int(self._log.durable)
+        return self._copies.end
 
     def at_time(self, time_us: int) -> int:
-        return min(int(self._log.at_time(time_us)), self.end() + 1)
+        return min(self._copies.bounds(replace(self._options, since_us=time_us))[0], self.end() + 1)
 
     def block_at(self, vlsn: int) -> BlockAt:
-        return _found((rows for rows, _, _ in self._log.rows(vlsn, vlsn)), vlsn, self._text)
+        if vlsn < self.first():
+            raise Trimmed(f"{self._text}: VLSN {vlsn} was cleaned away", first=self.first())
+        shares = self._copies.shares(vlsn, min(vlsn, self.end()), NEAR_BYTES)
+        found = (read_piece(self._copies.layouts[share.copy].source, share.piece) for share in shares)
+        return _found((rows for pieces in found for rows, _ in pieces), vlsn, self._text)
 
     def close(self) -> None: ...
 
 
 def origin_of(text: str) -> Origin:
-    """Opens the source. Raises ``BadArgument``, ``LogInUse``; a group is asked later."""
-    if text.startswith(("http://", "https://")):
+    """Opens the source. Raises ``BadArgument``, ``Unreadable``; a group is asked later."""
+    if is_live(text):
         return GroupOrigin(text)
-    if "://" in text:
-        raise BadArgument(f"{text}: a source is http:// URLs, or the directory of a stopped node")
-    return DirectoryOrigin(text)
+    return CopiesOrigin(text)
+
+
+def is_live(text: str) -> bool:
+    """Says whether a source is nodes that run, by their URLs."""
+    return text.startswith(("http://", "https://"))
 
 
 def check_same_log(origin: Origin, held: Manifest, target: str) -> None:

@@ -1,0 +1,288 @@
+"""An export as a Spark job, batch after batch, until it has what was asked for.
+
+    driver   check ─► claim ─► plan a batch ─► run tasks ─► commit ─► next batch
+    tasks                       read some VLSNs of it, write staged files
+
+Batches end where blocks end, so a transaction is in one batch.  ``continuous`` goes on with what becomes durable: one
+loop, one record of the position (the last manifest).  A streaming query would keep a second one in its checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from repl.audit.session import Progress, SparkJobs, spark_context
+from repl.export.commit import Committer, difference
+from repl.export.manifest import DataFile, Gap, Manifest, Settings
+from repl.export.origin import Origin, check_same_log, is_live, origin_of
+from repl.export.partitioning import escaped, partitioning_of
+from repl.export.target import Target, target_of
+from repl.export.writing import COLUMNS, FORMATS, Plan
+from repl.spark.batch import VisibleReader
+from repl.spark.options import Use, read_options
+from repl.spark.workers import equip
+from vlsn.errors import BadArgument, Damaged, Trimmed, Unreachable, VlsnLogError, said_of
+from vlsn.limits import MIB
+from vlsn.real.clock import SystemClock
+
+BATCH_ENTRIES: Final = 1_000_000
+BATCH_ENTRIES_MAX: Final = 100_000_000
+FILE_BYTES: Final = 128 * MIB
+FILE_BYTES_MIN: Final = MIB
+INTERVAL_S: Final = 10.0
+"""Seconds between looks at a log that has nothing new; by default, a batch takes in what came in so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A place of the log as it was given: a VLSN, a time, or the word ``end`` (neither)."""
+
+    text: str
+    vlsn: int = 0
+    time_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """An export as it is asked for; checked by ``run_export``."""
+
+    source: str
+    to: str
+    format: str
+    partition_by: str = ""
+    key_prefix: bytes = b""
+    begin: Bound | None = None
+    upto: Bound | None = None
+    continuous: bool = False
+    interval_s: float = INTERVAL_S
+    batch_entries: int = BATCH_ENTRIES
+    file_bytes: int = FILE_BYTES
+    skip_trimmed: bool = False
+    one_exporter: bool = False
+    spark_master: str = "local[2]"
+
+
+def run_export(
+    request: Request,
+    *,
+    on_batch: Callable[[Manifest], None] = lambda manifest: None,
+    on_trouble: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
+) -> Manifest | None:
+    """Exports, and returns the last manifest of the target; None where there was nothing to export. ``on_batch`` hears
+    of each batch once it is in place, ``on_trouble`` what a continuous export waits for.
+
+    Whatever ends it, started again it goes on where its last manifest ends. Raises ``BadArgument`` and ``BadTarget``
+    before anything is written, ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""
+    _check(request)
+    target = target_of(request.to, one_exporter=request.one_exporter)
+    origin = origin_of(request.source)
+    try:
+        settings = Settings(
+            group=origin.group(),
+            format=request.format,
+            partition_by=request.partition_by,
+            key_prefix=escaped(request.key_prefix),
+            begin=request.begin.text if request.begin is not None else "",
+        )
+        export = _Export(request, settings, target, origin, on_batch, on_trouble, progress)
+        return export.run()
+    finally:
+        origin.close()
+
+
+def _check(request: Request) -> None:
+    if request.format not in FORMATS:
+        raise BadArgument(f"--format is {request.format!r}; it must be {' or '.join(FORMATS)}")
+    partitioning_of(request.partition_by)
+    if not 1 <= request.batch_entries <= BATCH_ENTRIES_MAX:
+        raise BadArgument(f"--batch-entries is {request.batch_entries}; it must be 1 to {BATCH_ENTRIES_MAX}")
+    if request.file_bytes < FILE_BYTES_MIN:
+        raise BadArgument(f"--file-size is {request.file_bytes} bytes; it must be {FILE_BYTES_MIN} or more")
+    if request.continuous and not is_live(request.source):
+        raise BadArgument("--continuous follows a group: name its URLs, not a directory")
+    begin, upto = request.begin, request.upto
+    if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
+        raise BadArgument(f"--to-vlsn {upto.text} is before --from {begin.text}")
+
+
+class _Export:
+    def __init__(
+        self,
+        request: Request,
+        settings: Settings,
+        target: Target,
+        origin: Origin,
+        on_batch: Callable[[Manifest], None],
+        on_trouble: Callable[[str], None],
+        progress: Progress | None,
+    ) -> None:
+        self._request, self._settings, self._target, self._origin = request, settings, target, origin
+        self._on_batch, self._on_trouble, self._progress = on_batch, on_trouble, progress
+        self._exporter = uuid4().hex
+        self._committer = Committer(target, self._exporter, SystemClock().wall_us)
+
+    def run(self) -> Manifest | None:
+        begin = self._begin()  # before the target is made: a source that cannot be read leaves nothing behind
+        if not self._committer.begun() and self._end() < begin and not self._request.continuous:
+            return None
+        held = self._committer.open()
+        try:
+            if held is not None:
+                self._check_held(held)
+            if held is not None and held.last >= self._end() and not self._request.continuous:
+                return held
+            with spark_context(self._request.spark_master) as context:
+                equip(context)
+                self._committer.claim(self._settings, begin)
+                self._go_on(SparkJobs(context, self._progress))
+            return self._committer.last
+        finally:
+            self._committer.close()
+
+    def _check_held(self, held: Manifest) -> None:
+        if held.settings.group == self._settings.group and (text := difference(held.settings, self._settings)):
+            raise BadArgument(f"{self._target.text} was begun with {text}: go on with the same, or use another --to")
+        check_same_log(self._origin, held, self._target.text)
+
+    def _begin(self) -> int:
+        """Returns the first VLSN that a new target gets."""
+        bound = self._request.begin
+        if bound is None:
+            return self._origin.first()
+        if bound.vlsn:
+            return bound.vlsn
+        return self._origin.end() + 1 if bound.time_us is None else self._origin.at_time(bound.time_us)
+
+    def _end(self) -> int:
+        """Returns the last VLSN that is wanted and durable."""
+        end, upto = self._origin.end(), self._request.upto
+        if upto is None:
+            return end
+        return min(end, upto.vlsn if upto.time_us is None else self._origin.at_time(upto.time_us + 1) - 1)
+
+    def _go_on(self, jobs: SparkJobs) -> None:
+        continuous, goal = self._request.continuous, 0 if self._request.continuous else self._end()
+        while True:
+            with self._patient():
+                end = goal or self._end()
+                while self._last < end:
+                    self._on_batch(self._batch(jobs, end))
+                if not continuous or self._is_past(end):
+                    return
+            time.sleep(self._request.interval_s)
+
+    @property
+    def _last(self) -> int:
+        assert self._committer.last is not None
+        return self._committer.last.last
+
+    def _is_past(self, end: int) -> bool:
+        """Says whether all that is wanted is exported: nothing that comes can be before ``--to-vlsn``."""
+        upto = self._request.upto
+        return upto is not None and (end >= upto.vlsn if upto.time_us is None else end < self._origin.end())
+
+    @contextmanager
+    def _patient(self) -> Iterator[None]:
+        """Lets a continuous export live through what passes: a group without a node that answers."""
+        try:
+            yield
+        except Unreachable as error:
+            if not self._request.continuous:
+                raise
+            self._on_trouble(f"{error}; trying again every {self._request.interval_s:g} s")
+
+    def _batch(self, jobs: SparkJobs, end: int) -> Manifest:
+        held = self._committer.last
+        assert held is not None
+        check_same_log(self._origin, held, self._target.text)
+        first, gap = self._first_of(held)
+        block = self._origin.block_at(min(first + self._request.batch_entries - 1, end))
+        last = min(block.last, end)
+        files = self._write(jobs, first, last)
+        return self._committer.commit(first, last, block.mark, files, gap=gap)
+
+    def _first_of(self, held: Manifest) -> tuple[int, Gap | None]:
+        """Returns the first VLSN of the next batch, and what is missing before it. Raises ``Trimmed``."""
+        due, there = held.last + 1, self._origin.first()
+        if there <= due:
+            return due, None
+        if held.mark is None and not held.settings.begin:
+            return there, None
+        if not self._request.skip_trimmed:
+            raise Trimmed(
+                f"{self._origin.text} begins at VLSN {there}, and VLSN {due} is due: retention has removed what was "
+                "not exported yet; --skip-trimmed goes on there, and says so in the manifest",
+                first=there,
+            )
+        return there, Gap(due, there - 1)
+
+    def _write(self, jobs: SparkJobs, first: int, last: int) -> list[DataFile]:
+        given = {"path": self._request.source, "from": str(first), "to": str(last)}
+        if self._request.key_prefix:
+            given["keyPrefix"] = self._request.key_prefix.decode("utf-8", "surrogateescape")
+        reader = VisibleReader(read_options(given, Use.BATCH), COLUMNS)
+        request = self._request
+        plan = Plan(self._target, self._exporter, request.format, request.partition_by, request.file_bytes)
+        partitions = reader.partitions()
+        _check_covered(partitions, first, last, request.source)
+        done = jobs.run(f"VLSN {first} on", _Task(reader, plan), partitions)
+        files = [file for each in done if isinstance(each, list) for file in each]
+        failed = [each for each in done if isinstance(each, TaskFailed)]
+        if failed:
+            for file in files:
+                self._target.remove(file.staged)
+            self._committer.check_not_fenced()
+            raise failed[0].error()
+        return files
+
+
+def _check_covered(partitions: list[Any], first: int, last: int, source: str) -> None:
+    """Raises ``Unreachable`` unless the partitions are ``first`` to ``last``: a read of what is not there yet, on nodes
+    that lag, ends before it."""
+    for partition in partitions:
+        if partition.piece.first != first:
+            break
+        first = partition.piece.last + 1
+    if first != last + 1:
+        raise Unreachable(f"{source}: VLSN {first} to {last} are durable, and no node that answers knows it yet")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task's result when it could not read or write: an error travels as words."""
+
+    slug: str
+    text: str
+    first: int = 0
+
+    def error(self) -> VlsnLogError:
+        match self.slug:
+            case Trimmed.slug:
+                return Trimmed(self.text, first=self.first)
+            case Damaged.slug:
+                return Damaged(self.text)
+            case Unreachable.slug:
+                return Unreachable(self.text)
+            case _:
+                return BadArgument(self.text)
+
+
+class _Task:
+    """Reads one partition and writes its rows."""
+
+    def __init__(self, reader: VisibleReader, plan: Plan) -> None:
+        self._reader, self._plan = reader, plan
+
+    def __call__(self, partition: Any) -> list[DataFile] | TaskFailed:
+        try:
+            return self._plan.write(self._reader.read(partition))
+        except VlsnLogError as error:
+            return TaskFailed(error.slug, str(error), getattr(error, "first", 0))
+        except OSError as error:
+            return TaskFailed("io", f"{self._plan.target.text}: {said_of(error)}")
