@@ -1,4 +1,4 @@
-"""The files that an audit's report is written to: ``--out FILE.json``, several times.
+"""The files that an audit's report is written to: ``--out FILE.json|.html|.parquet``, several times.
 
     1  before anything runs: the ending, that the folder is there, that no source lies around the file
     2  FILE.new-PID beside it, synced
@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from repl.audit.page import page_of
 from repl.audit.report import AuditReport
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
@@ -22,7 +23,17 @@ def _json(report: AuditReport) -> bytes:
     return report.to_json().encode() + b"\n"
 
 
-FORMATS: Final[Mapping[str, Callable[[AuditReport], bytes]]] = {".json": _json}
+def _parquet(report: AuditReport) -> bytes:
+    from repl.audit.tables import parquet_of  # Arrow is loaded where it is asked for
+
+    return parquet_of(report)
+
+
+FORMATS: Final[Mapping[str, Callable[[AuditReport], bytes]]] = {
+    ".json": _json,
+    ".html": page_of,
+    ".parquet": _parquet,
+}
 """Makers of a file's bytes, by its ending."""
 
 

@@ -24,7 +24,7 @@ FINDINGS_SHOWN = 20
 @click.command(cls=Command)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE SOURCE …")
 @click.option("--spark-master", default="local[2]", show_default=True, help="Spark master.")
-@click.option("--out", multiple=True, type=click.Path(), help="Write the report to this JSON file, too.")
+@click.option("--out", multiple=True, type=click.Path(), help="Write the report to FILE.json, .html or .parquet.")
 @click.option("--history", type=click.Path(), help="What a client was acknowledged: each must be in every copy.")
 @json_option
 def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], history: str | None, as_json: bool) -> int:

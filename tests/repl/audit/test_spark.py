@@ -43,10 +43,12 @@ def no_job_is_left(tracker: Any) -> None:
 
 def test_equal_copies_are_proven_in_spark_tasks(tmp_path: Path, spark: Any) -> None:
     told: list[tuple[str, int, int]] = []
-    out = tmp_path / "report.json"
+    out, page, table = (tmp_path / f"report.{ending}" for ending in ("json", "html", "parquet"))
     tracker = spark.sparkContext.statusTracker()
     report = run_audit(
-        paths(copies(tmp_path)), out=[str(out)], progress=lambda what, done, total: told.append((what, done, total))
+        paths(copies(tmp_path)),
+        out=[str(out), str(page), str(table)],
+        progress=lambda what, done, total: told.append((what, done, total)),
     )
     assert (report.equal, report.exit_code, report.compared_to) == (True, 0, 1990)
     surveyed, read = (max(total for what, _, total in told if what == name) for name in ("survey", "read"))
@@ -55,6 +57,8 @@ def test_equal_copies_are_proven_in_spark_tasks(tmp_path: Path, spark: Any) -> N
     assert read > 3
     assert told[-1] == ("read", read, read)
     assert json.loads(out.read_text()) == json.loads(report.to_json())
+    assert page.read_text().startswith("<!doctype html>")
+    assert table.read_bytes()[:4] == b"PAR1"
     no_job_is_left(tracker)
 
 

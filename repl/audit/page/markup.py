@@ -1,0 +1,51 @@
+"""Elements of a page.  Text is escaped where it is put in; only what was made here is markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+from typing import Final
+
+_VOID: Final = frozenset({"br", "meta", "rect", "line", "path", "use", "col"})
+_UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+"""Control characters, and those that turn or hide what stands beside them."""
+
+
+class Markup(str):
+    """Text that is markup already; no other text goes into a page as it is."""
+
+    __slots__ = ()
+
+
+Node = Markup | str | int | float | None
+Children = Node | Iterable["Children"]
+
+
+def tag(name: str, /, *children: Children, **attributes: Node) -> Markup:
+    """Makes an element. An attribute's ``_`` stands for ``-``, one at its end for nothing; None leaves it out."""
+    named = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _VOID and not children:
+        return Markup(f"<{name}{named}/>")
+    return Markup(f"<{name}{named}>{joined(children)}</{name}>")
+
+
+def joined(children: Children) -> Markup:
+    """Joins children, nested as they may be."""
+    if children is None:
+        return Markup("")
+    if isinstance(children, str | int | float):
+        return text(children)
+    return Markup("".join(map(joined, children)))
+
+
+def text(value: Node) -> Markup:
+    """Escapes text for content and attributes; characters that are not to be seen become their codes."""
+    if isinstance(value, Markup):
+        return value
+    shown = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", str(value))
+    return Markup(escape(shown, quote=True))
