@@ -3,6 +3,7 @@
     append     N writers, each awaits its append before the next, through the native client
     bulk       N batches under way at a time on one pipelined connection, each atomic
     transactions  N writers, a transaction of a batch each, and as many plain batches, by turns: both rates, their ratio
+    linearizable  N readers of an entry each, without and beside idle transactions (as many as a batch), by turns
     http       N connections, a POST an entry; by wrk where it is installed
     catchup    a replica that missed everything comes back; bytes of log a second until it has all
     recover    a replica killed with a log that no checkpoint covers; until it has all of it again
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from repl.bench import linearizable_reads
 from repl.bench.http_posts import post_many
 from repl.bench.report import Outcome, Samples
 from repl.bench.target import NODES, Given, Own, master_url, own_only
@@ -133,6 +135,13 @@ async def _append(client: Client, load: Load, *, atomic: bool = False, transacti
     elapsed = time.perf_counter() - start
     done = len(samples) * load.batch
     return Outcome(done, done * load.size, elapsed, samples.milliseconds(), errors)
+
+
+async def linearizable(target: Given | Own, load: Load) -> Outcome:
+    value = load.values()[0]
+    return await linearizable_reads.linearizable(
+        target, seconds=load.seconds, readers=load.writers, stages=load.batch, value=value
+    )
 
 
 async def http(target: Given | Own, load: Load) -> Outcome:
@@ -303,6 +312,7 @@ WORKS: dict[str, Work] = {
     "append": Work(run=append, writers=64),
     "bulk": Work(run=append, writers=16, batch=1000, cache_bytes_per_s=_BULK_BYTES_PER_S),
     "transactions": Work(run=transactions, writers=64, batch=10),
+    "linearizable": Work(run=linearizable, writers=3, batch=100),
     "http": Work(run=http, writers=64),
     "catchup": Work(
         run=catchup, writers=16, batch=1000, own_only=True, fills=True, cache_bytes_per_s=_BULK_BYTES_PER_S

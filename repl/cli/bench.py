@@ -14,6 +14,7 @@ WORKS: Final = {
     "append": "Writers that each await their append before the next.",
     "bulk": "Batches, pipelined on one connection.",
     "transactions": "Transactions of a batch each, and plain batches, by turns.",
+    "linearizable": "Readers that have a majority asked, without and beside idle transactions, by turns.",
     "http": "Connections that POST an entry at a time.",
     "catchup": "A replica that missed everything comes back.",
     "recover": "A replica killed with a log that no checkpoint covers.",

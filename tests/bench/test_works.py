@@ -41,6 +41,13 @@ async def test_works_count_exactly_what_the_log_then_holds() -> None:
         assert whole.more["ratio"] > 0 and whole.more["plain_entries_per_s"] > 0
         counted = await _count(own)
 
+        read = await WORKS["linearizable"].run(own, _load(writers=3, batch=20))
+        assert read.errors == 0 and read.entries > 0 and len(read.latencies_ms) == read.entries
+        assert read.more["p50_ms_without"] > 0 and read.more["ratio"] > 0
+        assert (await own.master())["transactions"]["open"] == 0, "all are taken back"
+        assert await _count(own) == counted + 1, "the entry that is read"
+        counted += 1
+
         http = await WORKS["http"].run(own, _load(writers=4))
         assert await _count(own) >= counted + http.entries  # wrk leaves with answers under way
         assert http.errors == 0
