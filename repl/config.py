@@ -98,6 +98,9 @@ class NodeConfig:
         limits.SCRUB_BYTES_PER_S, "bytes of sealed segments that are looked at for rot in a second; 0: never", low=0
     )
     scrub_period_s: float = _setting(limits.SCRUB_PERIOD_S, "seconds between two looks at all of them", low=0.1)
+    scan_bytes_per_s: int = _bytes(
+        limits.SCAN_BYTES_PER_S, "bytes of segments given to audits and scans in a second; 0: without end", low=0
+    )
     checkpoint_bytes: int = _bytes(
         limits.CHECKPOINT_BYTES, "bytes logged between checkpoints", low=limits.CHECKPOINT_BYTES_MIN
     )
@@ -144,6 +147,11 @@ class NodeConfig:
             raise BadArgument(
                 f"heartbeat_s: {self.heartbeat_s} is more than half of election_timeout_s, {self.election_timeout_s}: "
                 "a replica would count as gone between two heartbeats; lower it"
+            )
+        if 0 < self.scan_bytes_per_s < limits.SCAN_BYTES_PER_S_MIN:
+            raise BadArgument(
+                f"scan_bytes_per_s: {self.scan_bytes_per_s} is under {limits.SCAN_BYTES_PER_S_MIN}, at which an audit "
+                "would give the node up as silent; raise it, or 0 for no limit"
             )
         if self.segment_bytes % limits.SEGMENT_BYTES_STEP:
             raise BadArgument(f"segment_bytes: {self.segment_bytes} is no multiple of {limits.SEGMENT_BYTES_STEP}")

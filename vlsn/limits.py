@@ -107,3 +107,7 @@ MENDED_KEPT_MAX = 16
 SCRUB_BYTES_PER_S = 8 * MIB
 SCRUB_PERIOD_S = 86_400.0
 """Seconds from the end of one look at every sealed segment to the beginning of the next."""
+SCAN_BYTES_PER_S = 64 * MIB
+"""Bytes of segments that a node gives in a second to all who read its files: audits and scans."""
+SCAN_BYTES_PER_S_MIN = MIB
+"""Less than a piece a second, and those who wait for theirs would take the node for dead."""

@@ -22,6 +22,7 @@ from repl.offload import settle
 from repl.read.consumer_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
+from repl.read.scan_pace import ScanPace
 from repl.read.segment_files import SegmentFiles
 from repl.repair.cleaning import Cleaning
 from repl.repair.lost_producers import LostProducers
@@ -63,7 +64,8 @@ class OpenNode:
         self.read_index = ReadIndex(opened, self.reads)
         self.consumers = ConsumerLags(log, self.reads, member.seams.clock)
         log.consumer_holds.dropped = self._consumer_dropped
-        self.files = SegmentFiles(log, member.offload("reads"))
+        pace = ScanPace(member.seams.clock, config.scan_bytes_per_s)
+        self.files = SegmentFiles(log, member.offload("reads"), pace)
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
         self.scrub = Scrub(opened)
         self.cleaning = Cleaning(opened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repl.offload import Offload
+from repl.read.scan_pace import ScanPace
 from vlsn.errors import Damaged, NoRegularFile, NotFound, Trimmed
 from vlsn.format.segment import segment_name
 from vlsn.segments.bad_sectors import is_unread
@@ -12,11 +13,12 @@ from vlsn.write.local_log import LocalLog
 
 
 class SegmentFiles:
-    """The segments of one log; ``offload`` reads them."""
+    """The segments of one log; ``offload`` reads them, scans at their ``pace``."""
 
-    def __init__(self, log: LocalLog, offload: Offload) -> None:
+    def __init__(self, log: LocalLog, offload: Offload, pace: ScanPace) -> None:
         self._log = log
         self._offload = offload
+        self._pace = pace
 
     def listing(self) -> list[dict[str, Any]]:
         current = set(self._log.active_files())
@@ -33,6 +35,11 @@ class SegmentFiles:
             self._check(number)
             raise NotFound(f"there is no segment {number}")
         return end
+
+    async def scan(self, number: int, start: int, end: int) -> bytes:
+        """Reads as ``read``, when it is this scan's turn."""
+        await self._pace.take(end - start)
+        return await self.read(number, start, end)
 
     async def read(self, number: int, start: int, end: int) -> bytes:
         """Returns bytes ``start`` to ``end`` (exclusive). Raises ``Trimmed``, ``Damaged``."""

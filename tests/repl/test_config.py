@@ -117,6 +117,7 @@ def test_listen_defaults_to_this_machine_alone_on_the_port_of_the_members_url() 
         ({"heartbeat_s": "nan"}, "out of range"),
         ({"heartbeat_s": "1.5"}, "out of range"),
         ({"heartbeat_s": "0.8"}, "more than half of election_timeout_s"),
+        ({"scan_bytes_per_s": "1000"}, "would give the node up as silent"),
         ({"body_bytes_max": "1KiB"}, "is over body_bytes_max"),
         ({"bodies_in_flight_bytes_max": "8MiB"}, "is over bodies_in_flight_bytes_max"),
         ({"log_level": "loud"}, "debug, info"),

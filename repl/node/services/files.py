@@ -18,7 +18,7 @@ class NodeFiles(NodeService):
         return self._files().end(number)
 
     async def read_segment(self, number: int, start: int, end: int) -> bytes:
-        return await self._files().read(number, start, end)
+        return await self._files().scan(number, start, end)
 
     def _files(self) -> SegmentFiles:
         return self._parts.opened().files

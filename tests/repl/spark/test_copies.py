@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -223,3 +223,10 @@ def test_some_columns_come_alone_and_in_their_order(tmp_path: Path) -> None:
     assert table.to_pydict() == {"value": [b"a", b"b"], "vlsn": [1, 2]}
     whole = read(copy.path).to_pydict()
     assert (whole["txn"], whole["key"], whole["term"]) == ([None, None], [None, b"k"], [1, 1])
+
+
+def test_a_piece_whose_end_is_missing_is_an_error(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "n1", "n1").add(*numbered(10, 5, 60)).checkpoint(50).write()
+    (share,) = Copies.of([str(copy.path)]).shares(1, 50, 1 << 20)
+    with pytest.raises(Damaged, match="VLSN 51 cannot be read"):
+        list(read_any([str(copy.path)], 0, replace(share.piece, last=60), NAMES))

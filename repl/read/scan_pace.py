@@ -1,0 +1,33 @@
+"""How fast a node gives its segments away: so many bytes a second to all scans together, in the order they ask.
+
+    rate 4 MiB/s    1 MiB asked for at 0.00 s: at once    at 0.05 s: waits until 0.25 s    at 0.06 s: until 0.5 s
+
+A scan is read by jobs that take all they get (the audit, Spark): without a limit theirs is the disk, the socket and
+the event loop that appends need.  What was not asked for in quiet times is not saved up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from vlsn.seams import Clock
+
+
+class ScanPace:
+    """A rate shared by all who ``take``; 0 is no limit."""
+
+    def __init__(self, clock: Clock, bytes_per_s: int) -> None:
+        self._clock = clock
+        self._rate = bytes_per_s
+        self._free_s = 0.0
+        """The time from which on the next piece may be read."""
+
+    async def take(self, count: int) -> None:
+        """Returns when a piece of ``count`` bytes may be read. Cancelled, its time is not given to others."""
+        if not self._rate:
+            return
+        now = self._clock.monotonic_s()
+        at = max(now, self._free_s)
+        self._free_s = at + count / self._rate
+        if at > now:
+            await asyncio.sleep(at - now)
