@@ -125,7 +125,7 @@ def test_what_is_not_durable_is_not_shown(tmp_path: Path) -> None:
 def test_copies_make_one_log_of_which_each_has_what_it_knows_durable(tmp_path: Path) -> None:
     story = numbered(100, 5, 60)
     whole = Copy(tmp_path / "n1", "n1").add(*story).checkpoint(500).write()
-    other = [*story[:60], *blocks(*[["other"] * 5] * 20, first_vlsn=301, term=1)]
+    other = [*story[:60], *blocks(*[["other"] * 50] * 2, first_vlsn=301, term=1)]
     lagging = Copy(tmp_path / "n2", "n2").add(*other).checkpoint(300).write()
     for paths in ((whole.path, lagging.path), (lagging.path, whole.path)):
         table = read(*paths)
@@ -230,3 +230,27 @@ def test_a_piece_whose_end_is_missing_is_an_error(tmp_path: Path) -> None:
     (share,) = Copies.of([str(copy.path)]).shares(1, 50, 1 << 20)
     with pytest.raises(Damaged, match="VLSN 51 cannot be read"):
         list(read_any([str(copy.path)], 0, replace(share.piece, last=60), NAMES))
+
+
+def test_what_a_copy_does_not_know_to_be_durable_fills_no_gap(tmp_path: Path) -> None:
+    """The entries of ``n2`` from VLSN 301 on are another history's, which nobody may see wherever others fail."""
+    other = [*numbered(60, 5, 60), *blocks(*[["other"] * 50] * 2, first_vlsn=301, term=1)]
+    lagging = Copy(tmp_path / "n2", "n2").add(*other).checkpoint(300).write()
+    trimmed = Copy(tmp_path / "n1", "n1").add(*numbered(30, 5, 60, first_vlsn=351)).checkpoint(500).write()
+    with pytest.raises(Damaged, match="no source has VLSN 301"):
+        read(trimmed.path, lagging.path)
+    broken = Copy(tmp_path / "n3", "n3").add(*numbered(100, 5, 60)).checkpoint(500).write(sidecars=False)
+    broken.flip(321, 130)
+    with pytest.raises(Damaged, match="VLSN 321 cannot be read"):
+        read(broken.path, lagging.path)
+
+
+def test_a_segment_that_is_gone_is_an_error_at_its_first_vlsn(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "n1", "n1").add(*numbered(1000, 5, 100)).checkpoint(5000).write()
+    assert len(copy.ends) > 4
+    (copy.path / "00000003.vlog").unlink()
+    with pytest.raises(Damaged, match=r"VLSN \d+ cannot be read") as gone:
+        read(copy.path, piece_bytes=1 << 30)
+    first = int(str(gone.value).partition("VLSN ")[2].split()[0])
+    assert 1 < first < 5000
+    assert read(copy.path, **asked({"to": str(first - 1)})).num_rows == first - 1
