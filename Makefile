@@ -22,6 +22,7 @@ WRITERS ?= 64
 BENCH_SECONDS ?= 10
 PEER_SECONDS ?= 5
 PIPELINE_SECONDS ?= 300
+EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
@@ -84,6 +85,9 @@ pipeline: $(STAMP) ## read, transform, append under SIGKILL, within a group and 
 
 audit-histories: $(STAMP) ## audit what simulated clusters leave, healthy all of them: SEEDS=1000 FIRST_SEED=1
 	@$(BIN)/python -m tests.repl.audit.histories $(SEEDS) $(FIRST_SEED)
+
+export-kills: $(STAMP) ## an export under SIGKILL while the group's master is killed: EXPORT_KILLS=30
+	@$(BIN)/python jepsen-like export --kills $(EXPORT_KILLS)
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)

@@ -1,5 +1,5 @@
-"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | mixed | kill-all |
-syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | export | mixed |
+kill-all | syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness.cluster import NODES, ClusterFailed
 from harness.command import add_options, check_command, run_command
+from harness.exporting import run_exporting
 from harness.failover import WORDS, good, measure, summary
 from harness.hostile import command as hostile
 from harness.kill_all import kill_all
@@ -59,7 +60,7 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    commands = "run | check | hostile | failover | pipeline | mixed | kill-all | syscalls"
+    commands = "run | check | hostile | failover | pipeline | export | mixed | kill-all | syscalls"
     faults = parser.add_subparsers(required=True, metavar=commands)
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
     add_options(running)
@@ -91,6 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     mixing.add_argument("--earlier", type=Path, required=True, help="a checkout of that release")
     mixing.add_argument("--python", default=sys.executable, help="the interpreter that has what it needs")
     mixing.set_defaults(run=partial(_in_directory, _mixed))
+    exporting = faults.add_parser("export", help="an export under SIGKILL: each entry once in the target")
+    exporting.add_argument("--kills", type=int, default=20, help="of the export; the master's come beside")
+    exporting.add_argument("--seed", type=int, default=random.randrange(2**32))
+    exporting.set_defaults(run=partial(_in_directory, _export))
     killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
     killing.add_argument("--rounds", type=int, default=20)
     killing.add_argument("--writers", type=int, default=64)
@@ -100,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, copying, mixing, killing, tracing):
+    for each in (attacking, losing, copying, exporting, mixing, killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     for each in (killing, tracing):
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
@@ -133,6 +138,22 @@ def _mixed(options: argparse.Namespace, directory: Path) -> int:
     for each in findings:
         _say(f"NOT so: {each}")
     return 1 if findings else 0
+
+
+def _export(options: argparse.Namespace, directory: Path) -> int:
+    _say(f"export: {options.kills} kills, --seed {options.seed}")
+    verdict = asyncio.run(run_exporting(directory, kills=options.kills, seed=options.seed, say=_say))
+    for each in verdict.differences:
+        _say(each)
+    _say(
+        f"{verdict.killed_exports} kills of the export ({verdict.staged} left staged files, {verdict.unpublished} "
+        f"committed files not in place), {verdict.killed_masters} of the master"
+    )
+    _say(
+        f"{verdict.rows:,} rows in {verdict.files:,} files of {verdict.batches:,} batches: "
+        + ("the log, each entry once, in order" if verdict.valid else "NOT valid")
+    )
+    return 0 if verdict.valid else 1
 
 
 def _failover(options: argparse.Namespace, directory: Path) -> int:

@@ -63,7 +63,7 @@ async def run_pipeline(directory: Path, *, groups: int, nodes: int, time_s: floa
     chance, verdict = random.Random(seed), Verdict()
     async with AsyncExitStack() as stack:
         clusters = [
-            await stack.enter_async_context(_cluster(directory / f"g{number}", f"g{number}", nodes))
+            await stack.enter_async_context(cluster_of(directory / f"g{number}", f"g{number}", nodes))
             for number in range(1, groups + 1)
         ]
         source, sink = clusters[0], clusters[-1]
@@ -82,7 +82,7 @@ async def run_pipeline(directory: Path, *, groups: int, nodes: int, time_s: floa
 
 
 @asynccontextmanager
-async def _cluster(directory: Path, group: str, nodes: int) -> AsyncIterator[Cluster]:
+async def cluster_of(directory: Path, group: str, nodes: int) -> AsyncIterator[Cluster]:
     network = AiohttpNetwork()
     directory.mkdir(parents=True, exist_ok=True)
     made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes), group=group)
@@ -135,7 +135,7 @@ async def _disturb(
         match chance.choice(("node", "worker", "worker", "pause")):
             case "node":
                 cluster = chance.choice(clusters)
-                if not await _is_whole(cluster):
+                if not await is_whole(cluster):
                     continue  # one node at a time: this is no test of a group without a majority
                 node = chance.choice(cluster.nodes)
                 node.kill()
@@ -160,7 +160,7 @@ async def _disturb(
             say(f"{end - loop.time():5.0f} s left  {killed}")
 
 
-async def _is_whole(cluster: Cluster) -> bool:
+async def is_whole(cluster: Cluster) -> bool:
     """Says whether every node leads or follows."""
     network = AiohttpNetwork()
     try:

@@ -88,7 +88,7 @@ class StandaloneSpark:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Kills what was submitted, the driver's JVM and its Python, by SIGKILL."""
-        _kill_session(process.pid)
+        kill_session(process.pid)
         process.wait()
 
     def end(self) -> None:
@@ -150,7 +150,7 @@ def processes() -> list[tuple[int, int, bytes]]:
     return found
 
 
-def _kill_session(leader: int) -> None:
+def kill_session(leader: int) -> None:
     """Kills every process of the session, until none is left: one that was being forked comes next."""
     while pids := [pid for pid, session, command in processes() if session == leader and command]:
         for pid in pids:

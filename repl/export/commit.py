@@ -37,6 +37,8 @@ from repl.export.target import LOCK, PART, STAGED, Target
 
 CLAIMS_MAX: Final = 20
 """Times that a start tries to claim a number while somebody else commits."""
+FILES_MAX: Final = 100_000
+"""Files of a batch: a manifest is read whole by every start."""
 _OURS: Final = (FOLDER, LOCK, STAGED)
 
 
@@ -112,6 +114,8 @@ class Committer:
         assert before is not None, "claimed first"
         due = (gap.last if gap is not None else before.last) + 1
         assert first == due or (before.mark is None and first > due), (before.last, first)
+        if len(files) > FILES_MAX:
+            raise BadTarget(f"a batch of {len(files)} files; at most {FILES_MAX}: make batches or partitions smaller")
         files = sorted(files, key=lambda file: (file.first, file.name))
         rows = sum(file.rows for file in files)
         manifest = Manifest(

@@ -24,7 +24,7 @@ VERSION: Final = 1
 FOLDER: Final = "_manifests"
 DIGITS: Final = 20
 MANIFEST_BYTES_MAX: Final = 64 << 20
-"""Bytes of a manifest that are read: some 200,000 files in one batch."""
+"""Bytes of a manifest that are read: twice what the files of one batch take."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]

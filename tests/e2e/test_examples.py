@@ -77,8 +77,8 @@ def totals(path: Path) -> dict[str, int]:
     return found
 
 
-def test_the_page_shows_each_example_as_it_is_run() -> None:
-    page = (ROOT / "docs" / "applications.md").read_text()
+def test_a_page_shows_each_example_as_it_is_run() -> None:
+    page = "".join((ROOT / "docs" / name).read_text() for name in ("applications.md", "export.md"))
     shown = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     examples = sorted(EXAMPLES.glob("*.py"))
     assert len(examples) >= 4

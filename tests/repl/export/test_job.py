@@ -11,11 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from repl.export.job import Bound, Request, TaskFailed, run_export
+from repl.export.job import Bound, Request, TaskFailed, _check_covered, run_export
 from repl.export.manifest import BadTarget, Kind, Manifest, decode
+from repl.export.writing import COLUMNS
 from repl.http import ndjson
+from repl.spark.batch import VisibleReader
+from repl.spark.options import Use, read_options
 from tests.repl.audit.logs import Copy, blocks, numbered
-from vlsn.errors import BadArgument, Damaged, Trimmed, VlsnLogError
+from vlsn.errors import BadArgument, Damaged, Trimmed, Unreachable, VlsnLogError
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("spark")]
 
@@ -183,6 +186,18 @@ def test_an_empty_log_makes_no_target(tmp_path: Path) -> None:
     Copy(source, "n1").write()
     assert exported(source, tmp_path / "lake") == []
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_read_that_ends_before_the_batch_is_no_batch(tmp_path: Path) -> None:
+    source = log(tmp_path / "n1", LOG)
+    for first, last, refused in ((1, 900, False), (5, 900, False), (1, 901, True), (1000, 1001, True)):
+        given = {"path": str(source), "from": str(first), "to": str(last)}
+        partitions = VisibleReader(read_options(given, Use.BATCH), COLUMNS).partitions()
+        if not refused:
+            _check_covered(partitions, first, last, "n1")
+            continue
+        with pytest.raises(Unreachable, match="no node that answers knows it yet"):
+            _check_covered(partitions, first, last, "n1")
 
 
 def test_a_tasks_error_keeps_its_kind() -> None:

@@ -1,0 +1,34 @@
+"""SQL over an export, with DuckDB: whole batches only, in one view.
+
+    python lake_sql.py /srv/lake "select date, count(*) from entries group by date order by date"
+
+Manifests are read in their order, up to the first one whose files are not all in place yet.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import duckdb
+
+
+def committed(lake: Path) -> list[str]:
+    """Returns the files of every batch that is whole."""
+    files: list[str] = []
+    for manifest in sorted((lake / "_manifests").glob("*.json")):
+        batch = [str(lake / file["name"]) for file in json.loads(manifest.read_text())["files"]]
+        if not all(Path(file).exists() for file in batch):
+            break  # committed a moment ago: the export, or its next start, puts them in place
+        files += batch
+    return files
+
+
+def main(lake: str, query: str) -> None:
+    with duckdb.connect() as database:
+        database.read_parquet(committed(Path(lake)), hive_partitioning=True).create_view("entries")
+        for row in database.sql(query).fetchall():
+            print(*row, sep="\t")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
