@@ -216,6 +216,19 @@ async def test_a_change_that_was_answered_is_done_though_nobody_can_say_so_after
 
 
 @pytest.mark.real
+async def test_a_start_that_takes_too_long_says_what_each_node_said_last(tmp_path: Path) -> None:
+    network = AiohttpNetwork()
+    group = await make_group(tmp_path, network, nodes=3, settings={})
+    try:
+        with pytest.raises(TimeoutError, match=r"no master takes appends 0 s after the start: n1: .*; n2: .*; n3: "):
+            await group.start(seconds=0.0)
+    finally:
+        group.cluster.kill()
+        await group.close()
+        await network.close()
+
+
+@pytest.mark.real
 async def test_founders_are_told_of_founders_and_spares_of_themselves_too(tmp_path: Path) -> None:
     network = AiohttpNetwork()
     group = await make_group(tmp_path, network, nodes=3, settings={}, spares=2)

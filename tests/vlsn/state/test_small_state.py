@@ -153,6 +153,39 @@ def test_a_table_of_another_history_is_not_taken() -> None:
         mine.check_fill(theirs, Vlsn(8))
 
 
+def test_from_where_on_a_table_is_exact() -> None:
+    """Another copy's is compared from there on alone."""
+    table = SmallState(SmallStateRecord({"a": (4, b"1"), "b": (9, b"2")}))
+    assert table.settled == 9
+    assert SmallState(SmallStateRecord(lacks_to=7)).settled == SmallState(SmallStateRecord(lacks_to=7)).lacks_to == 7
+    table.settle(Vlsn(5))
+    assert table.settled == 9, "it does not fall"
+    table.settle(Vlsn(12))
+    table.truncate(Vlsn(10))
+    assert table.settled == 10
+    table.lose_before(Vlsn(21))
+    table.lose_before(Vlsn(15))
+    assert (table.settled, table.lacks_to) == (20, 20)
+    with pytest.raises(ValueError, match="exact from 20 on"):
+        table.check_fill(SmallState(), Vlsn(19))
+
+
+def test_a_table_is_compared_as_of_the_others_vlsn_and_goes_on_with_what_came_since() -> None:
+    mine = SmallState()
+    mine.lose_before(Vlsn(10))
+    mine.note(Vlsn(12), {"a": b"1"})
+    mine.note(Vlsn(15), {"a": b"3", "c": b"4"})
+    theirs = SmallState(SmallStateRecord({"a": (12, b"1"), "b": (5, b"2")}, lacks_to=4))
+    mine.check_fill(theirs, Vlsn(12))
+    mine.fill(theirs, Vlsn(12))
+    assert dict(mine) == {"b": (5, b"2"), "a": (15, b"3"), "c": (15, b"4")}
+    assert (mine.lacks_to, mine.settled) == (4, 12), "what they lack it lacks yet"
+    assert mine.record(Vlsn(12)) == SmallStateRecord({"a": (12, b"1"), "b": (5, b"2")}, lacks_to=4)
+    more = SmallState(SmallStateRecord({"b": (5, b"2"), "a": (15, b"3"), "c": (15, b"4"), "d": (14, b"5")}))
+    with pytest.raises(ValueError, match="'d' is set to something else there"):
+        mine.check_fill(more, Vlsn(15))
+
+
 def test_names_that_nobody_has_are_given_up() -> None:
     table = SmallState()
     table.lose_before(Vlsn(10))
@@ -174,6 +207,8 @@ def test_a_record_ahead_of_itself_is_refused() -> None:
     SmallStateRecord({"a": (4, b"1")}).check(4)
     with pytest.raises(ValueError, match="set at VLSN 5"):
         SmallStateRecord({"a": (5, b"1")}).check(4)
+    with pytest.raises(ValueError, match="set at VLSN 0"):
+        SmallStateRecord({"a": (0, b"1")}).check(4)
 
 
 @given(puts=st.dictionaries(st.text(min_size=1, max_size=8), st.none() | st.integers() | st.text(), max_size=5))
