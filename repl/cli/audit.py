@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,14 @@ import click
 
 from repl.cli.options import Command, json_option
 from repl.cli.progress import Show, bars
-from repl.cli.report import count, print_json, print_table, several, size
+from repl.cli.report import count, print_json, print_table, several, size, styled
 from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
     from repl.audit.report import AuditReport, HistoryReport
 
 FINDINGS_SHOWN = 20
+COLUMNS = ("node", "first", "last", "durable", "behind", "entries", "bytes", "findings", "state", "source")
 
 
 @click.command(cls=Command)
@@ -60,24 +62,45 @@ def keep_py4j_quiet() -> None:
 
 
 def print_report(report: AuditReport) -> None:
-    """Prints the verdict, then the copies, then what was found."""
-    if report.compared_to:
-        verdict = "equal" if report.equal else "NOT EQUAL"
-        click.echo(f"{verdict} from VLSN {report.compared_from} to {report.compared_to}")
-    else:
-        click.echo("nothing was compared: the sources have no durable VLSN in common")
+    """Prints the verdict, then the copies, then what was found; the verdict in colour on a terminal."""
+    click.echo(verdict(report))
+    found = Counter(finding.source for finding in report.findings)
+    furthest = max((each.last for each in report.sources), default=0)
     rows = [
-        (each.node, each.first, each.last, each.dtvlsn, count(each.entries), size(each.bytes), each.source)
+        (
+            each.node,
+            each.first,
+            each.last,
+            each.dtvlsn,
+            furthest - each.last,
+            count(each.entries),
+            size(each.bytes),
+            found[each.source],
+            ("live" if each.live else "stopped") + (", a torn tail" if each.torn_tail else ""),
+            each.source,
+        )
         for each in report.sources
     ]
-    print_table("", ("node", "first", "last", "durable", "entries", "bytes", "source"), rows)
+    print_table("", COLUMNS, rows, spare=("state", "bytes", "behind", "entries"))
     if report.history is not None:
         _print_history(report.history)
     for finding in report.findings[:FINDINGS_SHOWN]:
-        click.echo("finding: " + _sentence(finding.as_dict()))
+        click.echo(f"{styled('finding:', fg='red')} " + _sentence(finding.as_dict()))
     if len(report.findings) > FINDINGS_SHOWN:
         click.echo(f"and {len(report.findings) - FINDINGS_SHOWN} more findings (--json has all)")
-    click.echo(f"{report.tasks} Spark tasks, {size(report.bytes)} in {report.seconds:.1f} s")
+    speed = f", {report.mb_per_s:,.0f} MB/s" if report.mb_per_s >= 1 else ""
+    click.echo(f"{report.tasks} Spark tasks, {size(report.bytes)} in {report.seconds:.1f} s{speed}")
+
+
+def verdict(report: AuditReport) -> str:
+    """Returns the verdict's line: green, red where something was found, yellow where nothing was compared."""
+    if not report.compared_to:
+        words = "nothing was compared: the sources have no durable VLSN in common"
+        return styled(words, fg="red" if report.findings else "yellow", bold=True)
+    words = f"{'equal' if report.equal else 'NOT EQUAL'} from VLSN {report.compared_from} to {report.compared_to}"
+    if report.findings:
+        words += f"; {several(len(report.findings), 'finding')}"
+    return styled(words, fg="green" if not report.exit_code else "red", bold=True)
 
 
 def _print_history(history: HistoryReport) -> None:

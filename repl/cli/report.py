@@ -27,10 +27,14 @@ def print_table(
     if title:
         print(title)
     head, *lines = aligned(table)
-    bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    print(click.style(head, bold=True) if bold else head)
+    print(styled(head, bold=True))
     for line in lines:
         print(line)
+
+
+def styled(text: str, **style: Any) -> str:
+    """Returns ``text`` in a style of ``click.style``, if stdout is a terminal that wants colours."""
+    return click.style(text, **style) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
 
 
 def print_json(value: Any) -> None:

@@ -144,13 +144,27 @@ class Copy:
     def write(self, *, sidecars: bool = True) -> Copy:
         self.path.mkdir(parents=True, exist_ok=True)
         for segment in self._segments:
-            head = segment.header.encode()
-            fill = bytes(self.segment_bytes - segment.end)
-            (self.path / segment_name(segment.header.number)).write_bytes(head + segment.data + fill)
-            flagged = any(segment.data[at - FIRST_FRAME + FLAG_AT] for at in segment.offsets)
-            if sidecars and segment is not self._segments[-1] and segment.offsets and not flagged:
-                self._write_sidecar(segment, head)
+            self._write(segment, sidecars=sidecars and segment is not self._segments[-1])
         return self
+
+    def write_sealed(self) -> Copy:
+        """Writes all segments but the last one, and forgets them: a copy may be larger than memory then."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        *sealed, last = self._segments
+        for segment in sealed:
+            self._write(segment, sidecars=True)
+        self._segments = [last]
+        return self
+
+    def _write(self, segment: _Segment, *, sidecars: bool) -> None:
+        head = segment.header.encode()
+        with open(self.path / segment_name(segment.header.number), "wb") as file:
+            file.write(head)
+            file.write(segment.data)
+            file.truncate(self.segment_bytes)
+        flagged = any(segment.data[at - FIRST_FRAME + FLAG_AT] for at in segment.offsets)
+        if sidecars and segment.offsets and not flagged:
+            self._write_sidecar(segment, head)
 
     def flip(self, vlsn: int, at: int, bit: int = 0x10) -> tuple[str, int]:
         """Flips a bit at byte ``at`` of the frame of the block at ``vlsn``, and returns file and offset."""

@@ -8,11 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from repl.audit.findings import Finding
 from repl.audit.report import AuditReport, SourceReport
-from repl.cli.audit import print_report
+from repl.cli.audit import print_report, verdict
 from repl.cli.main import main
 from vlsn import Log
 
@@ -160,6 +161,21 @@ def test_the_audits_report_says_verdict_sources_and_findings(capsys: pytest.Capt
     ) in capsys.readouterr().out
     print_report(report(compared_from=0, compared_to=0))
     assert "nothing was compared" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "start"),
+    [(True, False, "\x1b[32m\x1b[1mequal"), (True, True, "equal"), (False, False, "equal")],
+)
+def test_the_verdict_is_coloured_on_a_terminal_that_wants_it(
+    terminal: bool, no_color: bool, start: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    click.echo(verdict(report()), color=True)
+    assert capsys.readouterr().out.startswith(start)
 
 
 # index
