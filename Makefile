@@ -26,7 +26,7 @@ EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers bench-readers mutants track-record sim jepsen hostile failover pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -54,6 +54,10 @@ bench-readers: $(STAMP) ## what waiting readers cost: 10,000 on three nodes, 1,0
 	@$(BIN)/python -m repl.bench.readers --readers 10000 --rate 1 --die
 	@$(BIN)/python -m repl.bench.readers --node master
 	@$(BIN)/python -m repl.bench.readers --readers 100 --tails 100 --node master --rate 80
+
+bench-producers: $(STAMP) ## 50,000 exactly-once producers in turns: a node's table of them, then a group
+	@$(BIN)/vlsnlog bench producers
+	@$(BIN)/python -m repl.bench.group_producers
 
 bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are installed
 	@$(BIN)/python -m repl.bench.peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)

@@ -99,6 +99,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
             "last": last.last_vlsn,
             "dtvlsn": last.dtvlsn,
             "time": last.time_us,
+            "home_ms": round(log.checkpointer.home_s * 1e3, 3),
             "running": log.checkpointer.running,
         }
     segments = log.segments()

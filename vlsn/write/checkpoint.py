@@ -49,7 +49,7 @@ class CheckpointRun:
         number: int,
         *,
         clean: bool,
-        done: Callable[[Checkpoint, Vlsn], None],
+        done: Callable[[Checkpoint, Vlsn, float], None],
         failed: Callable[[VlsnLogError], None],
         over: Callable[[], bool],
     ) -> None:
@@ -140,6 +140,7 @@ class CheckpointRun:
 
     def _point(self, end_lsn: Lsn) -> None:
         parts, contents, span = self._parts, self._parts.contents, self._parts.contents.range
+        began = parts.clock.monotonic_s()
         settled = Vlsn(min(contents.dtvlsn, span.last_sync))
         contents.history.settle(settled)
         kept = contents.checkpoint(settled)
@@ -159,7 +160,8 @@ class CheckpointRun:
             record, changes = kept()
             parts.state.save(checkpoint=checkpoint, record=record, changes=changes)
 
-        parts.keeper.submit(save, lambda _: self._done(checkpoint, settled), parts.lifecycle.store_failed)
+        home_s = parts.clock.monotonic_s() - began
+        parts.keeper.submit(save, lambda _: self._done(checkpoint, settled, home_s), parts.lifecycle.store_failed)
 
     def _scan_from(self, settled: Vlsn) -> Lsn:
         """Returns where the next open reads from: what the state record does not say is read again."""

@@ -67,6 +67,8 @@ class Checkpointer:
         self._space = space
         self._holds = holds
         self.last = last
+        self.home_s = 0.0
+        """Seconds that its step 5, which copies what it keeps, held up home."""
         self.after: Callable[[], None] = lambda: None
         """A call after each checkpoint, and at each period that needs none."""
         self._bytes = 0
@@ -183,10 +185,10 @@ class Checkpointer:
     def _is_over(self) -> bool:
         return self._ended is not None
 
-    def _done(self, checkpoint: Checkpoint, settled: Vlsn) -> None:
+    def _done(self, checkpoint: Checkpoint, settled: Vlsn, home_s: float) -> None:
         """Makes the one that runs the one that the next open starts from."""
         with self._lifecycle.latch:
-            self.last = checkpoint
+            self.last, self.home_s = checkpoint, home_s
             self.settled(settled)
             served, self._served = self._served, []
         for each in served:
