@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import date
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,8 @@ KEY_PREFIX_MAX: Final = 32
 """Bytes of a key that may name a partition."""
 NO_KEY: Final = "__HIVE_DEFAULT_PARTITION__"
 _DAY_US: Final = 86_400_000_000
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_LAST_DAY: Final = date.max.toordinal() - _EPOCH_DAY
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _KEY_PREFIX: Final = re.compile(r"key-prefix:([1-9]\d?)\Z")
 
@@ -59,8 +61,9 @@ def partitioning_of(text: str) -> Partitioning | None:
 
 def _by_date(batch: Any) -> Iterator[tuple[str, Any]]:
     days = batch.column("time").cast(pa.int64()).to_numpy() // _DAY_US
+    days = np.minimum(days, _LAST_DAY)  # a clock that leapt far ahead has no later name
     for day in np.unique(days).tolist():
-        name = "date=" + datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+        name = "date=" + date.fromordinal(_EPOCH_DAY + day).isoformat()
         mask = days == day
         yield name, batch if mask.all() else batch.filter(pa.array(mask))
 

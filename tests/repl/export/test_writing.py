@@ -157,6 +157,11 @@ def test_too_many_partitions_are_refused_and_leave_nothing(tmp_path: Path) -> No
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_a_clock_that_leapt_to_the_end_of_time_has_a_last_day() -> None:
+    rows: list[Row] = [(1, 1, DAY_US - 1, None, None, b""), (2, 1, (1 << 63) - 1, None, None, b"")]
+    assert [name for name, _ in Partitioning().split(record_batch(rows))] == ["date=1970-01-01", "date=9999-12-31"]
+
+
 def test_what_a_partition_is_called() -> None:
     assert escaped(b"a/b=%\xff\0") == "a%2Fb%3D%25%FF%00"
     assert partitioning_of("") is None
