@@ -188,6 +188,23 @@ class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The term of the VLSN before ``next``, of another group's log; this group's log knows its own."""
 
 
+class Span(msgspec.Struct, frozen=True):
+    """A run of VLSNs up to ``next`` (exclusive), of about ``bytes`` of files; ``term`` is that of the VLSN before
+    ``next``."""
+
+    next: int
+    term: int
+    bytes: int
+
+
+class Spans(msgspec.Struct, frozen=True):
+    """Spans that follow on one another; the log's first VLSN (0: none) and its durable end, as a node knows them."""
+
+    first: int
+    durable: int
+    spans: tuple[Span, ...] = ()
+
+
 class SinkAt(msgspec.Struct, frozen=True):
     """A sink, as it is told. ``at`` is the VLSN of the COMMIT that set its state."""
 

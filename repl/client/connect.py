@@ -17,7 +17,7 @@ from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
-from repl.api import Acks, Appended, ProducerAt
+from repl.api import Acks, Appended, ProducerAt, Spans
 from repl.client.block_pages import BlockReader, BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.consumer import Consumer, Keeper
@@ -412,17 +412,46 @@ class Client(Generic[V]):
         *,
         at: datetime | int | None = None,
         consistency: str = DURABLE,
+        after_term: int | None = None,
+        at_least: int = 0,
     ) -> AsyncIterator[BlocksPage]:
         """Yields pages of whole blocks, checked, with what ``read`` gives and the log's own entries among it: for who
         takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
-        one. ``read_arrow`` makes tables of them. Raises as ``read``."""
-        at_least = self._open_producer().highest_durable
+        one. ``after_term`` as for ``tail``; ``at_least``: a VLSN that is known to be durable, which a node that lags is
+        given time to reach. ``read_arrow`` makes tables of them. Raises as ``read``, and ``NotInLog``."""
+        at_least = max(at_least, self._open_producer().highest_durable)
+        if after_term is not None and not isinstance(from_vlsn, int):
+            raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
         reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)
 
         def pages(first: int | None) -> AsyncIterator[Page]:
-            return reader.pages(first, to_vlsn, at_least=at_least, consistency=consistency)
+            term = after_term or 0
+            return reader.pages(first, to_vlsn, at_least=at_least, consistency=consistency, after_term=term)
 
         return cast("AsyncIterator[BlocksPage]", started(self, from_vlsn, at, pages))
+
+    async def spans(
+        self,
+        from_vlsn: int | None = None,
+        to_vlsn: int | None = None,
+        *,
+        bytes_each: int = NUMBER_MAX,
+        entries_each: int = NUMBER_MAX,
+        limit: int = 1,
+        after_term: int | None = None,
+    ) -> Spans:
+        """Cuts what is durable of a range, both ends included, into ``limit`` runs at most, of about ``bytes_each``
+        bytes of files and ``entries_each`` VLSNs at most: for readers that share it out. Nothing is read for it.
+        Raises ``Trimmed``, ``NotInLog``, ``Unreachable``, ``BadArgument``."""
+        self._open_producer()
+        return await self._reader.spans(
+            from_vlsn,
+            to_vlsn,
+            bytes_each=bytes_each,
+            entries_each=entries_each,
+            limit=limit,
+            after_term=after_term or 0,
+        )
 
     async def tail(
         self,

@@ -16,7 +16,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from repl.api import Acks, Appended, ProducerAt
+from repl.api import Acks, Appended, ProducerAt, Spans
 from repl.client.block_pages import BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.connect import FORKED, Client, V, connect
@@ -29,6 +29,7 @@ from vlsn.durability import GivenDurability
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import LogClosed
 from vlsn.format.block import Entry
+from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Buffer
 
 T = TypeVar("T")
@@ -260,10 +261,36 @@ class SyncClient(Generic[V]):
         *,
         at: datetime | int | None = None,
         consistency: str = DURABLE,
+        after_term: int | None = None,
+        at_least: int = 0,
     ) -> Iterator[BlocksPage]:
         """Reads as ``Client.block_pages``. The next page is on its way while one is worked on."""
-        pages = self._client.block_pages(from_vlsn, to_vlsn, at=at, consistency=consistency)
+        pages = self._client.block_pages(
+            from_vlsn, to_vlsn, at=at, consistency=consistency, after_term=after_term, at_least=at_least
+        )
         return self._ahead(pages)
+
+    def spans(
+        self,
+        from_vlsn: int | None = None,
+        to_vlsn: int | None = None,
+        *,
+        bytes_each: int = NUMBER_MAX,
+        entries_each: int = NUMBER_MAX,
+        limit: int = 1,
+        after_term: int | None = None,
+    ) -> Spans:
+        """Cuts as ``Client.spans``."""
+        return self._run(
+            self._client.spans(
+                from_vlsn,
+                to_vlsn,
+                bytes_each=bytes_each,
+                entries_each=entries_each,
+                limit=limit,
+                after_term=after_term,
+            )
+        )
 
     def tail(
         self,

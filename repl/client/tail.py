@@ -20,13 +20,21 @@ from urllib.parse import quote
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
 
-from repl.api import ProducerAt
+from repl.api import ProducerAt, Spans
 from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import ndjson, problem
 from repl.http.limits import READ_LIMIT_MAX
 from repl.http.types import Network
-from vlsn.errors import BadArgument, BadBody, NotFound, NotInLog, Trimmed, UnsupportedType, VlsnLogError
+from vlsn.errors import (
+    BadArgument,
+    BadBody,
+    NotFound,
+    NotInLog,
+    Trimmed,
+    UnsupportedType,
+    VlsnLogError,
+)
 from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.feed_messages import Number
@@ -126,6 +134,7 @@ class Reader:
         all_kinds: bool = False,
         consistency: str = DURABLE,
         keys: KeyFilter | None = None,
+        after_term: int = 0,
     ) -> AsyncIterator[Page]:
         """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  ``at_least``:
         a VLSN known to be durable, which a node that lags is given time to reach.  Linearizable is only the first
@@ -137,7 +146,7 @@ class Reader:
             raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
         end: int | None = None
         durable = 0
-        place = VlsnPlace(_checked(from_vlsn))
+        place = VlsnPlace(_checked(from_vlsn), after_term)
         ask = f"consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}&" if consistency == LINEARIZABLE else ""
         while end is None or (place.vlsn is not None and place.vlsn <= end):
             lacking = end is not None and (place.vlsn or 0) > durable
@@ -196,6 +205,38 @@ class Reader:
         except (KeyError, ValueError, *JSON_FAULTS):
             raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
         return said.vlsn, said.time, durable
+
+    async def spans(
+        self,
+        from_vlsn: int | None,
+        to_vlsn: int | None,
+        *,
+        bytes_each: int,
+        entries_each: int,
+        limit: int,
+        after_term: int,
+    ) -> Spans:
+        """Asks the master, whose durable end is the newest, and any other node where it does not answer. Raises
+        ``Trimmed``, ``NotInLog``, and as ``pages``."""
+        begin = f"from={from_vlsn}&" if from_vlsn is not None else ""
+        begin += f"to={to_vlsn}&" if to_vlsn is not None else ""
+        begin += f"after_term={after_term}&" if after_term else ""
+        ask = partial(self._spans, f"{begin}bytes={bytes_each}&entries={entries_each}&limit={limit}")
+        try:
+            return await ask(await self._endpoints.master())
+        except (Trimmed, NotInLog, BadArgument):
+            raise
+        except VlsnLogError:
+            return await self._retried(ask)
+
+    async def _spans(self, wanted: str, url: str) -> Spans:
+        response = await self._network.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
+        if response.status != 200:
+            raise problem.error_of(bytes(response.body))
+        try:
+            return msgspec.json.decode(response.body, type=Spans)
+        except JSON_FAULTS:
+            raise BadBody(f"{url} answered no spans; is it a vlsnlog node?") from None
 
     async def told(self, path: str) -> bytes | None:
         """Returns what a node tells under ``path``, with all that was acknowledged to anybody before the call; None

@@ -60,6 +60,8 @@ STAGED_S = 60.0
 """Seconds after its last call when an open transaction ends, nothing logged."""
 COMMITTED_NAMES_MAX = 4_096
 """Transactions whose producers' names a master remembers after their commits, for who asks again without."""
+SPANS_MAX = 256
+"""Spans that one answer cuts the log into."""
 SEGMENT_STREAMS_MAX = 32
 SEGMENT_PIECE_BYTES = MIB
 RESTORE_RANGES_MAX = 4

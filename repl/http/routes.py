@@ -27,6 +27,8 @@ from repl.http.segments import SegmentRoutes
 from repl.http.services import Services
 from repl.http.sinks import PATH as SINKS
 from repl.http.sinks import SinkRoutes
+from repl.http.spans import PATH as SPANS
+from repl.http.spans import SpanRoutes
 from repl.http.status import StatusRoutes
 from repl.http.tail import TailRoutes
 from repl.http.transactions import PATH as TRANSACTIONS
@@ -70,6 +72,7 @@ class Gateway:
             "/v1/segments": {"GET": segments.listing},
             CONSUMERS: {"GET": consumers.list},
             SINKS: {"GET": sinks.list},
+            SPANS: {"GET": SpanRoutes(services.reads).spans},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
             "/v1/peer/hello": {"POST": peers.hello},

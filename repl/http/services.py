@@ -24,6 +24,7 @@ from repl.api import (
     ProducerAt,
     SinkAt,
     SinkChange,
+    Spans,
 )
 from vlsn.durability import GroupDurability
 from vlsn.format.batch import Batch
@@ -142,6 +143,12 @@ class Reads(Protocol):
     async def find_time(self, time_us: int) -> int:
         """Finds the first durable VLSN at which the highest block time so far is at or past ``time_us``, ``end`` where
         none is. Raises ``Damaged``, ``Lagging`` where the search takes long: asked again, it goes on."""
+        ...
+
+    async def spans(
+        self, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
+    ) -> Spans:
+        """Cuts what is durable of a range into spans (``repl.read.spans``). Raises ``Trimmed``, ``Damaged``."""
         ...
 
     async def read_one(self, vlsn: int) -> Entry:

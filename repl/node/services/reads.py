@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from repl.api import BlockPage, EntryPage, ProducerAt
+from repl.api import BlockPage, EntryPage, ProducerAt, Spans
 from repl.lead.exactly_once import missing
 from repl.node.services.service import NodeService
 from repl.read.reads import Reads
+from repl.read.spans import spans_of
 from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
 from vlsn.state.producers import ProducerPlace
@@ -39,6 +40,14 @@ class NodeReads(NodeService):
 
     async def find_time(self, time_us: int) -> int:
         return await self._reads().find_time(time_us)
+
+    async def spans(
+        self, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
+    ) -> Spans:
+        log, durable = self._parts.opened().log, self._reads().durable
+        return await spans_of(
+            log, durable, from_vlsn, to_vlsn, bytes_each=bytes_each, entries_each=entries_each, limit=limit
+        )
 
     async def read_one(self, vlsn: int) -> Entry:
         return await self._reads().one(vlsn)

@@ -24,6 +24,8 @@ from repl.api import (
     ProducerAt,
     SinkAt,
     SinkChange,
+    Span,
+    Spans,
 )
 from repl.http.services import Services
 from vlsn.durability import SYNCED, GroupDurability
@@ -164,6 +166,14 @@ class MemoryNode:
     async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
         await self.consumer(name)
         del self.positions[name]
+
+    async def spans(
+        self, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
+    ) -> Spans:
+        self.calls.append(f"spans {from_vlsn} {to_vlsn} {bytes_each} {entries_each} {limit}")
+        if self.refuse is not None:
+            raise self.refuse
+        return Spans(1, self.durable, (Span(self.durable + 1, TERM, 64),))
 
     def sinks(self) -> list[SinkAt]:
         return [self.states[name] for name in sorted(self.states)]

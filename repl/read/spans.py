@@ -1,0 +1,76 @@
+"""Spans: a range of VLSNs cut into runs of about so many bytes, by the VLSN index alone, without reading the log.
+
+    VLSN   100 ──────────── 412 ──────────── 700 ── 731 durable          bytes_each = 1 MiB
+    spans       1.0 MiB          1.0 MiB       0.1 MiB                    next = 412, 700, 732
+
+A span ends where a block begins that the index maps, so it may be a few blocks shorter than asked, and is one mapping
+long at least.  Bytes are those of the files: what was rolled back in between counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import accumulate
+
+from repl.api import Span, Spans
+from vlsn.errors import Damaged, Trimmed
+from vlsn.ids import Vlsn, lsn_file, lsn_offset
+from vlsn.write.local_log import LocalLog
+
+
+async def spans_of(
+    log: LocalLog, durable: int, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
+) -> Spans:
+    """Cuts what is durable from ``from_vlsn`` (None: the first there is) to ``to_vlsn`` (inclusive) into ``limit`` spans
+    at most, of ``entries_each`` VLSNs at most. Raises ``Trimmed``, ``Damaged``."""
+    first = int(log.range.first)
+    at = from_vlsn if from_vlsn is not None else first or 1
+    if first and at < first:
+        raise Trimmed(f"VLSN {at} was cleaned away; the first still here is {first}", first=first)
+    end = min(durable, to_vlsn) + 1
+    found: list[Span] = []
+    while at < end and len(found) < limit:
+        files = _Files(log)
+        base = files.position(at)
+        next_vlsn = min(at + entries_each, end)
+        if files.position(next_vlsn - 1) - base > bytes_each:
+            next_vlsn = files.cut(at, next_vlsn - 1, base + bytes_each)
+        size = (files.position(next_vlsn) if next_vlsn <= durable else files.end) - base
+        found.append(Span(next_vlsn, int(log.history.term_of(Vlsn(next_vlsn - 1))), max(size, 0)))
+        at = next_vlsn
+        await asyncio.sleep(0)  # some twenty lookups each, on the loop
+    return Spans(first, durable, tuple(found))
+
+
+class _Files:
+    """Positions of blocks, counted through all segments that there are now."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+        ends = log.segments()
+        self._starts = dict(zip(ends, accumulate(ends.values(), initial=0), strict=False))
+        self.end = sum(ends.values())
+
+    def position(self, vlsn: int) -> int:
+        """Returns where the closest block that is mapped at or before ``vlsn`` lies."""
+        return self._mapped(vlsn)[1]
+
+    def _mapped(self, vlsn: int) -> tuple[int, int]:
+        mapping = self._log.index.at_or_before(Vlsn(vlsn))
+        start = self._starts.get(lsn_file(mapping[1])) if mapping is not None else None
+        if mapping is None or start is None:
+            first = int(self._log.range.first)
+            if vlsn < first:
+                raise Trimmed(f"VLSN {vlsn} was cleaned away; the first still here is {first}", first=first)
+            raise Damaged(f"the index has nothing for VLSN {vlsn} of {self._log.range}", vlsn=vlsn)
+        return int(mapping[0]), start + lsn_offset(mapping[1])
+
+    def cut(self, at: int, last: int, position: int) -> int:
+        """Finds where a span from ``at`` ends: the last mapped block that begins at or before ``position``, or the first
+        one behind ``at``. The block of ``last`` begins behind it."""
+        low, high = at, last  # position(low) <= position < position(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.position(middle) <= position else (low, middle)
+        begins = self._mapped(low)[0]
+        return begins if begins > at else high
