@@ -26,7 +26,7 @@ EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -92,6 +92,9 @@ audit-histories: $(STAMP) ## audit what simulated clusters leave, healthy all of
 
 export-kills: $(STAMP) ## an export under SIGKILL while the group's master is killed: EXPORT_KILLS=30
 	@$(BIN)/python jepsen-like export --kills $(EXPORT_KILLS)
+
+spark-pipeline: $(STAMP) ## a stream between two groups on a standalone Spark, under SIGKILL: PIPELINE_SECONDS=300
+	@$(BIN)/python jepsen-like spark-pipeline --time $(PIPELINE_SECONDS)
 
 kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
 	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)

@@ -1,5 +1,5 @@
-"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | export | mixed |
-kill-all | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | spark-pipeline |
+export | mixed | kill-all | syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -25,6 +25,7 @@ from harness.hostile import command as hostile
 from harness.kill_all import kill_all
 from harness.mixed import mixed
 from harness.pipeline import run_pipeline
+from harness.spark_pipeline import run_spark_pipeline
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
 from repl.cluster import free_base_port
@@ -60,7 +61,7 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    commands = "run | check | hostile | failover | pipeline | export | mixed | kill-all | syscalls"
+    commands = "run | check | hostile | failover | pipeline | spark-pipeline | export | mixed | kill-all | syscalls"
     faults = parser.add_subparsers(required=True, metavar=commands)
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
     add_options(running)
@@ -96,6 +97,13 @@ def _parser() -> argparse.ArgumentParser:
     exporting.add_argument("--kills", type=int, default=20, help="of the export; the master's come beside")
     exporting.add_argument("--seed", type=int, default=random.randrange(2**32))
     exporting.set_defaults(run=partial(_in_directory, _export))
+    streaming = faults.add_parser("spark-pipeline", help="a stream between two groups, submitted to a standalone Spark")
+    streaming.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
+    streaming.add_argument("--time", type=float, default=300.0, help="seconds of faults")
+    streaming.add_argument("--drivers", type=int, default=2, help="how often the driver is killed")
+    streaming.add_argument("--executors", type=int, default=2, help="how often an executor is killed")
+    streaming.add_argument("--seed", type=int, default=random.randrange(2**32))
+    streaming.set_defaults(run=partial(_in_directory, _spark_pipeline))
     killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
     killing.add_argument("--rounds", type=int, default=20)
     killing.add_argument("--writers", type=int, default=64)
@@ -105,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, copying, exporting, mixing, killing, tracing):
+    for each in (attacking, losing, copying, streaming, exporting, mixing, killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     for each in (killing, tracing):
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
@@ -152,6 +160,28 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     _say(
         f"{verdict.rows:,} rows in {verdict.files:,} files of {verdict.batches:,} batches: "
         + ("the log, each entry once, in order" if verdict.valid else "NOT valid")
+    )
+    return 0 if verdict.valid else 1
+
+
+def _spark_pipeline(options: argparse.Namespace, directory: Path) -> int:
+    _say(f"seed {options.seed}, two groups of {options.nodes}, {options.time:g} s")
+    verdict = asyncio.run(
+        run_spark_pipeline(
+            directory,
+            nodes=options.nodes,
+            time_s=options.time,
+            drivers=options.drivers,
+            executors=options.executors,
+            seed=options.seed,
+            say=_say,
+        )
+    )
+    for each in verdict.differences:
+        _say(each)
+    _say(
+        f"{verdict.outputs:,} outputs of {verdict.acknowledged:,} acknowledged inputs: "
+        + ("each once, in order of its key" if verdict.valid else "NOT valid")
     )
     return 0 if verdict.valid else 1
 

@@ -89,6 +89,26 @@ async def write_batch(
         return writing.written
 
 
+async def write_rows(log: Client[Any], rows: BatchRows, *, give_up_s: float = GIVE_UP_S) -> Written:
+    """Logs rows that nobody will know again, in as many transactions as they take. A part is logged once; what is made
+    again after an error, is there again. Raises what the log refuses a part with, ``OutcomeUnknown``, and what stood in
+    the way of one part for ``give_up_s``."""
+    written, loop = Written(), asyncio.get_running_loop()
+    cuts = rows.cuts(PART_BYTES_MAX)
+    for start, end in pairwise(cuts):
+        pieces, deadline = list(rows.only(start, end).pieces()), loop.time() + give_up_s
+
+        def is_over(_: object, deadline: float = deadline) -> bool:
+            return loop.time() >= deadline
+
+        retrying = AsyncRetrying(
+            wait=Backoff(), stop=is_over, retry=retry_if_exception(_is_unlogged), sleep=asyncio.sleep, reraise=True
+        )
+        await retrying(log.sinks.commit, "", pieces, None)
+        written.parts += 1
+    return written
+
+
 class _Writing:
     """One call of ``write_batch``; ``run`` begins again where the log is."""
 
@@ -169,6 +189,12 @@ class _Writing:
         return (
             placed is not None and placed.state.query == self._batch.query and placed.state.batch == self._batch.number
         )
+
+
+def _is_unlogged(error: BaseException) -> bool:
+    return isinstance(error, TransactionGone) or (
+        isinstance(error, VlsnLogError) and error.transient and error.retry_safe
+    )
 
 
 def _may_pass(error: BaseException) -> bool:

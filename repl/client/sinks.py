@@ -86,19 +86,21 @@ class Sinks:
         )
         await retrying(once)
 
-    async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange) -> Appended:
+    async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange | None) -> Appended:
         """Logs these batches, each with its number of entries, and the state that they make, in one block; durable on
-        a majority on return.
+        a majority on return. Without a ``change`` they are a transaction and no more, which nobody knows again.
 
         Raises, nothing logged, ``StaleTerm`` where another state has replaced the one that it starts from,
         ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time
         ``OutcomeUnknown``, or what kept it waiting."""
-        key_of(name)
+        sets = {} if change is None else {"sinks": {name: change}}
+        if change is not None:
+            key_of(name)
         staging = Staging(self._endpoints, self._network, self._timeout_s)
         await staging.begin()
         for batch, count in parts:
             await staging.stage(batch, count)
-        return await staging.commit(Acks.MAJORITY, {"sinks": {name: change}})
+        return await staging.commit(Acks.MAJORITY, sets)
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

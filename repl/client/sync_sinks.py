@@ -28,6 +28,6 @@ class SyncSinks:
         """Deletes as ``Sinks.delete``."""
         self._client.run(self._sinks.delete(name))
 
-    def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange) -> Appended:
+    def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange | None) -> Appended:
         """Commits as ``Sinks.commit``."""
         return self._client.run(self._sinks.commit(name, parts, change))

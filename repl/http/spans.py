@@ -3,8 +3,8 @@
     GET /v1/spans?from=100&to=900&bytes=1048576&entries=10000&limit=16
     {"first": 1, "durable": 731, "spans": [{"next": 412, "term": 3, "bytes": 1048000}, …]}
 
-``from`` absent: the first VLSN that there is, which is ``first``.  ``next`` is where the next span begins, ``term`` that
-of the entry before it, by which a reader says later what it has read (``after_term``).
+``from`` absent: the first VLSN that there is, which is ``first``.  ``next`` is where the next span begins, ``term``
+that of the entry before it, by which a reader says later what it has read (``after_term``).
 """
 
 from __future__ import annotations

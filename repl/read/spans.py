@@ -21,8 +21,8 @@ from vlsn.write.local_log import LocalLog
 async def spans_of(
     log: LocalLog, durable: int, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
 ) -> Spans:
-    """Cuts what is durable from ``from_vlsn`` (None: the first there is) to ``to_vlsn`` (inclusive) into ``limit`` spans
-    at most, of ``entries_each`` VLSNs at most. Raises ``Trimmed``, ``Damaged``."""
+    """Cuts what is durable from ``from_vlsn`` (None: the first there is) to ``to_vlsn`` (inclusive) into ``limit``
+    spans at most, of ``entries_each`` VLSNs at most. Raises ``Trimmed``, ``Damaged``."""
     first = int(log.range.first)
     at = from_vlsn if from_vlsn is not None else first or 1
     if first and at < first:
@@ -66,8 +66,8 @@ class _Files:
         return int(mapping[0]), start + lsn_offset(mapping[1])
 
     def cut(self, at: int, last: int, position: int) -> int:
-        """Finds where a span from ``at`` ends: the last mapped block that begins at or before ``position``, or the first
-        one behind ``at``. The block of ``last`` begins behind it."""
+        """Finds where a span from ``at`` ends: the last mapped block that begins at or before ``position``, or the
+        first one behind ``at``. The block of ``last`` begins behind it."""
         low, high = at, last  # position(low) <= position < position(high)
         while high - low > 1:
             middle = (low + high) // 2

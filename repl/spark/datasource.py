@@ -2,6 +2,9 @@
 
     spark.dataSource.register(VlsnLogDataSource)
     spark.read.format("vlsnlog").option("from", 100).load("URL,URL")         visible entries, each once
+    spark.readStream.format("vlsnlog").load("URL,URL")                       what becomes durable, each once
+    rows.write.format("vlsnlog").option("url", "URL,URL").mode("append")     key (optional) and value
+    rows.writeStream.format("vlsnlog").option("url", "URL,URL").option("sink", "NAME")
     spark.read.format("vlsnlog").option("mode", "physical").load("DIR").where("kind = 'DATA' and durable")
 
 Spark makes an instance in a process of its own for each step (schema, plan, tasks), so options are all that it keeps.
@@ -9,17 +12,22 @@ Spark makes an instance in a process of its own for each step (schema, plan, tas
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark import SparkContext
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from repl.spark.errors import one_line
-from repl.spark.options import Mode, ReadOptions, Use, check_names, read_options
+from repl.spark.options import Mode, Use, check_names, read_options
 from repl.spark.schemas import SCHEMAS, check_schema
+from repl.spark.stream_options import sink_options, stream_options
 from repl.spark.workers import equip
-from vlsn.errors import BadArgument
+from vlsn.errors import VlsnLogError
 
 
 class VlsnLogDataSource(DataSource):  # type: ignore[misc]
@@ -47,16 +55,25 @@ class VlsnLogDataSource(DataSource):  # type: ignore[misc]
             return PhysicalReader(options, names)
         return (PushdownReader if options.pushdown else VisibleReader)(options, names)
 
-    @one_line
-    def streamReader(self, schema: StructType) -> Any:  # noqa: N802
-        options: ReadOptions = read_options(self.options, Use.STREAM)
-        check_schema(schema, options.mode)
-        raise BadArgument("vlsnlog cannot be read as a stream yet: use spark.read")
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from repl.spark.stream import LogStreamReader, RefusedReader
+
+        try:
+            options = stream_options(self.options)
+            return LogStreamReader(options, check_schema(schema, options.mode))
+        except VlsnLogError as error:
+            return RefusedReader(error)
 
     @one_line
-    def writer(self, schema: StructType, overwrite: bool) -> Any:
-        raise BadArgument("vlsnlog cannot be written yet")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from repl.spark.sink import BatchSink, check_columns
+
+        check_columns(schema)
+        return BatchSink(sink_options(self.options, Use.WRITE, overwrite=overwrite))
 
     @one_line
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
-        raise BadArgument("vlsnlog cannot be written as a stream yet")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from repl.spark.sink import StreamSink, check_columns
+
+        check_columns(schema)
+        return StreamSink(sink_options(self.options, Use.SINK, overwrite=overwrite))

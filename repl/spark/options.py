@@ -29,6 +29,7 @@ SOURCES_MAX: Final = 64
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([bkmg]?)(i?b)?\Z")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _DIGITS: Final = re.compile(r"[0-9]{1,19}\Z")
 
 
@@ -132,6 +133,22 @@ def key(text: str) -> bytes:
     return data
 
 
+def name(text: str) -> str:
+    """Parses the name of a sink or of a run."""
+    if not _NAME.match(text):
+        raise ValueError("1 to 64 of [A-Za-z0-9._-]")
+    return text
+
+
+def reset(text: str) -> int | bool:
+    """Parses what is to be forgotten of a sink: the state that a VLSN has set, or that of another query."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if _DIGITS.match(text) and 1 <= int(text) <= NUMBER_MAX:
+        return int(text)
+    raise ValueError("true, or the VLSN that the refusal names")
+
+
 def _listed(text: str) -> tuple[str, ...]:
     found = json.loads(text)
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
@@ -140,6 +157,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 READS: Final = frozenset({Use.BATCH, Use.STREAM})
+WRITES: Final = frozenset({Use.WRITE, Use.SINK})
 EVERY: Final = frozenset(Use)
 OPTIONS: Final = {
     option.name.lower(): option
@@ -154,6 +172,15 @@ OPTIONS: Final = {
         Option("keyPrefix", key, READS),
         Option("partitionBytes", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), READS),
         Option("failOnTrim", switch, READS),
+        Option("maxBytesPerTrigger", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), frozenset({Use.STREAM})),
+        Option("maxEntriesPerTrigger", number(1, NUMBER_MAX), frozenset({Use.STREAM})),
+        Option("url", str, WRITES),
+        Option("sink", name, WRITES),
+        Option("sinkReset", reset, WRITES),
+        Option("batchBytesMax", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), WRITES),
+        Option("giveUpSeconds", number(1, 86_400), WRITES),
+        Option("run", name, frozenset({Use.WRITE})),
+        Option("checkpointLocation", str, frozenset({Use.SINK})),  # Spark's own
         Option("pushdown", switch, frozenset({Use.BATCH})),
     )
 }

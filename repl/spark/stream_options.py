@@ -1,0 +1,85 @@
+"""Options of a stream and of writes, checked; their names and places are in ``options``.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from repl.client.sink_write import GIVE_UP_S
+from repl.spark.options import ReadOptions, Use, parsed, read_options, sources_of
+from vlsn.errors import BadArgument
+from vlsn.ids import NUMBER_MAX
+from vlsn.limits import MIB
+
+BYTES_PER_TRIGGER: Final = 128 * MIB
+"""Bytes of log that a micro-batch reads where nothing else is said: without a limit the first one would be the whole
+log, and a range that Spark has fixed is never made smaller."""
+BATCH_BYTES: Final = 256 * MIB
+"""Bytes of rows that the driver takes of one batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions(ReadOptions):
+    """Options of ``spark.readStream``."""
+
+    bytes_per_trigger: int = BYTES_PER_TRIGGER
+    entries_per_trigger: int = NUMBER_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Options of ``df.write`` and ``writeStream``. ``sink`` is empty where a batch write names none, and ``run`` for
+    one that may be written twice."""
+
+    urls: tuple[str, ...]
+    sink: str = ""
+    run: str = ""
+    reset: int | bool = False
+    batch_bytes_max: int = BATCH_BYTES
+    give_up_s: float = GIVE_UP_S
+
+
+def stream_options(given: Mapping[str, str]) -> StreamOptions:
+    """Parses the options of a stream. Raises ``BadArgument``."""
+    read, values = read_options(given, Use.STREAM), parsed(given, Use.STREAM)
+    _check_urls(read.sources, "a stream follows a running group")
+    return StreamOptions(
+        **{name: getattr(read, name) for name in asdict(read)},
+        bytes_per_trigger=values.get("maxBytesPerTrigger", BYTES_PER_TRIGGER),
+        entries_per_trigger=values.get("maxEntriesPerTrigger", NUMBER_MAX),
+    )
+
+
+def sink_options(given: Mapping[str, str], use: Use, *, overwrite: bool) -> SinkOptions:
+    """Parses the options of a write. Raises ``BadArgument``."""
+    values = parsed(given, use)
+    if overwrite:
+        how = ".mode('append')" if use is Use.WRITE else ".outputMode('append')"
+        raise BadArgument(f"a log is not overwritten: write with {how}")
+    if use is Use.SINK and "sink" not in values:
+        raise BadArgument("the sink needs a name, by which its batches are known: .option('sink', 'NAME')")
+    return SinkOptions(
+        urls=_urls(values),
+        sink=values.get("sink", ""),
+        run=values.get("run", ""),
+        reset=values.get("sinkReset", False),
+        batch_bytes_max=values.get("batchBytesMax", BATCH_BYTES),
+        give_up_s=values.get("giveUpSeconds", GIVE_UP_S),
+    )
+
+
+def _urls(values: Mapping[str, Any]) -> tuple[str, ...]:
+    if "url" in values and ("path" in values or "paths" in values):
+        raise BadArgument("option 'url' and a path: only one of them names the group")
+    if not {"url", "path", "paths"} & values.keys():
+        raise BadArgument("vlsnlog needs a group to write to: .option('url', 'URL,URL')")
+    urls = sources_of({**values, "path": values["url"]} if "url" in values else values)
+    _check_urls(urls, "a log is written by its running group")
+    return urls
+
+
+def _check_urls(texts: tuple[str, ...], why: str) -> None:
+    for text in texts:
+        if not text.startswith(("http://", "https://")):
+            raise BadArgument(f"{text}: {why}: name its nodes' http:// URLs")
