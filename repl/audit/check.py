@@ -76,7 +76,13 @@ class SegmentAudit:
     entries: int
     end: int
     torn: bool
+    salt: int
     digests: tuple[RangeDigest, ...]
+    compared: int
+    """The sum of the digests of visible blocks up to the end of what is compared."""
+    past: int
+    """The same up to the end of what an earlier audit compared."""
+    past_ranges: tuple[RangeDigest, ...]
     places: tuple[Place, ...]
     marks: tuple[Marks, ...]
     rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
@@ -110,7 +116,9 @@ def check_segment(
     visible = blocks.only(blocks.visible)
     place = _Namer(buf, part, source, visible)
     bad = sorted({*frames.damage, *blocks.offsets[~blocks.whole].tolist()})
-    compared = visible.only((visible.first >= bounds.first) & (visible.last <= bounds.last))
+    inside = (visible.first >= bounds.first) & (visible.last <= bounds.last)
+    compared = visible.only(inside & (visible.last > bounds.after))
+    past = visible.only(visible.last <= bounds.past)
     above = visible.only(visible.first > bounds.last)
     records = list(_records(buf, frames, place))
     known = [record for record in records if not isinstance(record, Finding)]
@@ -139,7 +147,11 @@ def check_segment(
         entries=int(visible.headers["count"].sum(dtype=np.uint64)),
         end=frames.end,
         torn=frames.torn,
-        digests=tuple(range_digests(compared.first, compared.headers["count"].astype(np.uint64), compared.digests)),
+        salt=part.salt,
+        digests=tuple(_ranges(compared)),
+        compared=int(visible.digests[visible.last <= max(bounds.last, bounds.past)].sum(dtype=np.uint64)),
+        past=int(past.digests.sum(dtype=np.uint64)),
+        past_ranges=tuple(_ranges(past)),
         places=tuple(_places(part.number, visible)),
         marks=tuple(_marks(blocks, [at for at, _ in rollbacks])),
         rollbacks=tuple(rollbacks),
@@ -148,7 +160,7 @@ def check_segment(
         terms=term_runs(visible),
         pointed=tuple(check_index(blocks, frames.damage, frames.end, indexed)) if indexed is not None else (),
         groups=tuple(groups_in(buf, visible)),
-        others=tuple(range_digests(above.first, above.headers["count"].astype(np.uint64), above.digests)),
+        others=tuple(_ranges(above)),
         hidden=tuple(_places(part.number, blocks.only(blocks.whole & blocks.overmarked))),
         findings=tuple(findings),
         profile=profile_of(buf, blocks, visible, sidecar_bytes=len(sidecar or b""), samples=samples),
@@ -301,6 +313,10 @@ def _marks(blocks: Blocks, records: list[int]) -> Iterator[Marks]:
     for low, high in zip(starts, [*starts[1:], len(flags)], strict=True):
         start, last = int(blocks.offsets[low]), int(blocks.offsets[high - 1])
         yield Marks(start, last, bool(flags[low]), int(blocks.first[low]))
+
+
+def _ranges(blocks: Blocks) -> list[RangeDigest]:
+    return range_digests(blocks.first, blocks.headers["count"].astype(np.uint64), blocks.digests)
 
 
 def _highest(column: U64) -> int:

@@ -32,6 +32,7 @@ def _report(
     series: Series,
 ) -> SourceReport:
     profiles = [segment.profile for segment in segments]
+    modified = {part.number: part.modified_us for part in survey.parts}
     firsts = [segment.first.vlsn for segment in segments if segment.first]
     lasts = [segment.last.vlsn for segment in segments if segment.last]
     return SourceReport(
@@ -48,7 +49,7 @@ def _report(
         live=survey.live,
         torn_tail=any(segment.torn for segment in segments),
         ranges=range_rows([digests[at] for at in sorted(digests)]),
-        segments=[_row(segment) for segment in segments],
+        segments=[_row(segment, modified.get(segment.number, 0)) for segment in segments],
         overmarks=[row for segment in segments for row in _overmarks(segment)],
         holes=list(_holes(segments)),
         series=series,
@@ -58,7 +59,7 @@ def _report(
     )
 
 
-def _row(segment: SegmentAudit) -> SegmentRow:
+def _row(segment: SegmentAudit, modified_us: int) -> SegmentRow:
     first, last, profile = segment.first, segment.last, segment.profile
     return SegmentRow(
         number=segment.number,
@@ -75,6 +76,9 @@ def _row(segment: SegmentAudit) -> SegmentRow:
         damaged=segment.damaged,
         overmarked=profile.overmarked,
         sidecar_bytes=profile.sidecar_bytes,
+        salt=segment.salt,
+        modified_us=modified_us,
+        digest=f"{segment.compared:016x}",
     )
 
 

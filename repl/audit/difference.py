@@ -78,6 +78,7 @@ def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterat
         & (blocks.first >> RANGE_BITS == task.range)
         & (blocks.first >= task.bounds.first)
         & (blocks.last <= task.bounds.last)
+        & (blocks.last > task.bounds.after)
     )
     sizes = blocks.headers["body_bytes"].astype(int) + BLOCK_BYTES
     columns = (blocks.offsets, sizes, blocks.first, blocks.last, blocks.digests)

@@ -68,6 +68,9 @@ class DirectorySource:
     def mappings(self) -> Mappings:
         return read_mappings(LmdbStores(), self.path)
 
+    def modified_us(self, part: Part) -> int:
+        return os.stat(f"{self.path}/{part.file}").st_mtime_ns // 1000
+
     def sizes(self) -> Sizes:
         return _sizes(self.path)
 
@@ -83,6 +86,7 @@ class DirectorySource:
                 raise Unreadable(f"{self.text}: no segments (*.vlog) that can be read; name a node's directory")
             parts = [_part(index, link, stated) for link in links]
             parts[-1] = self._without_zeros(parts[-1])
+            parts = [replace(part, modified_us=self.modified_us(part)) for part in parts]
             first, last, dtvlsn = self._bounds(parts)
             findings = [self._header_fault(link) for link in links if link.fault]
             sizes = self.sizes()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from time import monotonic, time_ns
@@ -45,6 +46,7 @@ from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.report import AuditReport, HistoryReport, SourceReport
 from repl.audit.rules import RANKS, AuditRule
 from repl.audit.session import Progress, SparkJobs, spark_context
+from repl.audit.since import Reading, Since, check_past, joined, read_since, readings, told
 from repl.audit.source import Failure, Source, Unreadable, source_of
 from vlsn.errors import BadArgument, WrongVersion
 from vlsn.format.records import RollbackStart
@@ -95,10 +97,13 @@ def run_audit(
     spark_master: str = "local[2]",
     out: Sequence[str] = (),
     history: str | None = None,
+    since_last: str | None = None,
+    deep: bool = False,
     progress: Progress | None = None,
 ) -> AuditReport:
     """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``.
     ``history``: a file of what a client was acknowledged (``repl.audit.history``), which the copies must hold.
+    ``since_last``: the JSON report of an earlier audit; what that one compared is not read again, but with ``deep``.
 
     Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the
     active Spark context if there is one.  Raises ``BadArgument`` for sources or files that make no sense, and
@@ -106,8 +111,9 @@ def run_audit(
     """
     copies = _checked(sources, out)
     recorded = None if history is None else _recorded(history)
+    since = _since(since_last, deep=deep, history=history)
     with spark_context(spark_master) as context:
-        report = audit(copies, SparkJobs(context, progress), recorded)
+        report = audit(copies, SparkJobs(context, progress), recorded, since)
     write_outputs(report, out)
     return report
 
@@ -121,6 +127,16 @@ def _checked(texts: Sequence[str], out: Sequence[str]) -> list[Source]:
     return [source_of(text) for text in texts]
 
 
+def _since(path: str | None, *, deep: bool, history: str | None) -> Since | None:
+    if path is None:
+        if deep:
+            raise BadArgument("--deep reads again what an earlier audit compared: name its report with --since-last")
+        return None
+    if history is not None and not deep:
+        raise BadArgument("a history is held against all of the copies: leave --since-last out, or say --deep")
+    return read_since(path, deep=deep)
+
+
 def _recorded(path: str) -> list[HistoryPart]:
     parts = parts_of(path)
     if not parts:
@@ -132,26 +148,38 @@ def _same(text: str) -> str:
     return text.rstrip("/") if "://" in text else os.path.realpath(text)
 
 
-def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | None = None) -> AuditReport:
+def audit(
+    sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | None = None, since: Since | None = None
+) -> AuditReport:
     """Audits the sources, wherever the jobs run. Raises ``BadArgument`` and ``Unreadable``."""
+    texts = [source.text for source in sources]
     begun = monotonic()
     surveys = _succeeded(jobs.run("survey", _surveyed, list(enumerate(sources))))
     if len({survey.group for survey in surveys}) > 1:
         groups = ", ".join(f"{source.text}: {survey.group}" for source, survey in zip(sources, surveys, strict=True))
         raise BadArgument(f"the sources are of different groups ({groups})")
     bounds = common_bounds(surveys)
+    reading = [Reading(survey) for survey in surveys]
+    if since is not None:
+        reading = readings(since, surveys, texts)
+        surveys = [each.survey for each in reading]
+        bounds = replace(bounds, after=0 if since.deep else since.upto, past=since.upto)
     tasks = packed(surveys, cores=jobs.cores)
     samples = samples_max(sum(len(survey.parts) for survey in surveys))
     audited = _by_source(_succeeded(jobs.run("read", partial(_read, sources, bounds, samples), tasks)), len(sources))
     findings = [finding for survey in surveys for finding in survey.findings]
-    for source, survey, segments in zip(sources, surveys, audited, strict=True):
+    for source, each, segments in zip(sources, reading, audited, strict=True):
         found = [finding for segment in segments for finding in segment.findings]
-        found += check_joints(source.text, segments)
-        findings += check_noted(source.text, survey.stated, segments)
-        findings += _judged(source, survey, segments, found, jobs)
+        together = [segment for segment in segments if segment.number not in each.alone]
+        found += check_joints(source.text, together)
+        findings += check_noted(source.text, each.survey.stated, together)
+        findings += _judged(source, each.survey, segments, found, jobs)
     digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
     copies = source_reports(sources, surveys, audited, digests)
-    findings += check_ends(list(_ends(copies, surveys, audited)), _groups(surveys, audited))
+    if since is not None:
+        copies = [joined(since, copy, each) for copy, each in zip(copies, reading, strict=True)]
+        findings += check_past(since, reading, audited, texts)
+    findings += check_ends(list(_ends(copies, surveys, audited, bounds.past)), _groups(surveys, audited))
     findings += _reused(sources, surveys, audited, bounds, jobs)
     proof = None
     if history is not None:
@@ -161,10 +189,11 @@ def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | No
     findings += _differences(sources, surveys, audited, ranges, bounds, jobs)
     if ranges and not findings:
         findings.append(_unexplained(ranges[0], bounds, sources))
+    changed = any(finding.rule == AuditRule.CHANGED_PAST for finding in findings)
     return AuditReport(
-        equal=bool(bounds) and not ranges,
-        compared_from=bounds.first,
-        compared_to=bounds.last,
+        equal=(bool(bounds) or since is not None) and not ranges and not changed,
+        compared_from=bounds.first if since is None else max(bounds.first, since.report.compared_from),
+        compared_to=max(bounds.last, bounds.past),
         sources=copies,
         findings=sorted(findings, key=_told),
         ranges_differing=len(ranges),
@@ -174,6 +203,7 @@ def audit(sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | No
         tool=version("vlsnlog"),
         group=surveys[0].group,
         made_us=time_ns() // 1000,
+        since=None if since is None else told(since, reading),
     )
 
 
@@ -273,7 +303,9 @@ def _looked_for_names(sources: list[Source], task: NameTask) -> list[Finding] | 
     return _tried(lambda: reused(task, sources))
 
 
-def _ends(copies: list[SourceReport], surveys: list[Survey], audited: list[list[SegmentAudit]]) -> Iterator[End]:
+def _ends(
+    copies: list[SourceReport], surveys: list[Survey], audited: list[list[SegmentAudit]], compared: int
+) -> Iterator[End]:
     for copy, survey, segments in zip(copies, surveys, audited, strict=True):
         said, _ = check_claims(copy.source, segments)
         yield End(
@@ -281,7 +313,7 @@ def _ends(copies: list[SourceReport], surveys: list[Survey], audited: list[list[
             node=copy.node,
             file=segments[-1].file if segments else "",
             last=copy.last,
-            said=max(said, survey.stated.dtvlsn),
+            said=max(said, survey.stated.dtvlsn, compared),
             live=copy.live,
             damaged=bool(segments) and segments[-1].damaged,
         )

@@ -46,6 +46,8 @@ class Part:
     """A right header page; ``salt`` is found from its frames when it is not."""
     indexed: bool = False
     """The index must hold here: no open reads the segment again first."""
+    modified_us: int = 0
+    """When its file was written last; 0 where that is not to be had."""
 
     @property
     def closed(self) -> bool:
@@ -92,6 +94,10 @@ class Bounds:
 
     first: int
     last: int
+    after: int = 0
+    """Blocks that end at or before this VLSN are not compared …"""
+    past: int = 0
+    """… for an earlier audit has compared what ends at or before this one."""
 
     def __bool__(self) -> bool:
         return self.last > 0

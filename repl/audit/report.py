@@ -89,6 +89,11 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     """Overmarked blocks."""
     sidecar_bytes: int = 0
     """0: it has none, or its node does not serve it."""
+    salt: int = 0
+    modified_us: int = 0
+    """When the file was written last; 0 where that is not to be had."""
+    digest: str = ""
+    """The sum of the digests of its visible blocks, as far as they were compared; 16 hex digits."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +183,18 @@ class HistoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """Appends that are missing or other than they were, in each copy, or there more than once. Findings name some."""
 
 
+class SinceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The earlier audit that this one went on from."""
+
+    file: str
+    made_us: int
+    compared_to: int
+    deep: bool
+    segments_kept: int
+    """Segments that were not read again."""
+    bytes_kept: int
+
+
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome; VLSNs from ``compared_from`` to ``compared_to`` (inclusive; 0 and 0: none) were compared."""
 
@@ -199,6 +216,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     made_us: int = 0
     """When it was made, µs since the epoch."""
+    since: SinceReport | None = None
 
     @property
     def exit_code(self) -> int:
@@ -215,7 +233,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mb_per_s(self) -> float:
-        return round(self.bytes / 1e6 / self.seconds, 1) if self.seconds else 0.0
+        read = self.bytes - (self.since.bytes_kept if self.since else 0)
+        return round(read / 1e6 / self.seconds, 1) if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the short form: the verdict, a line a copy, the findings."""
@@ -227,6 +246,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
             "findings": [finding.as_dict() for finding in self.findings],
             "ranges_differing": self.ranges_differing,
             **({"history": msgspec.to_builtins(self.history)} if self.history else {}),
+            **({"since": msgspec.to_builtins(self.since)} if self.since else {}),
             "tasks": self.tasks,
             "seconds": round(self.seconds, 3),
             "mb_per_s": self.mb_per_s,
@@ -300,6 +320,7 @@ __all__ = [
     "RangeRow",
     "SegmentRow",
     "Series",
+    "SinceReport",
     "Sizes",
     "SourceReport",
     "Span",

@@ -28,8 +28,18 @@ COLUMNS = ("node", "first", "last", "durable", "behind", "entries", "bytes", "fi
 @click.option("--spark-master", default="local[2]", show_default=True, help="Spark master.")
 @click.option("--out", multiple=True, type=click.Path(), help="Write the report to FILE.json, .html or .parquet.")
 @click.option("--history", type=click.Path(), help="What a client was acknowledged: each must be in every copy.")
+@click.option("--since-last", type=click.Path(), help="Go on from this JSON report of an earlier audit.")
+@click.option("--deep", is_flag=True, help="With --since-last: read what that audit compared again, too.")
 @json_option
-def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], history: str | None, as_json: bool) -> int:
+def audit(
+    sources: tuple[str, ...],
+    spark_master: str,
+    out: tuple[str, ...],
+    history: str | None,
+    since_last: str | None,
+    deep: bool,
+    as_json: bool,
+) -> int:
     """Compare copies of one log: each SOURCE is a node's directory or its URL."""
     check_spark()
     from repl.audit.job import run_audit
@@ -37,7 +47,15 @@ def audit(sources: tuple[str, ...], spark_master: str, out: tuple[str, ...], his
     keep_py4j_quiet()
     unwound_by_signals()
     with progress_on_terminal() as progress:
-        report = run_audit(sources, spark_master=spark_master, out=out, history=history, progress=progress)
+        report = run_audit(
+            sources,
+            spark_master=spark_master,
+            out=out,
+            history=history,
+            since_last=since_last,
+            deep=deep,
+            progress=progress,
+        )
     if as_json:
         print_json(report.as_dict())
     else:
@@ -82,6 +100,9 @@ def print_report(report: AuditReport) -> None:
         for each in report.sources
     ]
     print_table("", COLUMNS, rows, spare=("state", "bytes", "behind", "entries"))
+    if report.since is not None:
+        kept = several(report.since.segments_kept, "segment")
+        click.echo(f"goes on from {report.since.file}: up to VLSN {report.since.compared_to}; {kept} not read again")
     if report.history is not None:
         _print_history(report.history)
     for finding in report.findings[:FINDINGS_SHOWN]:

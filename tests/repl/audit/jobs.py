@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from repl.audit.history import HistoryPart
 from repl.audit.job import audit
 from repl.audit.report import AuditReport
+from repl.audit.since import Since
 from repl.audit.source import source_of
 from tests.repl.audit.logs import Copy
 
@@ -54,7 +55,10 @@ class LocalJobs:
 
 
 def audited(
-    *copies: Copy | Path | str, jobs: LocalJobs | None = None, history: Sequence[HistoryPart] | None = None
+    *copies: Copy | Path | str,
+    jobs: LocalJobs | None = None,
+    history: Sequence[HistoryPart] | None = None,
+    since: Since | None = None,
 ) -> AuditReport:
     paths = [str(copy.path) if isinstance(copy, Copy) else str(copy) for copy in copies]
-    return audit([source_of(path) for path in paths], jobs or LocalJobs(), history)
+    return audit([source_of(path) for path in paths], jobs or LocalJobs(), history, since)

@@ -1,0 +1,246 @@
+"""An audit that goes on from an earlier one: what that one compared is not read again, as long as nothing has changed.
+
+    report of then     segments 1 2 3 │4      compared up to VLSN 900, which lies in segment 4
+    now                segments   2 3 │4 5    1 was cleaned; 2 and 3 are kept, 4 and 5 are read
+                                              compared: blocks that end behind 900; their digests join those of then
+
+1. A segment is *kept*, and not read, if its visible blocks were all compared, and number, salt, end, size and time of
+   change are those of then.  All from the first that is not kept are read; a changed one before that is read alone.
+2. Of every segment that is read again the blocks up to the VLSN of then must have the digest of then.
+3. With ``deep`` every segment is read, so whole ranges are compared, too: copies that were all changed alike show here.
+
+An earlier audit that found something is not gone on from: what it found would be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from repl.audit.check import SegmentAudit
+from repl.audit.digest import RANGE_BITS, RangeDigest, merged
+from repl.audit.findings import Finding
+from repl.audit.plan import Part, Survey
+from repl.audit.report import AuditReport, SegmentRow, SinceReport, SourceReport, Span, range_rows, read_report
+from repl.audit.rules import AuditRule
+from vlsn.errors import BadArgument
+from vlsn.format.segment import segment_name
+from vlsn.verify.inspection import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The earlier audit; ``upto`` is the last VLSN that it compared."""
+
+    file: str
+    report: AuditReport
+    deep: bool
+
+    @property
+    def upto(self) -> int:
+        return self.report.compared_to
+
+    @property
+    def ranges(self) -> dict[int, RangeDigest]:
+        return self.report.sources[0].digests
+
+    def rows(self, node: str) -> dict[int, SegmentRow]:
+        """Returns the segments that it saw of a node's copy, by number."""
+        source = next((source for source in self.report.sources if source.node == node), None)
+        return {} if source is None else {row.number: row for row in source.segments}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The part of one copy that is read: its ``survey`` of these parts. ``alone`` ones have no neighbours there."""
+
+    survey: Survey
+    kept: tuple[SegmentRow, ...] = ()
+    alone: frozenset[int] = frozenset()
+    findings: tuple[Finding, ...] = field(default=())
+
+
+def read_since(path: str, *, deep: bool) -> Since:
+    """Reads the report to go on from. Raises ``BadArgument``, with what to do, for one that nothing can go on from."""
+    report = read_report(path)
+    if not report.equal or report.findings or not report.compared_to:
+        what = "found something" if report.findings else "did not find the copies equal"
+        raise BadArgument(f"{path}: that audit {what}; mend that, and run an audit without --since-last")
+    first = report.sources[0]
+    if first.ranges != range_rows([row.sum for row in first.ranges]):
+        raise BadArgument(f"{path}: its chain is not that of its digests: it was changed since it was written")
+    if any(source.digests != first.digests for source in report.sources):
+        raise BadArgument(f"{path}: it says that the copies are equal, and has other digests of each")
+    if any(not row.digest for source in report.sources for row in source.segments):
+        raise BadArgument(f"{path}: it has no digests of segments: run an audit without --since-last")
+    return Since(path, report, deep)
+
+
+def readings(since: Since, surveys: Sequence[Survey], texts: Sequence[str]) -> list[Reading]:
+    """Decides what is read. Raises ``BadArgument`` where the copies do not go on from the earlier audit."""
+    for survey, text in zip(surveys, texts, strict=True):
+        if survey.group != since.report.group:
+            raise BadArgument(f"{since.file} is of group {since.report.group}, {text} of group {survey.group}")
+        if survey.first > since.upto + 1:
+            raise BadArgument(
+                f"{text} begins with VLSN {survey.first}, and {since.file} compared up to {since.upto}: what lies "
+                "between was cleaned away since; run an audit without --since-last"
+            )
+    return [_reading(since, survey, text) for survey, text in zip(surveys, texts, strict=True)]
+
+
+def _reading(since: Since, survey: Survey, text: str) -> Reading:
+    rows = since.rows(survey.node)
+    kept: list[SegmentRow] = []
+    changed: list[Part] = []
+    parts = list(survey.parts)
+    begins = parts[0].number
+    goes_on = begins in rows and rows[begins].salt == parts[0].salt
+    """The same log, and no other one that was restored in its place."""
+    while parts and (row := rows.get(parts[0].number)) is not None and row.last <= since.upto and _is_closed(parts):
+        part = parts.pop(0)
+        if since.deep or not _is_same(part, row):
+            changed.append(part)
+        else:
+            kept.append(row)
+    there = {part.number for part in survey.parts}
+    findings = [
+        Finding(
+            rule=Rule.GAP,
+            source=text,
+            file=segment_name(number),
+            offset=0,
+            vlsn=row.first,
+            detail=f"the segment was there at the earlier audit, {since.file}, and those before it still are",
+        )
+        for number, row in rows.items()
+        if goes_on and number > begins and number not in there and row.blocks
+    ]
+    if not kept:  # then they all follow on one another
+        return Reading(survey, findings=tuple(findings))
+    read = replace(survey, parts=(*changed, *parts))
+    return Reading(read, tuple(kept), frozenset(part.number for part in changed), tuple(findings))
+
+
+def _is_closed(parts: Sequence[Part]) -> bool:
+    """Says whether another segment follows: the first of ``parts`` does not grow any more."""
+    return len(parts) > 1
+
+
+def _is_same(part: Part, row: SegmentRow) -> bool:
+    """Says whether nothing tells that the file has changed; over HTTP there is no time of change to be had."""
+    now, then = (part.salt, part.end, part.modified_us), (row.salt, row.bytes, row.modified_us)
+    return part.readable and not row.damaged and now == then
+
+
+def check_past(
+    since: Since, readings: Sequence[Reading], audited: Sequence[Sequence[SegmentAudit]], texts: Sequence[str]
+) -> Iterator[Finding]:
+    """Holds what was read again against what the earlier audit had read."""
+    for reading, segments, text in zip(readings, audited, texts, strict=True):
+        yield from reading.findings
+        rows = since.rows(reading.survey.node)
+        changed = [
+            _segment_finding(text, segment, row)
+            for segment in segments
+            if (row := rows.get(segment.number)) is not None
+            and row.salt == segment.salt
+            and f"{segment.past:016x}" != row.digest
+            and not segment.damaged
+        ]
+        yield from changed
+        if not changed and not reading.kept and not any(segment.damaged for segment in segments):
+            yield from _ranges_changed(since, reading.survey, segments, text)
+        yield from _not_joined(reading, segments, text)
+
+
+def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow) -> Finding:
+    return Finding(
+        rule=AuditRule.CHANGED_PAST,
+        source=text,
+        file=segment.file,
+        offset=0,
+        vlsn=row.first,
+        detail=f"VLSN {row.first} to {row.last} are not what the earlier audit has read there",
+        more={"segment": segment.number, "digest": f"{segment.past:016x}", "digest_then": row.digest},
+    )
+
+
+def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:
+    """Compares the ranges of a copy of which everything was read, and that begins no later than then."""
+    now = merged([digest for segment in segments for digest in segment.past_ranges])
+    for at, then in since.ranges.items():
+        begins = max(at << RANGE_BITS, since.report.compared_from)
+        found = now.get(at)
+        if begins >= survey.first and found != then:
+            yield Finding(
+                rule=AuditRule.CHANGED_PAST,
+                source=text,
+                file="",
+                offset=0,
+                vlsn=max(begins, 1),
+                detail=f"the range from VLSN {max(begins, 1)} on is not what the earlier audit has read",
+                more={
+                    "range": at,
+                    "digest": f"{found.digest if found else 0:016x}",
+                    "digest_then": f"{then.digest:016x}",
+                },
+            )
+
+
+def _not_joined(reading: Reading, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:
+    """Checks that what is read follows on what is kept."""
+    last = max((row.last for row in reading.kept), default=0)
+    first = next((each for each in segments if each.number not in reading.alone and each.first is not None), None)
+    below = [segment.last.vlsn for segment in segments if segment.number in reading.alone and segment.last is not None]
+    last = max([last, *below])
+    if reading.kept and first is not None and first.first is not None and first.first.vlsn != last + 1:
+        yield Finding(
+            rule=Rule.CONTIGUITY,
+            source=text,
+            file=first.file,
+            offset=first.first.offset,
+            vlsn=min(first.first.vlsn, last + 1),
+            detail=f"VLSN {first.first.vlsn} follows on {last}",
+        )
+
+
+def joined(since: Since, report: SourceReport, reading: Reading) -> SourceReport:
+    """Returns a copy's report with what is known of it from the earlier audit. Its series is of what was read."""
+    if since.deep:
+        return report
+    kept = reading.kept
+    ranges = merged([*since.ranges.values(), *report.digests.values()])
+    rows = {row.number: row for row in (*kept, *report.segments)}
+    segments = [rows[number] for number in sorted(rows)]
+    shown = [row for row in segments if row.last]
+    return msgspec.structs.replace(
+        report,
+        first=shown[0].first if shown else 0,
+        last=max(report.last, shown[-1].last if shown else 0),
+        bytes=sum(row.bytes for row in segments),
+        blocks=sum(row.blocks for row in segments),
+        entries=sum(row.entries for row in segments),
+        segments=segments,
+        holes=[hole for hole in report.holes if not any(_overlap(hole, row) for row in kept)],
+        ranges=range_rows([ranges[at] for at in sorted(ranges)]),
+    )
+
+
+def _overlap(hole: Span, row: SegmentRow) -> bool:
+    return row.first <= hole.last and hole.first <= row.last
+
+
+def told(since: Since, readings: Sequence[Reading]) -> SinceReport:
+    """Returns what the new report says of the one that it goes on from."""
+    kept = [row for reading in readings for row in reading.kept]
+    return SinceReport(
+        file=since.file,
+        made_us=since.report.made_us,
+        compared_to=since.upto,
+        deep=since.deep,
+        segments_kept=len(kept),
+        bytes_kept=sum(row.bytes for row in kept),
+    )
