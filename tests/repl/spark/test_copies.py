@@ -12,19 +12,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tenacity import wait_none
 
+from repl.audit import live
 from repl.spark.batch import read_any
 from repl.spark.columns import TYPES
 from repl.spark.copies import Copies
 from repl.spark.options import Use, read_options
 from tests.repl.audit.logs import Copy, blocks, numbered
+from tests.repl.audit.test_live import DTVLSN, STORY, served
 from vlsn.errors import BadArgument, Damaged, Restoring, Trimmed, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
 
 NAMES = tuple(TYPES)
 
 
-def read(*paths: Path, piece_bytes: int = 1 << 20, names: Sequence[str] = NAMES, **options: Any) -> pa.Table:
+def read(*paths: Path | str, piece_bytes: int = 1 << 20, names: Sequence[str] = NAMES, **options: Any) -> pa.Table:
     """Reads what Spark would: plans, then runs each task."""
     texts = tuple(map(str, paths))
     asked = read_options({"path": ",".join(texts), **options}, Use.BATCH)
@@ -254,3 +257,35 @@ def test_a_segment_that_is_gone_is_an_error_at_its_first_vlsn(tmp_path: Path) ->
     first = int(str(gone.value).partition("VLSN ")[2].split()[0])
     assert 1 < first < 5000
     assert read(copy.path, **asked({"to": str(first - 1)})).num_rows == first - 1
+
+
+def test_nodes_share_a_read_and_one_that_dies_in_it_is_left_for_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copies = [Copy(tmp_path / node, node, segment_bytes=1 << 20).add(*numbered(400, 5, 300)) for node in ("n1", "n2")]
+    with served(copies[0].write()) as one, served(copies[1].write()) as two:
+        found = Copies.of([one.url, two.url]).shares(1, DTVLSN, 50_000)
+        assert {share.copy for share in found} == {0, 1}
+        texts = [one.url, two.url]
+        (whole,) = Copies.of(texts[:1]).shares(1, DTVLSN, 1 << 30)
+        batches = read_any(texts, 0, whole.piece, ("vlsn",))
+        one.faults += [410]
+        got = [vlsn for batch in batches for vlsn in batch.column("vlsn").to_pylist()]
+        assert got == list(range(1, DTVLSN + 1))
+        assert "VLSN 1 is looked for in the other sources" in capfd.readouterr().err
+        one.faults += [410]
+        with pytest.raises(VlsnLogError, match="answered 410"):
+            list(read_any(texts[:1], 0, whole.piece, ("vlsn",)))
+
+
+def test_a_node_that_does_not_answer_is_told_and_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live._fetch.retry, "wait", wait_none())
+    with served(Copy(tmp_path / "n2", "n2").add(*STORY).write()) as gone:
+        dead = gone.url
+    with served(Copy(tmp_path / "n1", "n1").add(*STORY).write()) as server:
+        assert read(dead, server.url, names=("vlsn",)).num_rows == DTVLSN
+        assert "is the node up?; the other sources are read" in capfd.readouterr().err
+    with pytest.raises(VlsnLogError, match=r"is the node up\?"):
+        read(dead)
