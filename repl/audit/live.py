@@ -17,7 +17,15 @@ from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from tenacity import RetryError, retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    retry,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from repl.audit.derived import Indexed
 from repl.audit.findings import Finding
@@ -35,11 +43,17 @@ from vlsn.verify.segment_chain import rollbacks_in
 
 PIECE_BYTES: Final = 8 << 20
 TIMEOUT_S: Final = 30.0
+BUSY_S: Final = 300.0
+"""Seconds for which a node that answers 429 is asked again: a cluster's tasks may be more than it serves at once."""
 _OPENER: Final = build_opener(ProxyHandler({}))  # nodes are asked directly
 
 
 class _Again(Exception):
     """A request that may go better the next time."""
+
+
+class _Busy(_Again):
+    """The node gives to as many as it may: it is asked again until ``BUSY_S`` have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +168,13 @@ class LiveSource:
             raise Unreadable(f"{self.text}: {error.last_attempt.exception()}; is the node up?") from error
 
 
-@retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=stop_after_attempt(6))
+def _given_up(state: RetryCallState) -> bool:
+    """Says whether it was tried often enough: a busy node for long, any other six times."""
+    busy = state.outcome is not None and isinstance(state.outcome.exception(), _Busy)
+    return bool(stop_after_delay(BUSY_S)(state) if busy else stop_after_attempt(6)(state))
+
+
+@retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=_given_up)
 def _fetch(url: str, start: int, end: int) -> bytes:
     request = Request(url, headers={"Range": f"bytes={start}-{end - 1}"} if end else {})
     try:
@@ -164,7 +184,9 @@ def _fetch(url: str, start: int, end: int) -> bytes:
     except HTTPError as error:
         with error:
             reason = f"{url} answered {error.code}: {error.read(500).decode(errors='replace')}"
-        if error.code in (429, 500, 502, 503, 504):
+        if error.code == 429:
+            raise _Busy(reason) from None
+        if error.code in (500, 502, 503, 504):
             raise _Again(reason) from None
         raise Unreadable(reason) from None
     except (OSError, HTTPException) as error:

@@ -86,7 +86,7 @@ class Copies:
             first = self._vlsn_at(options.since_us)
         if options.until_us is not None:
             last = min(self._vlsn_at(options.until_us) - 1, self.end)
-        if first < self.first <= last and options.since_us is None:
+        if first < self.first and options.since_us is None:
             gone = f"VLSN {first} was cleaned away; the log begins at VLSN {self.first}"
             if options.fail_on_trim:
                 hint = f"read from {self.first}, or set failOnTrim to false"

@@ -167,3 +167,15 @@ def test_a_node_that_is_down_ends_the_audit(copies: list[Copy], monkeypatch: pyt
         url = server.url
     with pytest.raises(Unreadable, match="is the node up"):
         audited(copies[0], url)
+
+
+def test_a_node_that_is_busy_is_asked_until_it_has_time(copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live._fetch.retry, "wait", lambda state: 0)
+    with served(copies[1]) as server:
+        server.faults = [429] * 40
+        assert audited(copies[0], server.url).exit_code == 0
+        assert server.faults == []
+        monkeypatch.setattr(live, "BUSY_S", 0.0)
+        server.faults = [429] * 4
+        with pytest.raises(Unreadable, match="answered 429"):
+            audited(copies[0], server.url)

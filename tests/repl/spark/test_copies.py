@@ -172,6 +172,8 @@ def test_a_trimmed_beginning_is_an_error_with_the_first_there_is_or_is_told(
     with pytest.raises(Trimmed, match="VLSN 100 was cleaned away; the log begins at VLSN 501: read from 501") as gone:
         read(copy.path, **asked({"from": "100"}))
     assert gone.value.first == 501
+    with pytest.raises(Trimmed, match="begins at VLSN 501"):
+        read(copy.path, **asked({"from": "1", "to": "500"}))
     found = read(copy.path, **asked({"from": "100", "failOnTrim": "false"}))
     assert found.column("vlsn").to_pylist()[0] == 501
     assert "VLSN 100 was cleaned away; the log begins at VLSN 501, and so does this read" in capfd.readouterr().err
