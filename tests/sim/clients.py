@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tests.sim import durability
 from tests.sim.group import SimGroup
 from tests.sim.library import LibraryClient
 from tests.sim.library_transactions import CLIENTS, LibraryTransactions
@@ -59,6 +60,7 @@ class Clients:
         libraries: int,
         transactions: int,
         few_producers: bool,
+        keeps_what_was_synced: bool,
     ) -> None:
         self.group = group
         self.report = report
@@ -67,6 +69,10 @@ class Clients:
         self.latest = 0
         """The highest VLSN that any client was told of as durable."""
         self.refused: set[bytes] = set()
+        self.keeps_what_was_synced = keeps_what_was_synced
+        """No disk rots, gets old or lost."""
+        self.losses: list[tuple[float, str]] = []
+        """When what was not synced may have gone with a machine's power, a process, a medium."""
         self.few_producers = few_producers
         """The log may forget some."""
         jobs = [self._plain(number) for number in range(plain)]
@@ -77,7 +83,16 @@ class Clients:
         jobs += [TransactionClient(self, number).run() for number in range(transactions)]
         jobs += [Worker(self, number).run() for number in range(WORKERS if transactions else 0)]
         jobs += [LibraryTransactions(self, number).run() for number in range(CLIENTS if transactions else 0)]
+        of_the_group = durability.is_the_groups(report.seed)
+        there = durability.CLIENTS if durability.are_there(report.seed) else 0
+        self.early = [durability.DurabilityClient(self, number, by_setting=of_the_group) for number in range(there)]
+        jobs += [each.run() for each in self.early]
+        if of_the_group:
+            jobs.append(durability.person(self))
         self.tasks = [asyncio.create_task(job) for job in jobs]
+
+    def losses_since(self, time_s: float) -> set[str]:
+        return {kind for at, kind in self.losses if at >= time_s}
 
     def _rng(self, kind: str, number: int) -> Random:
         return Random(f"{kind}/{self.report.seed}/{number}")
@@ -102,7 +117,7 @@ class Clients:
             count += 1
             listed = self.group.books.listed_so_far()
             status, answer = await self.append(self.target(rng), value, acks=acks)
-            if status == 200 and acks == "all":
+            if status == 200 and acks == "all" and set(answer["durability"].values()) == {"sync"}:
                 self.group.books.all_have(answer, listed)
             self._limit_holds(len(value), status, answer)
             if status == 200 and answer["durable"]:

@@ -113,7 +113,8 @@ class Ledger:
         watch.group.happened_first(name, "durable" if self.first_of == name else "first durable")
         self.first_of = name
         self.durable[block.first] = block
-        term = node.opened().log.node_file.record.term
+        assert node.log is not None
+        term = node.log.node_file.record.term
         self.last_in[term], self.made_in[block.first] = block, term
         self.last = block.last
         self.groups += self.groups_in.get(key, [])
@@ -128,7 +129,8 @@ class Ledger:
                 raise watch.violated(f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}")
 
     def _through_its_term(self, node: SimNode, block: Block) -> None:
-        log = node.opened().log
+        log = node.log
+        assert log is not None
         term = log.node_file.record.term
         leads = self._watch.terms.masters.get(term) == (node.name, node.member.incarnation, node.member.process)
         if leads and log.history.term_of(log.dtvlsn) < term:

@@ -85,6 +85,8 @@ class Nemesis:
         self.active = True
         self.rot = rot
         self.minority = Minority(self, strikes=rot == "minority")
+        self.losses: list[tuple[float, str]] = []
+        """When what was not synced may have gone with a machine's power, a process, a medium."""
         self.lost = False
         """A disk, a node file or what it knew was lost: a person may have to decide."""
         self.ambush = rng.choice(AMBUSH_RATES)
@@ -195,6 +197,8 @@ class Nemesis:
 
     def _heard(self, name: str, event: str, fields: dict[str, Any]) -> None:
         self._note(name, event, str(fields.get("why", "")))
+        if event == "restore.begin":
+            self.loses("medium")
         if event == "restore.done":
             self.minority.restored(name)
         if event == "recognised":
@@ -274,11 +278,15 @@ class Nemesis:
             return
         self._resume(name)
         self._remember(name)
+        self.loses("power" if power else "process")
         self.group.kill(name, power=power)
         if back:
             if back_s is AWAY_S and self.rng.random() < 0.3:
                 back_s = LONG_AWAY_S
             self.later(self.rng.uniform(*back_s), lambda: self.start(name))
+
+    def loses(self, what: str) -> None:
+        self.losses.append((self.group.loop.time(), what))
 
     def _all_die(self) -> None:
         for name in self.group.names:
@@ -287,6 +295,7 @@ class Nemesis:
     def _ended(self, name: str, error: BaseException) -> None:
         self.say(f"{name} ended: {error!r}")
         self.report.faults["ended by itself"] += 1
+        self.loses("medium")
         self.later(0.0, lambda: self.die(name, power=False))
 
     def start(self, name: str) -> None:

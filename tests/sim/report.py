@@ -111,6 +111,8 @@ MET = {
     "a transaction that the library committed": COMMON,
     "a position committed with a transaction": COMMON,
     "a position that another worker has committed": COMMON,
+    "an append answered before its sync": SELDOM,
+    "an early answer that outlived a process": SELDOM,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,
     "a change of the group: promote": RARE,

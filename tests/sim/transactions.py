@@ -131,7 +131,9 @@ class Transactions:
 
     def agree(self, node: SimNode, upto: int) -> None:
         """Checks a node that calls everything up to there durable: its small state is what those COMMITs have set."""
-        small = node.opened().log.history.small
+        log = node.log  # also while it is being closed, which syncs what was not
+        assert log is not None
+        small = log.history.small
         if small.lacks_to or small.settled > upto:
             return
         _, wanted = self._small[bisect_right(self._small, upto, key=lambda at: at[0]) - 1]

@@ -18,7 +18,7 @@ import msgspec
 
 from repl.node.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import library, library_transactions, pipeline, transactions, whole
+from tests.sim import durability, library, library_transactions, pipeline, transactions, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
@@ -91,17 +91,21 @@ class Simulation:
         self.nemesis.active, active = False, self.nemesis.active
         await group.serving()
         self.nemesis.active = active
+        libraries = 2 if self.rng.random() < library.RATE else 0
+        early = durability.is_the_groups(self.seed)  # then nobody who counts on being told of what is durable
         clients = self.clients = Clients(
             group,
             report,
             plain=5,
-            producers=3,
+            producers=0 if early else 3,
             readers=2,
             linearizable=1,
-            libraries=2 if self.rng.random() < library.RATE else 0,
+            libraries=0 if early else libraries,
             few_producers=self._few_producers,
-            transactions=transactions.CLIENTS if transactions.are_there(self.seed) else 0,
+            transactions=transactions.CLIENTS if transactions.are_there(self.seed) and not early else 0,
+            keeps_what_was_synced=self.nemesis.rot == "none",
         )
+        clients.losses = self.nemesis.losses
         try:
             await self.nemesis.run(self.faults_s)
             if self.rng.random() < 0.3:
@@ -250,6 +254,11 @@ class Simulation:
             word = LAST_WORD + b" %d" % tried
             status, answer = await self.clients.append(self.group.master, word, acks="majority")
             if status == 200:
+                await self.group.until(
+                    lambda answer=answer: answer["durable"] or self.watch.durable_last >= answer["first"],  # type: ignore[misc]
+                    "the last word is durable",
+                    HEALS_S,
+                )
                 self.clients.acknowledge(answer["first"], word)
                 return int(answer["first"])
             waits = answer["type"] in ("insufficient-replicas", "no-master", "outcome-unknown")
@@ -283,6 +292,8 @@ class Simulation:
             watch.hold(found.ok, f"{name}: {found.findings}")
         watch.transactions.check()
         pipeline.check(watch)
+        for each in self.clients.early:
+            each.settle(over=True)
         values = set(watch.values.values())
         watch.hold(not self.clients.refused & values, "what was refused is in the log")
         for vlsn, value in self.clients.acknowledged.items():
