@@ -13,14 +13,19 @@ import pytest
 from harness.command import bytes_per_s, seconds
 from harness.group.callers import owner_of
 from harness.group.links import PIECE_BYTES_MIN, READ_BYTES, Links, piece_bytes
+from harness.group.nodes import Group
 from harness.group.partitions import UNSHAPED, How, Shape
+from harness.group.watch import Watch
 from harness.nemesis.disk import flip_bit, minority, wipe
-from harness.nemesis.plan import KINDS, LASTS_S_MIN, WAYS, plan
+from harness.nemesis.nemesis import Nemesis
+from harness.nemesis.plan import KINDS, LASTS_S_MIN, WAYS, Strike, plan
 from harness.nemesis.targets import nodes_hit, pairs_hit
+from harness.ops import Recorder, read_history
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.cluster import free_base_port
+from repl.cluster import Cluster, Node, free_base_port
+from repl.net.network import AiohttpNetwork
 
 NAMES = {size: [f"n{number}" for number in range(1, size + 1)] for size in (3, 5)}
 
@@ -190,6 +195,19 @@ async def test_another_pairs_partition_lets_a_link_pass() -> None:
 
 
 # Shaped links.  A loaded machine is later than this, never sooner.
+
+
+async def test_partitions_come_one_at_a_time_also_where_one_is_late(tmp_path: Path) -> None:
+    """Each heals its own pairs, and counts what they met."""
+    network, recorder = AiohttpNetwork(), Recorder(tmp_path / "history.jsonl")
+    nodes = [Node(name, tmp_path / name, "http://127.0.0.1:9") for name in NAMES[3]]
+    group = Group(Cluster(tmp_path, nodes, network), Links(dict, harness_pid=0))
+    nemesis = Nemesis(group, Watch(group.urls, network, recorder), network, recorder, fragile=["n1"])
+    await nemesis.run([Strike(at_s=at, lasts_s=0.2, kind="partition", way="halves", draw=1) for at in (0.0, 0.05)])
+    recorder.close()
+    await network.close()
+    noted = [(op.value["id"], op.value["phase"]) for op in read_history(tmp_path / "history.jsonl")]
+    assert noted == [(1, "begin"), (1, "end"), (2, "begin"), (2, "end")]
 
 
 async def test_a_narrow_link_carries_so_many_bytes_a_second_over_all_of_its_connections() -> None:

@@ -45,6 +45,9 @@ class Nemesis:
         self._recorder = recorder
         self._fragile = list(fragile)
         self._number = 0
+        self._parting = asyncio.Lock()
+        """Partitions come one at a time: a second one would take the first one's pairs over, with what they met, and
+        the first would heal them. They are planned so, but on a busy machine one lasts as long as it likes."""
         self.changing = Changing(group, network, recorder, stay=self._fragile)
 
     async def run(self, strikes: Sequence[Strike]) -> None:
@@ -100,6 +103,10 @@ class Nemesis:
         return self._ends(strike, number, bool(hit))
 
     async def _partition(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        async with self._parting:
+            return await self._part(strike, number, chance)
+
+    async def _part(self, strike: Strike, number: int, chance: Random) -> bool:
         links = self._group.links
         pairs = pairs_hit(strike.way, self._group.electable, self._watch.master, chance)
         how = chance.choice(("hold", "hold", "cut"))
