@@ -117,6 +117,18 @@ def test_what_the_queue_gives_back_unlogged_has_set_nothing() -> None:
     master.put("b", b"3", 0)
 
 
+def test_what_the_log_refuses_has_set_nothing() -> None:
+    master = Setting()
+    last = master.log.allocated
+    master.log.stop_sealing(NotMaster("no longer"))
+    with pytest.raises(NotMaster):
+        master.put("a", b"1", 0)
+    master.take_term()
+    master.put("a", b"2", 0)
+    assert (master.at("a"), master.log.history.small["a"].value) == (master.log.allocated, b"2")
+    assert master.log.allocated > last
+
+
 def test_a_producers_commit_that_is_there_already_is_not_judged_again() -> None:
     master = Setting()
     first = master.put("a", b"1", 0, (7, 0))

@@ -264,3 +264,24 @@ def test_a_run_gives_the_steps_that_its_blocks_give_one_by_one(drawn: list[tuple
         vlsn, at = vlsn + count, at + (size + 7 & ~7)
     many.extend_run(firsts, lasts, lsns, clocks)
     assert one.steps() == many.steps()
+
+
+def test_a_bound_that_rose_since_a_flush_is_written_with_the_next_one() -> None:
+    times = TimeIndex()
+    times.extend(1, 5, (4096, 4096), 10)
+    times.flush(1, 4096)
+    times.extend(6, 9, (8192, 8192), 20)
+    assert times.steps() == [(1, 9, 20)]
+    puts, drops = times.flush(2, 8192)
+    assert [int.from_bytes(value[-8:], "little") for key, value in puts if key != META_KEY] == [20]
+    assert drops, "what lies there goes"
+
+
+def test_a_step_goes_on_in_the_mebibyte_of_its_last_block() -> None:
+    times = TimeIndex()
+    times.extend(1, 5, (4096, 3 * MIB), UNKNOWN)  # several blocks of unknown clocks
+    times.extend(6, 9, (3 * MIB + 4096, 3 * MIB + 8192), 20)
+    assert times.steps() == [(1, 9, UNKNOWN)]
+    times.extend(10, 10, (4 * MIB, 4 * MIB), 20)
+    times.extend(11, 11, (5 * MIB, 5 * MIB), 20)
+    assert [first for first, _, _ in times.steps()] == [1, 10, 11]

@@ -229,6 +229,8 @@ def test_limits_are_told_before_anything_is_logged() -> None:
     assert table.fault("a", b"v" * SMALL_STATE_VALUE_BYTES_MAX, names=0, size=0) is None
     assert "a value of 4097 bytes" in str(table.fault("a", b"v" * 4097, names=0, size=0))
     assert "a name of 257 bytes" in str(table.fault("a" * 257, b"1", names=0, size=0))
+    assert "a name of 258 bytes" in str(table.fault("é" * 129, b"1", names=0, size=0)), "bytes, not letters"
+    assert table.fault("é" * 128, b"1", names=0, size=0) is None
     assert "names are set already" in str(table.fault("a", b"1", names=SMALL_STATE_NAMES_MAX, size=0))
     assert "1048577 bytes" in str(table.fault("a", b"1", names=1, size=(1 << 20) - 1))
     table.note(Vlsn(1), {"a": b"1"})
