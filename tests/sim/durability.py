@@ -29,6 +29,8 @@ RATE, OF_THE_GROUP = 0.4, 0.3
 CLIENTS = 4
 LEVELS = ("sync", "write_no_sync", "no_sync")
 SETTINGS = ("write_no_sync", "no_sync", "sync,no_sync", "no_sync,sync", "sync")
+SYNC_INTERVALS_S = (0.1, 0.1, 2.0)
+"""As nodes have it, or so long that faults meet what is not synced."""
 PAUSE_S, BURST = 0.5, 4
 PERSON_S = 6.0
 EARLY = "an append answered before its sync"

@@ -113,6 +113,7 @@ MET = {
     "a position that another worker has committed": COMMON,
     "an append answered before its sync": SELDOM,
     "an early answer that outlived a process": SELDOM,
+    "an early answer that was lost": 2 * RARE,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,
     "a change of the group: promote": RARE,

@@ -72,6 +72,8 @@ class Simulation:
         ages = Random(f"age/{seed}")
         if ages.random() < AGE_RATE:
             settings["retention_age_s"] = ages.choice(AGES_S)
+        if durability.are_there(seed):
+            settings["sync_interval_s"] = Random(f"sync/{seed}").choice(durability.SYNC_INTERVALS_S)
         rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         if rot != "none":
             settings["scrub_period_s"] = 5.0
