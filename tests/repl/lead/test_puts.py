@@ -13,6 +13,7 @@ from vlsn.duration_histogram import Seconds
 from vlsn.errors import NotMaster, ProducersMissing, QueueFull, StaleTerm, TooLarge, VlsnLogError
 from vlsn.format.submission import Transaction, Values
 from vlsn.ids import Term, Vlsn
+from vlsn.state.small_state import SmallStateLimits
 from vlsn.write.queue import Pending
 
 
@@ -159,6 +160,29 @@ def test_limits_count_what_is_queued_too() -> None:
     master.busy(step)
     assert master.log.allocated == last + 5
     assert master.log.history.small.bytes == 254 * 4100
+
+
+def test_names_are_counted_with_those_queued_and_those_of_the_same_commit() -> None:
+    master = Setting()
+    assert master.puts is not None
+    master.log.history.small.limits = SmallStateLimits(names=3)
+    master.put("a", b"1")
+    master.put("b", b"1")
+    both = Puts({"c": b"1", "d": b"1"})
+    append = Append(Transaction([Values([b"entry"])], both.entry()), Acks.NONE, lambda _: None, 0.0)
+    append.puts = both
+    with pytest.raises(TooLarge, match="3 names are set already"):
+        master.puts.push(append)
+
+    def step() -> None:
+        master.send(7, 0)
+        master.put("c", b"1")
+        with pytest.raises(TooLarge, match="3 names are set already"):
+            master.put("d", b"1")
+        master.put("a", b"2")
+
+    master.busy(step)
+    assert set(master.log.history.small) == {"a", "b", "c"}
 
 
 def test_a_table_that_was_lost_says_nothing() -> None:
