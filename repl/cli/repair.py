@@ -35,6 +35,7 @@ def repair(directory: Path, report: str, right: str, dry_run: bool, as_json: boo
     require_log(directory)
     from repl.audit.repair import Repair
     from repl.audit.report import read_report
+    from vlsn.errors import LogInUse
     from vlsn.real.disk import PosixDisk
     from vlsn.real.lmdb_store import LmdbStores
     from vlsn.real.threads import ReadAhead
@@ -43,7 +44,10 @@ def repair(directory: Path, report: str, right: str, dry_run: bool, as_json: boo
 
     document = read_report(report)
     disk, stores = PosixDisk(), LmdbStores()
-    lock = disk.lock(str(directory / LOCK_NAME))
+    try:
+        lock = disk.lock(str(directory / LOCK_NAME))
+    except LogInUse:
+        raise LogInUse(f"{directory}: its node runs; stop it, and repair then") from None
     try:
         work = Repair(str(directory), document, disk, stores, right=right)
         plan = work.plan()

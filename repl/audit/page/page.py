@@ -207,12 +207,12 @@ def _times(report: AuditReport) -> Children:
         over_time("Bytes", "of log a second", copies, lambda one: a_second(one, one.bytes), size, size_ceiling),
         over_time(
             "Durable lag",
-            "VLSNs from a block's last down to the durable end in its header, mean of its bucket",
+            "VLSNs not yet known durable, mean",
             copies,
             lambda one: one.lag_mean,
             short,
         ),
-        over_time("Durable lag, worst", "the highest of each bucket", copies, lambda one: one.lag_max, short),
+        over_time("Durable lag, worst", "the most", copies, lambda one: one.lag_max, short),
     )
     return drawn if any(drawn) else tag("p", "No visible block, no time.", class_="quiet")
 
@@ -221,7 +221,7 @@ def _sizes(report: AuditReport) -> Children:
     most = max(report.sources, key=lambda each: each.entries, default=None)
     if most is None:
         return None
-    sampled = f"keys and values, of {count(most.entry_sizes.sampled)} entries of {most.node}, evenly picked"
+    sampled = f"key and value, {count(most.entry_sizes.sampled)} of {most.node}"
     return (
         disk_use(report.sources),
         histogram("Entries", sampled, most.entry_sizes),

@@ -215,7 +215,7 @@ def test_a_running_node_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     made[0].flip(501, 120)
     report_of(tmp_path, *made)
     lock = PosixDisk().lock(str(made[0].path / "LOCK"))
-    refused(made[0], "LOCK", capsys=capsys)
+    refused(made[0], "its node runs", capsys=capsys)
     lock.release()
 
 
