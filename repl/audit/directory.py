@@ -23,7 +23,7 @@ from repl.audit.members import group_at
 from repl.audit.plan import Noted, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Unreadable
-from vlsn.errors import BadBody, Damaged
+from vlsn.errors import BadBody, Damaged, Restoring
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, BlockHeader, decode_header
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
@@ -37,6 +37,7 @@ from vlsn.recover.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
 from vlsn.recover.versions import check_versions
 from vlsn.seams import Buffer, Disk
 from vlsn.segments.directory import LOCK_NAME
+from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state.node_file import read_slots
 from vlsn.verify.index_mappings import Mappings, read_mappings
 from vlsn.verify.inspection import Rule
@@ -78,6 +79,7 @@ class DirectorySource:
         disk = self.disk()
         try:
             check_versions(disk, self.path)
+            check_no_restore(disk, self.path)
             live = not self.held and disk.is_locked(f"{self.path}/{LOCK_NAME}")
             stated = self.stated(live=live)
             links = log_chain(disk, self.path, live=live, stated=stated.ends).links
@@ -93,6 +95,8 @@ class DirectorySource:
             findings += [self._finding(Rule.STATE, STATE_NAME, 0, fault) for fault in stated.faults]
             term = self._noted_term(disk, findings)
             findings += () if live else self._index_faults(parts)
+        except Restoring as error:
+            raise Unreadable(f"{self.text}: {error}") from error
         except OSError as error:
             raise Unreadable(f"{self.text}: {error.strerror or error}") from error
         missing = [] if live else stated.missing_after(links)
@@ -108,7 +112,7 @@ class DirectorySource:
             findings=tuple(findings),
             incarnation=f"{header.incarnation:016x}",
             sizes=sizes,
-            stated=_noted(stated, term),
+            stated=_noted(stated, None if live else term),  # it may be elected while the log is read
         )
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:

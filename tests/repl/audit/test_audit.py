@@ -446,6 +446,10 @@ def test_what_cannot_be_audited_says_why(tmp_path: Path) -> None:
     for path, message in ((tmp_path / "gone", "No such file"), (tmp_path / "empty", "name a node's directory")):
         with pytest.raises(Unreadable, match=message):
             audited(one, path)
+    half = Copy(tmp_path / "half", "n2").add(*STORY).write()
+    (half.path / "restore.marker").write_bytes(b"anything")
+    with pytest.raises(Unreadable, match="a network restore of"):
+        audited(one, half)
     with pytest.raises(BadArgument, match="different groups"):
         audited(one, Copy(tmp_path / "other", "n1", group="other").add(*STORY).write())
     with pytest.raises(BadArgument, match="http"):
