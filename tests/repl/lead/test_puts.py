@@ -68,6 +68,8 @@ def test_a_commit_starts_from_what_is_in_the_log() -> None:
     for expected in (0, first - 1, first + 1):
         with pytest.raises(StaleTerm):
             master.put("a", b"2", expected)
+    with pytest.raises(StaleTerm, match="it is not set"):
+        master.put("b", b"2", first)
     assert master.log.allocated == first, "nothing was logged"
     master.put("a", b"2", first)
     master.put("a", b"3")

@@ -285,3 +285,28 @@ def test_a_step_goes_on_in_the_mebibyte_of_its_last_block() -> None:
     times.extend(10, 10, (4 * MIB, 4 * MIB), 20)
     times.extend(11, 11, (5 * MIB, 5 * MIB), 20)
     assert [first for first, _, _ in times.steps()] == [1, 10, 11]
+
+
+def test_a_block_that_comes_late_raises_the_bound_of_its_step_and_is_written() -> None:
+    times = TimeIndex()
+    times.extend(5, 9, (4096, 4096), 10)
+    times.extend(10, 12, (MIB, MIB), 11)
+    times.flush(1, MIB)
+    times.raise_at(1, 30)
+    assert times.steps() == [(1, 9, 30), (10, 12, 11)]
+    times.raise_at(6, 20)
+    assert times.steps() == [(1, 9, 30), (10, 12, 11)], "it does not fall"
+    puts, _ = times.flush(2, MIB)
+    assert len(puts) == 2, "the record of both steps, beside what all are of"
+
+
+def test_a_bound_is_lowered_within_one_step_alone_and_never_raised() -> None:
+    times = TimeIndex()
+    times.extend(1, 9, (4096, 4096), 30)
+    times.extend(10, 12, (MIB, MIB), 40)
+    kept = times.steps()
+    for first, last, clock in ((1, 9, 30), (1, 9, 31), (5, 10, 7), (10, 13, 7)):
+        times.lower(first, last, clock)
+        assert times.steps() == kept
+    times.lower(4, 6, 7)
+    assert times.steps() == [(1, 3, 30), (4, 6, 7), (7, 9, 30), (10, 12, 40)]
