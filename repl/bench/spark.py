@@ -30,6 +30,7 @@ from vlsn import Durability, Log
 SCHEMA: Final = "vlsn bigint, key binary, value binary"
 BARE: Final = "vlsnlog-bench-bare"
 BATCH_BYTES: Final = 4 << 20
+Times = dict[str, list[float]]
 KEYS: Final = [b"key-%04d" % number for number in range(1000)]
 
 
@@ -98,6 +99,27 @@ def driver_mb(spark: SparkSession) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
+def cpu_s() -> float:
+    """Returns the processor seconds of this process and all below it, ended ones too: the driver and its workers. Other
+    load on the machine hardly changes them, as it does the time of day."""
+    parents: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue  # it has just ended; whoever has waited for it counts it
+        pid = int(path.parent.name)
+        parents.setdefault(int(fields[1]), []).append(pid)
+        ticks[pid] = sum(map(int, fields[11:15]))
+    left, total = [os.getpid()], 0
+    while left:
+        pid = left.pop()
+        total += ticks.get(pid, 0)
+        left += parents.get(pid, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 @click.command()
 @click.option("--megabytes", default=300, show_default=True, help="Values to write.")
 @click.option("--size", default=100, show_default=True, help="Bytes of a value.")
@@ -122,7 +144,7 @@ def main(megabytes: int, size: int, batch: int, rounds: int, cores: int, source:
         rows, partitions = frame.count(), frame.rdd.getNumPartitions()
         bare = spark.read.format(BARE).option("rows", rows).option("partitions", partitions).option("size", size).load()
         before = driver_mb(spark)
-        seconds = timed({"vlsnlog": frame.count, "bare": bare.count}, rounds, rows)
+        seconds, spent = timed({"vlsnlog": frame.count, "bare": bare.count}, rounds, rows)
         after = driver_mb(spark)
     found = {name: round(median(each), 3) for name, each in seconds.items()}
     report = {
@@ -133,6 +155,8 @@ def main(megabytes: int, size: int, batch: int, rounds: int, cores: int, source:
         "rows_per_s": round(rows / found["vlsnlog"]),
         "ratio": round(found["bare"] / found["vlsnlog"], 3),
         "ratio_of_fastest": round(min(seconds["bare"]) / min(seconds["vlsnlog"]), 3),
+        "cpu_seconds": {name: round(median(each), 3) for name, each in spent.items()},
+        "cpu_ratio": round(median(spent["bare"]) / median(spent["vlsnlog"]), 3),
         "driver_mb": [round(before), round(after)],
     }
     if as_json:
@@ -142,15 +166,17 @@ def main(megabytes: int, size: int, batch: int, rounds: int, cores: int, source:
         click.echo(f"{name:18} {value}")
 
 
-def timed(works: dict[str, Callable[[], int]], rounds: int, rows: int) -> dict[str, list[float]]:
-    """Returns the seconds that each work took, round by round, side by side."""
-    seconds: dict[str, list[float]] = {name: [] for name in works}
+def timed(works: dict[str, Callable[[], int]], rounds: int, rows: int) -> tuple[Times, Times]:
+    """Returns the seconds that each work took, round by round, side by side, and those of the processor."""
+    seconds: Times = {name: [] for name in works}
+    spent: Times = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            begun = monotonic()
+            begun, used = monotonic(), cpu_s()
             assert work() == rows, name
             seconds[name].append(monotonic() - begun)
-    return seconds
+            spent[name].append(cpu_s() - used)
+    return seconds, spent
 
 
 if __name__ == "__main__":
