@@ -123,6 +123,9 @@ class Once:
         """Submits; ``born`` is a VLSN that was durable before the producer's first submission. Raises ``OutOfSequence``
         for another submission under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what
         the log raises, nothing logged. ``OutcomeUnknown`` for a transaction's handle that may be forgotten."""
+        if append.is_handles and born == NUMBER_MAX and self._is_fresh(append):
+            self._push(append)
+            return
         try:
             due = self._due(append, born)
         except UnknownProducer as error:
@@ -185,8 +188,7 @@ class Once:
         if append.is_handles:
             if log.history.commits.find(append.producer, at=at) is not None:
                 return HANDLE_SEQUENCE + 1
-            if born != NUMBER_MAX:  # that one was never sent before
-                self.check_handle(append.producer, born or 0)
+            self.check_handle(append.producer, born or 0)
             return HANDLE_SEQUENCE
         table = self._log.history.producers
         life = table.find(append.producer, at=at)
@@ -204,6 +206,11 @@ class Once:
                 f"producer {append.producer:016x}, born at VLSN {born}, may have been here before and be forgotten"
             )
         return 0
+
+    def _is_fresh(self, append: ProducerAppend) -> bool:
+        """Says whether a transaction that was never sent before, as its client says, is due: most often it is."""
+        known = append.key in self._queued or append.producer in self._log.history.commits
+        return not known and append.submission is not None
 
     def _push(self, append: ProducerAppend) -> None:
         self._queued.setdefault(append.key, {})[append.sequence] = append

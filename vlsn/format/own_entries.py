@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vlsn.format.block import BlockHeader, Entry, EntryKind, entry
+from vlsn.format.columns import Layout
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.seams import Buffer
 
@@ -31,10 +32,15 @@ def own_entries(block: Buffer, header: BlockHeader) -> OwnEntries:
     if not len(rows):
         return OwnEntries([], NULL_VLSN)
     ends = np.frombuffer(block, "<i4", count + 1, lay.value_offsets)
-    says = rows[(kinds[rows] != _COMMIT) | (ends[rows + 1] > ends[rows])]
+    says = rows[(kinds[rows] != _COMMIT) | (ends[rows + 1] != ends[rows])]
     entries = [entry(block, header, Vlsn(header.first_vlsn + row)) for row in says.tolist()]
-    txn_end = NULL_VLSN
-    if lay.txns >= 0:
-        inside = np.frombuffer(block, "<u8", count, lay.txns).nonzero()[0]
-        txn_end = Vlsn(header.first_vlsn + int(inside[-1]))
-    return OwnEntries(entries, txn_end)
+    return OwnEntries(entries, _txn_end(block, header, lay))
+
+
+def _txn_end(block: Buffer, header: BlockHeader, lay: Layout) -> Vlsn:
+    if lay.txns < 0:
+        return NULL_VLSN
+    if any(block[lay.txns + 8 * header.count - 8 : lay.txns + 8 * header.count]):  # the last row's is its own end
+        return header.last_vlsn
+    inside = np.frombuffer(block, "<u8", header.count, lay.txns).nonzero()[0]
+    return Vlsn(header.first_vlsn + int(inside[-1]))

@@ -74,6 +74,10 @@ class Handles:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __contains__(self, handle: int) -> bool:
+        """Says whether there is a row of it, however old."""
+        return handle in self._rows
+
     # What is known, with ``at`` the next VLSN to be given.
 
     def find(self, handle: int, *, at: int) -> HandlePlace | None:
