@@ -7,6 +7,9 @@ change is counted, and told.
 
     next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from segments, then changes
     position 7, ring head 9          BUFFER   was overtaken: changes back
+
+A replica is given all that is sealed.  Who may see only what is durable says where that ends (``upto``), and is given
+whole blocks up to there.
 """
 
 from __future__ import annotations
@@ -39,10 +42,17 @@ class Source:
     """Blocks of one log from a VLSN on, for one reader."""
 
     def __init__(
-        self, log: LocalLog, next_vlsn: Vlsn, offload: Offload, on_switch: Callable[[Mode], None] = lambda _: None
+        self,
+        log: LocalLog,
+        next_vlsn: Vlsn,
+        offload: Offload,
+        on_switch: Callable[[Mode], None] = lambda _: None,
+        upto: Callable[[], Vlsn] | None = None,
     ) -> None:
-        """Begins in ARCHIVE; ``on_switch`` is told of each change."""
+        """Begins in ARCHIVE; ``on_switch`` is told of each change.  ``upto`` says the last VLSN that may be given by
+        now, which never falls; None: all there is."""
         self._on_switch = on_switch
+        self._upto = upto
         self._log = log
         self._offload = offload
         self._reader = log.reader()
@@ -67,9 +77,14 @@ class Source:
                 return ()
             self._position = position
             self._change(Mode.BUFFER)
-        if self._position >= ring.end:
+        end = ring.end
+        if self._upto is not None:
+            upto = self._upto()
+            within = ring.position_of(Vlsn(upto + 1)) if upto >= self.next_vlsn else self._position
+            end = within if within is not None else end  # None: all of the ring
+        if self._position >= end:
             return ()
-        blocks = ring.take(self._position, end=ring.end, bytes_max=bytes_max)
+        blocks = ring.take(self._position, end=end, bytes_max=bytes_max)
         self._position += len(blocks)
         self.next_vlsn = Vlsn(ring.last_at(self._position - 1) + 1)
         return blocks
@@ -115,7 +130,7 @@ class Source:
             if mapping is None:
                 raise Damaged(f"the index has nothing for VLSN {vlsn} of {log.range}", vlsn=vlsn)
             start = mapping[1]
-        upto = log.range.last_sync
+        upto = log.range.last_sync if self._upto is None else min(log.range.last_sync, self._upto())
         return self._offload(lambda: self._reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=FEED_BYTES))
 
     def _change(self, mode: Mode) -> None:
