@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from repl.cdc_settings import CdcSettings, cdc_settings
 from vlsn import limits
 from vlsn.errors import BadArgument
 from vlsn.ids import NodeName, is_name
@@ -34,6 +35,8 @@ from vlsn.ids import NodeName, is_name
 ENVIRONMENT_PREFIX: Final = "VLSNLOG_"
 DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
+FILE_ONLY: Final = frozenset({"cdc"})
+"""Settings that are tables, and have neither a flag nor a variable."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -123,6 +126,8 @@ class NodeConfig:
     readers_max: int = _setting(
         0, "readers that wait at once, tails and long-polls; 0: what memory and file descriptors allow", high=1 << 20
     )
+    cdc_buffer_bytes: int = _bytes(0, "recent blocks kept in memory at least, where there are consumers [[cdc]]", low=0)
+    cdc: tuple[CdcSettings, ...] = field(default=(), metadata=_about("CDC consumers, tables of the config file"))
     ready_lag_vlsns_max: int = _setting(100_000, "lag past which /readyz says no", low=0)
 
     def __post_init__(self) -> None:
@@ -289,7 +294,7 @@ def resolve(
         variable = ENVIRONMENT_PREFIX + ("MEMBER" if name == "members" else name.upper())
         if flags is not None and flags.get(name) is not None:
             raw, source, place = flags[name], "flag", "--" + name.replace("_", "-")
-        elif environment.get(variable):
+        elif environment.get(variable) and name not in FILE_ONLY:
             raw, source, place = environment[variable], "environment", variable
         elif name in document:
             assert path is not None
@@ -360,6 +365,8 @@ def _convert(each: Field[Any], raw: Any, place: str) -> Any:
         if isinstance(raw, list | tuple):
             return parse_members(raw)
         raise BadArgument(f"{place}: must be a table of NAME = URL")
+    if each.name == "cdc":
+        return cdc_settings(raw, whole_size)
     if kind.startswith("tuple"):
         parts = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(parts, list | tuple):

@@ -39,6 +39,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable"),
     "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
     "background": ("background.failed", "background.works"),
+    "cdc": ("cdc.starts", "cdc.mode", "cdc.failed", "cdc.parked", "cdc.moved", "cdc.skipped", "cdc.resent"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
@@ -48,9 +49,10 @@ WARNINGS: Final = frozenset(
         *("restore.refused",),
         *("scrub.unreadable", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
+        *("cdc.failed", "cdc.skipped"),
     }
 )
-ERRORS: Final = frozenset({"damage", "damage.stays"})
+ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked"})
 _STATE_LEVELS: Final = {"DAMAGED": logging.ERROR, "HALTED": logging.ERROR, "RESTORING": logging.WARNING}
 REPEATING: Final = frozenset(
     {

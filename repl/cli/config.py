@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
+from repl.cdc_settings import CdcSettings
 from repl.cli.options import Command, config_path, json_option
 from repl.cli.report import print_json
-from repl.config import COMMAND_SETTINGS, NODE_SETTINGS, resolve
+from repl.config import COMMAND_SETTINGS, FILE_ONLY, NODE_SETTINGS, resolve
 from repl.node.capacity import files_most, memory_bytes, readers_of
 
 
@@ -30,13 +32,17 @@ def config(as_json: bool) -> None:
     becomes = _here(resolved.values)
     tables = {name: value for name, value in resolved.values.items() if isinstance(value, Mapping)}
     for name, value in resolved.values.items():
-        if name not in tables and value is not None:
+        if name not in tables and name not in FILE_ONLY and value is not None:
             said = f"; here {becomes[name]}" if name in becomes else ""
             click.echo(f"{name} = {_toml(value)}".ljust(44) + f"  # {resolved.sources[name]}{said}")
     for name, value in tables.items():
         click.echo(f"\n[{name}]".ljust(45) + f"  # {resolved.sources[name]}")
         for key, item in value.items():
             click.echo(f"{_toml(key)} = {_toml(item)}")
+    for each in _plain(resolved.values.get("cdc", ())):
+        click.echo("\n[[cdc]]".ljust(45) + f"  # {resolved.sources['cdc']}")
+        for key, item in each.items():
+            click.echo(f"{key} = {_inline(item)}")
 
 
 def _here(values: Mapping[str, Any]) -> dict[str, int]:
@@ -49,9 +55,20 @@ def _here(values: Mapping[str, Any]) -> dict[str, int]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], CdcSettings):
+        return msgspec.to_builtins(value)
     return str(value) if isinstance(value, Path) else value
 
 
 def _toml(value: Any) -> str:
     # A TOML basic string takes JSON's escapes.
     return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _inline(value: Any) -> str:
+    """Writes a value of a [[cdc]] table on one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(key)} = {_inline(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return _toml(value)

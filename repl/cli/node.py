@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from repl import config
-from repl.config import ENVIRONMENT_PREFIX, NODE_SETTINGS
+from repl.config import ENVIRONMENT_PREFIX, FILE_ONLY, NODE_SETTINGS
 from repl.node.lifeline import PID_FILE, tie_to_parent, write_pid
 
 
@@ -63,6 +63,6 @@ node = click.Command(
             envvar=ENVIRONMENT_PREFIX + "CONFIG",
             help="TOML file with the same names as the options; paths in it are relative to it.",
         ),
-        *(_flag(name) for name in NODE_SETTINGS),
+        *(_flag(name) for name in NODE_SETTINGS if name not in FILE_ONLY),
     ],
 )

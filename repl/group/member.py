@@ -32,7 +32,7 @@ from vlsn.seams import Seams, Worker
 from vlsn.state.node_file import NodeFile, NodeRecord
 from vlsn.write.local_log import LocalLog
 
-WORKERS = ("keeper", "writer", "reads", "feeds", "scrub")
+WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc")
 logger = logging.getLogger("vlsnlog")
 
 

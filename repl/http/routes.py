@@ -14,6 +14,8 @@ from repl.http import problem
 from repl.http.admin import AdminRoutes
 from repl.http.append import AppendRoutes
 from repl.http.browsers import Browsers, check_json
+from repl.http.cdc import PATH as CDC
+from repl.http.cdc import CdcRoutes
 from repl.http.consumers import PATH as CONSUMERS
 from repl.http.consumers import ConsumerRoutes
 from repl.http.feed import FeedRoutes
@@ -58,6 +60,7 @@ class Gateway:
         peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
+        self._cdc = cdc = CdcRoutes(services.cdc)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._browsers = Browsers(services.monitoring.addresses)
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
@@ -73,6 +76,7 @@ class Gateway:
             CONSUMERS: {"GET": consumers.list},
             SINKS: {"GET": sinks.list},
             SPANS: {"GET": SpanRoutes(services.reads).spans},
+            CDC: {"GET": cdc.list},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
             "/v1/peer/hello": {"POST": peers.hello},
@@ -134,6 +138,8 @@ class Gateway:
             return self._consumers.methods(path)
         if path.startswith(SINKS + "/"):
             return self._sinks.methods(path)
+        if path.startswith(CDC + "/"):
+            return self._cdc.methods(path)
         collection, _, item = path.rpartition("/")
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}

@@ -366,6 +366,32 @@ class Monitoring(Protocol):
         ...
 
 
+class Cdc(Protocol):
+    """The CDC consumers of this node.  Raise ``NotFound`` for a name that its settings lack; orders ``NotMaster`` while
+    it does not run here."""
+
+    @property
+    def name(self) -> str:
+        """The name of this node."""
+        ...
+
+    def consumers(self) -> list[dict[str, Any]]: ...
+
+    def consumer(self, name: str) -> dict[str, Any]: ...
+
+    async def pause(self, name: str) -> dict[str, Any]: ...
+
+    async def resume(self, name: str) -> dict[str, Any]: ...
+
+    async def reset(self, name: str, to: int | str) -> dict[str, Any]:
+        """Raises ``BadArgument``, ``Trimmed``; so do the next two."""
+        ...
+
+    async def skip(self, name: str, to: int) -> dict[str, Any]: ...
+
+    async def resend(self, name: str, first: int, last: int) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """All that one node answers."""
@@ -375,6 +401,7 @@ class Services:
     reads: Reads
     consumers: Consumers
     sinks: Sinks
+    cdc: Cdc
     files: Files
     feeds: Feeds
     peers: Peers

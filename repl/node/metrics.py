@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from repl.node.cdc_metrics import buckets_of, cdc_metrics
 from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
 from vlsn.histogram import Histogram
@@ -44,6 +45,7 @@ class _Collector:
         for state in _STATES:
             role.add_metric([state], float(said["state"] == state))
         yield role
+        yield from cdc_metrics(parts)
         yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))
         for name, key, text in (
             ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
@@ -169,8 +171,4 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 
 def _histogram(name: str, text: str, held: Histogram) -> Metric:
-    total, buckets = 0, []
-    for bound, count in zip((*map(str, held.bounds), "+Inf"), held.counts, strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return HistogramMetricFamily(f"vlsnlog_{name}", text, buckets=buckets, sum_value=held.sum)
+    return HistogramMetricFamily(f"vlsnlog_{name}", text, buckets=buckets_of(held), sum_value=held.sum)

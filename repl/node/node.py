@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from repl.cdc.children import Children
+from repl.cdc.consumers import CdcHost
 from repl.config import NodeConfig
 from repl.group.role import cancelled
 from repl.http.limits import READERS_MAX
@@ -36,9 +38,15 @@ class Node(NodeParts):
     """One node of one group.  ``start`` it, ``stop`` it; ``on_fatal`` hears of an end that it chose itself."""
 
     def __init__(
-        self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
+        self,
+        config: NodeConfig,
+        seams: Seams,
+        network: Network,
+        children: Children,
+        *,
+        on_fatal: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(config, seams, network, on_fatal=on_fatal)
+        super().__init__(config, seams, network, children, on_fatal=on_fatal)
         self.services = services_of(self)
         self._unopened = Unopened(self.member, self.restoration)
         self._tasks: list[asyncio.Task[None]] = []
@@ -68,6 +76,7 @@ class Node(NodeParts):
                 await leading.handing_over.run(None)
             except VlsnLogError as error:
                 member.event("hand_over.failed", why=str(error))
+        await self.cdc.close()
         await cancelled(*self._tasks)
         if self.open is not None:
             self.open.read_index.close(NotMaster(why))
@@ -102,7 +111,7 @@ class Node(NodeParts):
             return
         why = ""
         try:
-            await opened.work()
+            await opened.work(self._capture(opened))
         except* RestoreWanted as wanted:
             why = str(wanted.exceptions[0])
         log = self.opened().log
@@ -110,6 +119,19 @@ class Node(NodeParts):
         restoration.members = self.member.members.urls
         await self._close_log(why)
         await restoration.run(why, end=end, durable=durable, whole=True)
+
+    async def _capture(self, opened: OpenNode) -> None:
+        """Runs the CDC consumers while a log is open."""
+        member = self.member
+        host = CdcHost(
+            log=opened.log,
+            reads=opened.reads,
+            reading=member.offload("reads"),
+            storing=member.offload("cdc"),
+            positions=self.services.consumers,
+            is_master=member.is_master,
+        )
+        await self.cdc.run(host)
 
     async def _open(self) -> OpenNode:
         """Recovers the log on the keeper's thread, and makes what lives with it.  Raises as ``recover``."""

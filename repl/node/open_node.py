@@ -9,8 +9,10 @@ Everything but the workers' jobs runs on the event loop's thread, in tasks that 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from errno import errorcode
 from functools import partial
+from typing import Any
 
 from repl.elect.electing import Electing
 from repl.group import peers
@@ -77,9 +79,9 @@ class OpenNode:
         span = log.range
         member.event("opened", incarnation=f"{member.incarnation:016x}", first=span.first, last=span.last)
 
-    async def work(self) -> None:
-        """Does all that a node does while its log is open. Raises a group with ``RestoreWanted`` in it, or with what
-        ends the node."""
+    async def work(self, capture: Coroutine[Any, Any, None]) -> None:
+        """Does all that a node does while its log is open, beside ``capture``, that of its CDC consumers. Raises a
+        group with ``RestoreWanted`` in it, or with what ends the node."""
         await together(
             tick=self._tick(),
             elections=self.electing.run(),
@@ -91,6 +93,7 @@ class OpenNode:
             consumers=self.consumers.run(),
             producers=LostProducers(self.opened).run(),
             restore=self._restoration.wanted(),
+            cdc=capture,
         )
 
     async def close(self, why: str) -> None:

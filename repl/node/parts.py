@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from repl.cdc.children import Children
+from repl.cdc.consumers import CdcConsumers
 from repl.config import NodeConfig
 from repl.follow.following import Following
 from repl.group.confirming import Confirming
@@ -22,11 +24,27 @@ class NodeParts:
     """The parts that a gateway asks and a status shows."""
 
     def __init__(
-        self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
+        self,
+        config: NodeConfig,
+        seams: Seams,
+        network: Network,
+        children: Children,
+        *,
+        on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.member = Member(config, seams, network, on_fatal=on_fatal)
         self.confirming = Confirming(self.member)
         self.restoration = Restoration(self.member)
+        self.cdc = CdcConsumers(
+            config.cdc,
+            node=config.name,
+            group=config.group,
+            directory=str(config.dir),
+            children=children,
+            clock=seams.clock,
+            disk=seams.disk,
+            event=self.member.event,
+        )
         self.open: OpenNode | None = None
         """``None`` between two logs; whoever needs it asks ``opened``."""
         self.readers: Budget | None = None

@@ -18,6 +18,7 @@ from dataclasses import replace
 import uvloop
 
 from repl.config import NodeConfig
+from repl.net.children import ProcessChildren
 from repl.net.network import AiohttpNetwork
 from repl.node.capacity import connections_of, files_most, memory_bytes, readers_of
 from repl.node.logging_format import log_to
@@ -75,7 +76,8 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
         loop.add_signal_handler(number, end, 0)
     seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), LoopThreads(loop), LmdbStores())
     network = AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s, connections_max=connections_max)
-    node = Node(config, seams, network, on_fatal=fatal)
+    children = ProcessChildren(lambda name, line: logger.info("%s cdc %s: %s", config.name, name, line))
+    node = Node(config, seams, network, children, on_fatal=fatal)
     await node.start()
     status = await ended
     await node.stop()

@@ -71,6 +71,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
             for name, url in parts.member.config.members.items()
         ],
     }
+    base["cdc"] = parts.cdc.told()
     base["restore"] = restore_status(parts)
     base["elections"] = _elections(parts)
     base["syncups"] = parts.member.events.recent("syncup", "syncup")

@@ -29,7 +29,7 @@ def log_options(config: NodeConfig) -> LogOptions:
         block_bytes_max=config.block_bytes_max,
         queue_entries_max=config.queue_entries_max,
         queue_bytes_max=config.queue_bytes_max,
-        ring_bytes_max=config.ring_bytes_max,
+        ring_bytes_max=max(config.ring_bytes_max, config.cdc_buffer_bytes if config.cdc else 0),
         checkpoint_bytes=config.checkpoint_bytes,
         checkpoint_period_s=config.checkpoint_period_s,
         idle_end_s=config.idle_end_s,

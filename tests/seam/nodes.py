@@ -13,6 +13,7 @@ import msgspec
 
 from repl.config import NodeConfig
 from repl.node.node import Node
+from tests.fakes.children import FakeChildren
 from tests.fakes.disk import StopHere
 from tests.fakes.machine import Machine
 from tests.fakes.net import FakeNet
@@ -51,6 +52,7 @@ class Group:
         self.machines = {name: Machine(name, self.loop, self.net, Random(f"{name}/{seed}")) for name in self.names}
         for machine in self.machines.values():
             machine.levels = levels
+        self.children = {name: FakeChildren() for name in self.names}
         self.client = self.net.host("client")
         self.nodes: dict[str, Node] = {}
         self.fatal: list[tuple[str, BaseException]] = []
@@ -61,6 +63,7 @@ class Group:
         assert name not in self.nodes, f"{name} is up"
         made = self.machines[name] = Machine(name, self.loop, self.net, Random(f"{name}/{self.rng.random()}"))
         made.levels = self.levels
+        self.children[name] = FakeChildren()
         return made
 
     def url(self, name: str) -> str:
@@ -83,6 +86,7 @@ class Group:
                 self.config(name),
                 process.seams,
                 process.network,
+                self.children[name],
                 on_fatal=partial(self._ended, name),
             )
             self.nodes[name] = node
@@ -99,6 +103,7 @@ class Group:
             node = self.nodes.pop(name)
             for task in node._tasks:
                 task.cancel()
+            self.children[name].kill_all()
             if power:
                 self.machines[name].power_cut(tear=True)
             else:

@@ -7,6 +7,7 @@ from repl.http.services import Services
 from repl.node.parts import NodeParts
 from repl.node.services.administration import NodeAdministration
 from repl.node.services.appends import NodeAppends
+from repl.node.services.cdc import NodeCdc
 from repl.node.services.consumers import NodeConsumers
 from repl.node.services.feeds import NodeFeeds
 from repl.node.services.files import NodeFiles
@@ -25,6 +26,7 @@ def services_of(parts: NodeParts) -> Services:
         reads=NodeReads(parts),
         consumers=NodeConsumers(parts),
         sinks=NodeSinks(parts),
+        cdc=NodeCdc(parts),
         files=NodeFiles(parts),
         feeds=NodeFeeds(parts),
         peers=NodePeers(parts),

@@ -114,6 +114,8 @@ class MemoryNode:
     positions: dict[str, ConsumerAt] = field(default_factory=dict)
     states: dict[str, SinkAt] = field(default_factory=dict)
 
+    cdc: MemoryCdc = field(default_factory=lambda: MemoryCdc())
+
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
 
@@ -125,6 +127,7 @@ class MemoryNode:
             reads=self,
             consumers=self,
             sinks=self,
+            cdc=self.cdc,
             files=self,
             feeds=self,
             peers=self,
@@ -507,3 +510,40 @@ def _pairs_of(part: Values | Batch) -> list[tuple[bytes | None, bytes]]:
 
 def _pairs(values: list[bytes], keys: list[bytes] | None) -> list[tuple[bytes | None, bytes]]:
     return [(key or None, value) for key, value in zip(keys or [b""] * len(values), values, strict=True)]
+
+
+class MemoryCdc:
+    """``repl.http.services.Cdc``, one consumer, ``orders``; notes what it was told to do."""
+
+    name = "n1"
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[object, ...]] = []
+
+    def consumers(self) -> list[dict[str, Any]]:
+        return [self.consumer("orders")]
+
+    def consumer(self, name: str) -> dict[str, Any]:
+        if name != "orders":
+            raise NotFound(f"no CDC consumer is called {name}")
+        return {"node": self.name, "name": name}
+
+    async def pause(self, name: str) -> dict[str, Any]:
+        return self._ordered("pause", name)
+
+    async def resume(self, name: str) -> dict[str, Any]:
+        return self._ordered("resume", name)
+
+    async def reset(self, name: str, to: int | str) -> dict[str, Any]:
+        return self._ordered("reset", name, to)
+
+    async def skip(self, name: str, to: int) -> dict[str, Any]:
+        return self._ordered("skip", name, to)
+
+    async def resend(self, name: str, first: int, last: int) -> dict[str, Any]:
+        return self._ordered("resend", name, first, last)
+
+    def _ordered(self, *order: object) -> dict[str, Any]:
+        told = self.consumer(str(order[1]))
+        self.orders.append(order)
+        return told

@@ -1,0 +1,84 @@
+"""A child process of a node, for one consumer: ``python -m repl.cdc.child FD PARENT``.
+
+1. It ties itself to its node: the kernel kills it when the node's process ends, also while the consumer computes.
+2. It lowers its own priority, so that the node's threads and the other processes of the machine go first.
+3. It limits its memory before the consumer's module is imported.
+4. Messages come and go on the socket ``FD``, each behind its length (u32, little-endian).
+
+Exit status: 0 stopped, 1 the consumer failed, 2 the node has gone or sent what it must not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from struct import Struct
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+NICENESS: Final = 10
+LENGTH: Final = Struct("<I")
+
+
+class SocketPipe:
+    """The child's end of a socket pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def receive(self) -> bytes:
+        from repl.cdc.messages import MESSAGE_BYTES_MAX
+        from vlsn.errors import BadBody
+
+        size = LENGTH.unpack(self._exactly(LENGTH.size))[0]
+        if not 1 <= size <= MESSAGE_BYTES_MAX:
+            raise BadBody(f"a message of {size} bytes")
+        return bytes(self._exactly(size))
+
+    def send(self, message: bytes) -> None:
+        self._end.sendall(LENGTH.pack(len(message)) + message)
+
+    def _exactly(self, size: int) -> bytearray:
+        taken = bytearray(size)
+        view = memoryview(taken)
+        while view:
+            count = self._end.recv_into(view)
+            if not count:
+                raise EOFError("the node has gone")
+            view = view[count:]
+        return taken
+
+
+def main(fd: int, parent: int) -> int:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        return 2
+    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the node, which stops its children
+    pipe = SocketPipe(socket.socket(fileno=fd))
+
+    from repl.cdc import messages
+    from repl.cdc.child.capture import Capture, load
+    from vlsn.errors import VlsnLogError
+
+    capture = Capture(pipe.send, load, sleep=time.sleep, monotonic_s=time.monotonic)
+    try:
+        first = pipe.receive()
+        start = messages.of_node(first)
+        if isinstance(start, messages.Start):
+            resource.setrlimit(resource.RLIMIT_DATA, (start.memory_bytes_max, start.memory_bytes_max))
+        capture.heard(first)
+        while not capture.over:
+            capture.heard(pipe.receive())
+        return 1 if capture.failed else 0
+    except (EOFError, BrokenPipeError, ConnectionResetError, VlsnLogError):
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,145 @@
+"""The life of a consumer in its child process, from START to STOP.
+
+    START ─► its class is made, start() ─► READY ─► BLOCKS ─► on_events(), again and again ─► TAKEN
+                                                                  True ─► COMMIT ─► COMMITTED
+    STOP ─► stop() ─► STOPPED                  an exception ─► FAILED, and the process ends
+
+One thread: while the consumer is called nothing is read, so a slow one is sent no more than a window.  Commits are not
+waited for: the node stores the newest one, and says up to which.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import Final
+
+from repl.cdc import messages
+from repl.cdc.child.events import Events
+from repl.cdc.consumer import CdcConsumer, CdcContext
+from repl.cdc.messages import (
+    REASON_CHARACTERS_MAX,
+    Commit,
+    Committed,
+    Failed,
+    Ready,
+    Start,
+    Stop,
+    Stopped,
+    Taken,
+    ToNode,
+)
+from vlsn.errors import BadArgument, BadBody
+from vlsn.ids import NUMBER_MAX
+
+NOTHING_TAKEN_S: Final = (0.01, 1.0)
+"""The first and the longest pause after a call that took nothing."""
+WORD_S: Final = 1.0
+"""Seconds after which a child that works on one message says that it is at work."""
+
+
+class Capture:
+    """One consumer and what it is sent; whoever has the connection hands each message over, until it is ``over``."""
+
+    def __init__(
+        self,
+        send: Callable[[bytes], None],
+        load: Callable[[str], CdcConsumer],
+        *,
+        sleep: Callable[[float], None],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        """``load`` makes the class of ``module:Class``."""
+        self._send_bytes = send
+        self._load = load
+        self._sleep = sleep
+        self._monotonic_s = monotonic_s
+        self._consumer: CdcConsumer | None = None
+        self._next = 0
+        self._last: int | None = None
+        self._commits = 0
+        self._said_s = 0.0
+        self.over = False
+        self.failed = False
+
+    def heard(self, message: bytes) -> None:
+        """Does what a message of the node asks for, the consumer's part included. Raises ``BadBody``."""
+        try:
+            if messages.is_blocks(message):
+                if self._consumer is None:
+                    raise BadBody("BLOCKS where START was due")
+                events = Events(message, self._next, self._last)
+                self._taken(self._consumer, events)
+                return
+            order = messages.of_node(message)
+            if isinstance(order, Start) and self._consumer is None:
+                self._start(order)
+            elif isinstance(order, Stop) and self._consumer is not None:
+                self._consumer.stop()
+                self._send(Stopped())
+                self.over = True
+            elif not isinstance(order, Committed) or order.number > self._commits:
+                raise BadBody(f"{type(order).__name__} out of turn")
+        except BadBody:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            self._send(Failed(_told(error), self._next))
+            self.over = self.failed = True
+
+    def _start(self, start: Start) -> None:
+        self._next, self._last = start.next, start.last
+        self._consumer = consumer = self._load(start.consumer)
+        own = consumer.start(_context(start))
+        if own is not None:
+            if type(own) is not int or not 1 <= own <= NUMBER_MAX:
+                raise BadArgument(f"start() returned {own!r}; a position is a VLSN from 1 on, or None")
+            self._next = own
+        self._send(Ready(own))
+
+    def _taken(self, consumer: CdcConsumer, events: Events) -> None:
+        """Gives one message's events to the consumer, in as many calls as it likes."""
+        began, calls, idle = self._monotonic_s(), 0, NOTHING_TAKEN_S[0]
+        while not events.over:
+            before = events.next_vlsn
+            self._next = before
+            wanted = consumer.on_events(events)
+            calls += 1
+            if self._monotonic_s() - self._said_s > WORD_S:
+                self._send(Taken(0, before, events.last_time, 0, 0.0))
+            if events.next_vlsn == before:  # as if it had said False
+                self._sleep(idle)
+                idle = min(2 * idle, NOTHING_TAKEN_S[1])
+                continue
+            idle = NOTHING_TAKEN_S[0]
+            if wanted:
+                self._commits += 1
+                self._send(Commit(self._commits, events.next_vlsn))
+        self._next = events.next_vlsn
+        self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began))
+
+    def _send(self, message: ToNode) -> None:
+        self._said_s = self._monotonic_s()
+        self._send_bytes(messages.encode(message))
+
+
+def load(name: str) -> CdcConsumer:
+    """Imports ``module:Class``, and makes one. Raises ``BadArgument``, and what the module raises."""
+    module, _, path = name.partition(":")
+    found: object = import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) or not callable(getattr(found, "on_events", None)):
+        raise BadArgument(f"{name} is no class with on_events(events)")
+    made: CdcConsumer = found()
+    return made
+
+
+def _told(error: Exception) -> str:
+    """Formats an exception with its traceback; of a long one its end."""
+    text = "".join(traceback.format_exception(error))
+    return text if len(text) <= REASON_CHARACTERS_MAX else "…" + text[-REASON_CHARACTERS_MAX:]
+
+
+def _context(start: Start) -> CdcContext:
+    return CdcContext(start.name, start.node, start.group, start.next, start.options)

@@ -1,0 +1,76 @@
+"""The events of BLOCKS messages, one after another, as a consumer takes them.
+
+    message   |TERM 40|41 42 43|44–1500|        next = 42      events 42 43 44 … 1500
+
+Entries are cut from their blocks by column, ``AT_ONCE`` at a time, so that a message of many small ones costs memory
+for those only that are taken next.  What is not DATA is passed over, and counts as taken with the last event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from vlsn.errors import BadBody
+from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, Entry, EntryKind, decode_header
+from vlsn.format.feed_messages import BLOCKS_HEADER, split_blocks
+from vlsn.format.rows import EntryRows
+from vlsn.ids import NUMBER_MAX
+
+AT_ONCE: Final = 1024
+_DATA_ONLY = frozenset({int(EntryKind.DATA)})
+
+
+class Events(Iterator[Entry]):
+    """The events of one BLOCKS message from VLSN ``next_vlsn`` on."""
+
+    def __init__(self, message: bytes, next_vlsn: int, last: int | None = None) -> None:
+        """Checks the message; of what is behind VLSN ``last`` there are no events. Raises ``BadBody``, also where it
+        leaves out some of the VLSNs from ``next_vlsn`` on."""
+        first = decode_header(message, BLOCKS_HEADER.size).first_vlsn if len(message) > BLOCKS_HEADER.size else 0
+        run = split_blocks(message, expected_first=first, term_min=1, term_max=NUMBER_MAX)
+        if not run.first_vlsn <= next_vlsn <= run.last_vlsn:
+            raise BadBody(f"blocks {run.first_vlsn} to {run.last_vlsn} were sent where VLSN {next_vlsn} is next")
+        sizes = np.array([len(block) for block in run.blocks], dtype=np.int64)
+        ends = BLOCKS_HEADER.size + np.cumsum((sizes + 7) & ~7)
+        places = ends - ((sizes + 7) & ~7)
+        heads = np.frombuffer(message, np.uint8)[places[:, None] + np.arange(BLOCK_BYTES)]
+        self._rows = EntryRows(message, places, heads.view(BLOCK_DTYPE).reshape(-1))
+        chosen = self._rows.chosen(next_vlsn, min(run.last_vlsn, last or run.last_vlsn), _DATA_ONLY)
+        if isinstance(chosen, slice):
+            chosen = np.arange(*chosen.indices(self._rows.rows), dtype=np.int64)
+        self._chosen = chosen
+        self._first = run.first_vlsn
+        self._last = run.last_vlsn
+        self._cut = 0
+        """The events cut out so far, of ``_chosen``."""
+        self._ready: list[Entry] = []
+        self._at = 0
+        self.last_time = int(heads.view(BLOCK_DTYPE).reshape(-1)["clock_us"][-1])
+        self.bytes = len(message)
+        self.next_vlsn = next_vlsn
+        """Behind the last event taken, and what is no event after it."""
+        self._settle()
+
+    def __next__(self) -> Entry:
+        if self._at == len(self._ready):
+            if self._cut == len(self._chosen):
+                raise StopIteration
+            rows = self._chosen[self._cut : self._cut + AT_ONCE]
+            self._ready, self._at, self._cut = self._rows.entries(rows), 0, self._cut + len(rows)
+        event = self._ready[self._at]
+        self._at += 1
+        self.next_vlsn = event.vlsn + 1
+        self._settle()
+        return event
+
+    @property
+    def over(self) -> bool:
+        """Every event has been taken."""
+        return self._at == len(self._ready) and self._cut == len(self._chosen)
+
+    def _settle(self) -> None:
+        if self.over:
+            self.next_vlsn = self._last + 1

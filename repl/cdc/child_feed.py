@@ -1,0 +1,293 @@
+"""One child, fed: the log's blocks go to it, positions come back and are stored, until one of the two ends.
+
+    source ─► BLOCKS, at most a window that is not TAKEN ─► child        COMMIT ─► stored ─► COMMITTED
+
+1. From where it stands it reads on in ARCHIVE; BUFFER and back by position (``feeder.source``), for ever.
+2. Nothing that is not durable is sent.
+3. Of commits that wait to be stored the newest counts; the log's hold follows what is stored.
+4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from feeder.source import Mode, Source
+from repl.cdc import messages
+from repl.cdc.children import Child
+from repl.cdc.messages import WINDOW_BYTES, Commit, Committed, Failed, Ready, Start, Stop, Stopped, Taken
+from vlsn.duration_histogram import Seconds
+from vlsn.errors import BadBody, ChannelClosed
+from vlsn.format.feed_messages import FEED_BYTES
+from vlsn.ids import Vlsn
+from vlsn.seams import Buffer, Clock
+from vlsn.together import failure_of
+
+START_TIMEOUT_S = 30.0
+STOP_S = 10.0
+"""Seconds that a consumer has to return from its call and from ``stop``, until its process is terminated."""
+TERMINATE_S = 5.0
+WATCH_S = 0.25
+
+
+class ConsumerFailed(Exception):
+    """A consumer raised, or its process ended or had to be ended; ``vlsn`` is where it stood, 0 where it had not
+    begun."""
+
+    def __init__(self, reason: str, vlsn: int = 0) -> None:
+        super().__init__(reason)
+        self.vlsn = vlsn
+
+
+@dataclass(slots=True)
+class CaptureCounts:
+    """The counts of what one consumer of a node was given since the node's start."""
+
+    entries: int = 0
+    bytes: int = 0
+    segments: int = 0
+    to_buffer: int = 0
+    to_archive: int = 0
+    commits: int = 0
+    restarts: int = 0
+    events: Seconds = field(default_factory=Seconds)
+    """Seconds that calls of ``on_events`` took, of one message each."""
+    stored: Seconds = field(default_factory=Seconds)
+    """Seconds from a commit's arrival until its position was stored."""
+    captured: Seconds = field(default_factory=Seconds)
+    """Seconds from an entry's sealing, by the clock of its block, until the consumer had taken it."""
+
+
+class Joined:
+    """The last BLOCKS message that was made: consumers that stand side by side are sent the same bytes."""
+
+    def __init__(self) -> None:
+        self._span = (0, 0)
+        self._message = b""
+
+    def of(self, blocks: Sequence[Buffer], first: int, next_vlsn: int) -> bytes:
+        """Joins blocks ``first`` to ``next_vlsn`` (exclusive) of one log."""
+        if self._span != (first, next_vlsn):
+            self._message, self._span = messages.blocks(next_vlsn, next_vlsn - 1, blocks), (first, next_vlsn)
+        return self._message
+
+
+class Readable(Protocol):
+    """How far a consumer may see."""
+
+    @property
+    def durable(self) -> Vlsn: ...
+
+    async def until(self, vlsn: int) -> None: ...
+
+
+class ChildFeed:
+    """One child from START to its end.  ``run`` is all of it."""
+
+    def __init__(
+        self,
+        child: Child,
+        *,
+        make_source: Callable[[Vlsn, Callable[[Mode], None]], Source],
+        reads: Readable,
+        clock: Clock,
+        joined: Joined,
+        counts: CaptureCounts,
+        store: Callable[[int, bool], Awaitable[bool]],
+        events_timeout_s: float,
+        upto: int | None,
+    ) -> None:
+        """``store`` stores the position with that next VLSN, and says whether it did; what it puts off is asked again
+        with a later one, and, without choice, at the end.  ``upto``: the last VLSN to be given, None without end."""
+        self._child = child
+        self._make_source = make_source
+        self._reads = reads
+        self._clock = clock
+        self._joined = joined
+        self._counts = counts
+        self._store = store
+        self._timeout_s = events_timeout_s
+        self._upto = upto
+        self.source: Source | None = None
+        self.next = 0
+        """Behind the last VLSN that the consumer has taken."""
+        self.time_us = 0
+        """The time of the last block that it has taken; 0 for none."""
+        self.in_flight = 0
+        """Bytes of BLOCKS that were sent and are not taken."""
+        self._heard_s = 0.0
+        self._room = asyncio.Event()
+        self._commit: tuple[Commit, float] | None = None
+        self._commit_came = asyncio.Event()
+
+    async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
+        """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and what
+        it has committed is stored. Raises ``ConsumerFailed``; ``Trimmed``, ``Damaged`` and what ``store`` raises, the
+        child ended without more ado."""
+        try:
+            await self._run(start, stop, switched)
+        finally:
+            self._child.kill()
+            if self.source is not None:
+                self.source.close()
+
+    async def _run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._child.send(messages.encode(start))
+                ready = self._order(await self._child.receive())
+        except TimeoutError:
+            raise ConsumerFailed(f"its start took longer than {START_TIMEOUT_S:g} s") from None
+        except ChannelClosed:
+            raise ConsumerFailed(await self._end()) from None
+        if not isinstance(ready, Ready):
+            raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
+        self.next = ready.next if ready.next is not None else start.next
+        self.source = source = self._make_source(Vlsn(self.next), switched)
+        parts = [
+            asyncio.create_task(self._feed(source), name="cdc-feed"),
+            asyncio.create_task(self._hear(), name="cdc-hear"),
+            asyncio.create_task(self._keep(), name="cdc-keep"),
+            asyncio.create_task(self._watch(), name="cdc-watch"),
+            asyncio.create_task(_waited(stop), name="cdc-stop"),
+        ]
+        feed, hear, keep, *_ = parts
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            failure = next((error for part in parts if part.done() and (error := failure_of(part))), None)
+            if failure is not None:
+                raise failure
+            feed.cancel()
+            await self._stop(hear, keep)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.wait(parts)
+            for part in parts:
+                failure_of(part)
+
+    async def _feed(self, source: Source) -> None:
+        """Sends what is durable; returns when everything up to ``upto`` is taken."""
+        while True:
+            while self.in_flight >= WINDOW_BYTES:
+                self._room.clear()
+                await self._room.wait()
+            first, durable = source.next_vlsn, self._reads.durable
+            if self._upto is not None and first > self._upto:
+                while self.in_flight:
+                    self._room.clear()
+                    await self._room.wait()
+                return
+            blocks = source.from_ring(FEED_BYTES)
+            if not blocks and source.mode is Mode.ARCHIVE and first <= durable:
+                blocks = await source.from_archive()
+            if not blocks:
+                await self._reads.until(max(first, durable + 1))
+                continue
+            message = self._joined.of(blocks, first, source.next_vlsn)
+            if not self.in_flight:
+                self._heard_s = self._clock.monotonic_s()
+            self.in_flight += len(message)
+            await self._child.send(message)
+
+    async def _hear(self) -> None:
+        """Takes the child's messages; returns when the consumer has stopped."""
+        while True:
+            try:
+                order = self._order(await self._child.receive())
+            except ChannelClosed:
+                raise ConsumerFailed(await self._end(), self.next) from None
+            self._heard_s = self._clock.monotonic_s()
+            if isinstance(order, Taken):
+                self._taken(order)
+            elif isinstance(order, Commit):
+                self._commit = (order, self._heard_s)
+                self._commit_came.set()
+            elif isinstance(order, Stopped):
+                return
+            else:
+                raise ConsumerFailed(f"it sent {type(order).__name__} while it was fed", self.next)
+
+    def _taken(self, taken: Taken) -> None:
+        assert self.source is not None
+        if not self.next <= taken.next <= self.source.next_vlsn or not 0 <= taken.bytes <= self.in_flight:
+            raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
+        if not taken.bytes:  # it says only that it is at work
+            return
+        counts = self._counts
+        counts.entries += taken.next - self.next
+        counts.bytes += taken.bytes
+        counts.events.add(taken.seconds)
+        counts.captured.add(max(0.0, (self._clock.wall_us() - taken.time) / 1e6))
+        self.in_flight -= taken.bytes
+        self.next, self.time_us = taken.next, taken.time
+        self._room.set()
+
+    async def _keep(self) -> None:
+        """Stores positions as they are committed, and tells the child."""
+        while True:
+            await self._commit_came.wait()
+            self._commit_came.clear()
+            await self._stored()
+
+    async def _stored(self) -> None:
+        if self._commit is None:
+            return
+        commit, came_s = self._commit
+        if await self._store(commit.next, False):
+            self._counts.commits += 1
+            self._counts.stored.add(self._clock.monotonic_s() - came_s)
+            if self._commit is not None and self._commit[0] is commit:
+                self._commit = None
+            await self._child.send(messages.encode(Committed(commit.number)))
+
+    async def _watch(self) -> None:
+        """Ends a child that takes nothing."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self.in_flight and self._clock.monotonic_s() - self._heard_s > self._timeout_s:
+                raise ConsumerFailed(
+                    f"on_events has not returned for {self._timeout_s:g} s (events_timeout_s)", self.next
+                )
+
+    async def _stop(self, hear: asyncio.Task[None], keep: asyncio.Task[None]) -> None:
+        """Stops the consumer, and stores what it has committed by then."""
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._child.send(messages.encode(Stop()))
+                await asyncio.wait([hear])
+        except TimeoutError:
+            self._child.terminate()
+        try:
+            async with asyncio.timeout(TERMINATE_S):
+                await self._child.ended()
+        except TimeoutError:
+            self._child.kill()
+            await self._child.ended()
+        keep.cancel()
+        await asyncio.wait([keep])
+        if self._commit is not None:
+            commit = self._commit[0]
+            self._commit = None
+            if await self._store(commit.next, True):
+                self._counts.commits += 1
+
+    def _order(self, message: bytes) -> messages.ToNode:
+        try:
+            order = messages.of_child(message)
+        except BadBody as error:
+            raise ConsumerFailed(str(error), self.next) from None
+        if isinstance(order, Failed):
+            raise ConsumerFailed(order.reason, order.vlsn)
+        return order
+
+    async def _end(self) -> str:
+        status = await self._child.ended()
+        return f"its process ended by signal {-status}" if status < 0 else f"its process ended with status {status}"
+
+
+async def _waited(event: asyncio.Event) -> None:
+    await event.wait()

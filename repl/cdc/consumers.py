@@ -1,0 +1,248 @@
+"""The CDC consumers of one node: their records for as long as the node lives, their workers while its log is open.
+
+records   orders  invoices  mirror        settings, state, counts: from the node's start to its stop
+workers   orders  invoices                one log's life; ``mirror`` runs on the master, which this node is not
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from feeder.source import Offload as Reading
+from repl.cdc.child_feed import Joined
+from repl.cdc.children import Children
+from repl.cdc.positions import REPLICATED_PREFIX, ConsumersOfGroup, LocalPositions, Offload, ReplicatedPositions
+from repl.cdc.worker import CdcRecord, CdcState, CdcWorker
+from repl.cdc_settings import CdcSettings
+from repl.read.reads import Reads
+from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
+from vlsn.ids import Vlsn, lsn_file
+from vlsn.seams import Clock, Disk
+from vlsn.together import failure_of, together
+from vlsn.write.local_log import LocalLog
+
+LOOK_S = 0.1
+"""Seconds between two looks at whether this node is the master."""
+logger = logging.getLogger("vlsnlog")
+NOT_HERE = "it runs on the master, which this node is not"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdcHost:
+    """The parts that a node lends its consumers while a log is open."""
+
+    log: LocalLog
+    reads: Reads
+    reading: Reading
+    """Runs the reads of segments."""
+    storing: Offload[object]
+    """Runs the writes of positions."""
+    positions: ConsumersOfGroup
+    is_master: Callable[[], bool]
+
+
+class CdcConsumers:
+    """All of one node's.  ``event`` notes events of the node by name."""
+
+    def __init__(
+        self,
+        settings: Sequence[CdcSettings],
+        *,
+        node: str,
+        group: str,
+        directory: str,
+        children: Children,
+        clock: Clock,
+        disk: Disk,
+        event: Callable[..., None],
+    ) -> None:
+        self.records = {each.name: CdcRecord(each) for each in settings}
+        self._workers: dict[str, CdcWorker] = {}
+        self._node = node
+        self._group = group
+        self._directory = directory
+        self._children = children
+        self._clock = clock
+        self._disk = disk
+        self.event = event
+        self._host: CdcHost | None = None
+
+    async def run(self, host: CdcHost) -> None:
+        """Runs them while one log is open."""
+        self._host = host
+        joined = Joined()
+        try:
+            if self.records:
+                await together(**{name: self._play(record, host, joined) for name, record in self.records.items()})
+            else:
+                await asyncio.Event().wait()
+        finally:
+            self._host = None
+
+    async def close(self) -> None:
+        """Stops all children in peace; what is not stopped when this is cancelled is killed with its worker."""
+        await asyncio.gather(*(worker.close() for worker in self._workers.values()))
+
+    async def _play(self, record: CdcRecord, host: CdcHost, joined: Joined) -> None:
+        """Runs one consumer whenever this node is to."""
+        follows_master = record.settings.run_on == "master"
+        while True:
+            while follows_master and not host.is_master():
+                record.state, record.reason = CdcState.WAITING, NOT_HERE
+                await asyncio.sleep(LOOK_S)
+            worker = self._made(record, host, joined)
+            self._workers[record.settings.name] = worker
+            running = asyncio.create_task(worker.run(), name=f"cdc-{record.settings.name}")
+            try:
+                while not running.done() and (not follows_master or host.is_master()):
+                    await asyncio.wait([running], timeout=LOOK_S if follows_master else None)
+                if running.done() and (fault := failure_of(running)) is not None:
+                    self._fault(record, fault)
+            finally:
+                self._workers.pop(record.settings.name, None)
+                running.cancel()
+                await asyncio.wait([running])
+            if follows_master:
+                record.next = 0  # whoever leads next stores it
+
+    def _fault(self, record: CdcRecord, fault: BaseException) -> None:
+        """Parks a consumer whose worker has a fault of ours; the node and the others go on."""
+        record.parked = f"internal: {type(fault).__name__}: {fault}"
+        logger.error("the worker of CDC consumer %s", record.settings.name, exc_info=fault)
+        self.event("cdc.parked", consumer=record.settings.name, why=record.parked)
+
+    def _made(self, record: CdcRecord, host: CdcHost, joined: Joined) -> CdcWorker:
+        settings = record.settings
+        on_node = settings.run_on == "node"
+        positions = (
+            LocalPositions(self._disk, self._directory, group=self._group, name=settings.name, offload=host.storing)
+            if on_node
+            else ReplicatedPositions(host.positions, settings.name)
+        )
+        record.next = 0
+        return CdcWorker(
+            record,
+            node=self._node,
+            group=self._group,
+            log=host.log,
+            reads=host.reads,
+            offload=host.reading,
+            positions=positions,
+            children=self._children,
+            clock=self._clock,
+            joined=joined,
+            event=self.event,
+            holds=on_node,
+        )
+
+    # What is asked of them.
+
+    def told(self) -> list[dict[str, Any]]:
+        """Tells of every consumer, in the order of the settings."""
+        return [self.told_of(name) for name in self.records]
+
+    def told_of(self, name: str) -> dict[str, Any]:
+        """Tells of one consumer. Raises ``NotFound``."""
+        record = self._record(name)
+        worker, host, counts = self._workers.get(name), self._host, record.counts
+        feed = worker.feed if worker is not None else None
+        source = feed.source if feed is not None else None
+        taken = feed.next if feed is not None and feed.next else record.next
+        lag_vlsns = lag_s = lag_segments = None
+        if host is not None and taken:
+            durable = host.reads.durable
+            lag_vlsns = max(0, durable + 1 - taken)
+            lag_segments = self._segments_behind(host.log, taken, int(durable)) if lag_vlsns else 0
+            if not lag_vlsns:
+                lag_s = 0.0
+            elif feed is not None and feed.time_us:
+                lag_s = max(0.0, (self._clock.wall_us() - feed.time_us) / 1e6)
+        return {
+            "name": name,
+            "consumer": record.settings.consumer,
+            "run_on": record.settings.run_on,
+            "state": record.state.value,
+            "reason": record.reason,
+            "mode": source.mode.value if source is not None else None,
+            "pid": worker.pid if worker is not None and worker.pid else None,
+            "next": record.next or None,
+            "taken": taken or None,
+            "lag_vlsns": lag_vlsns,
+            "lag_s": lag_s,
+            "lag_segments": lag_segments,
+            "in_flight_bytes": feed.in_flight if feed is not None else 0,
+            "buffer_bytes": host.log.ring.bytes if host is not None else 0,
+            "buffer_bytes_max": host.log.ring.bytes_max if host is not None else 0,
+            "entries": counts.entries,
+            "segments": counts.segments,
+            "commits": counts.commits,
+            "switches": {"to_buffer": counts.to_buffer, "to_archive": counts.to_archive},
+            "starts": counts.restarts,
+            "failures": record.failures,
+            "lost": {"first": record.lost[0], "last": record.lost[1]} if record.lost[1] else None,
+        }
+
+    async def pause(self, name: str) -> dict[str, Any]:
+        self._record(name)
+        await self._worker(name).pause()
+        return self.told_of(name)
+
+    async def resume(self, name: str) -> dict[str, Any]:
+        self._record(name)
+        await self._worker(name).resume()
+        return self.told_of(name)
+
+    async def reset(self, name: str, to: int | str) -> dict[str, Any]:
+        """Moves it to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and as ``CdcWorker.move``."""
+        worker = self._worker(name)
+        before = await worker.move(self._place(to))
+        return {**self.told_of(name), "before": before}
+
+    async def skip(self, name: str, to: int) -> dict[str, Any]:
+        """Moves it forward, and names what it is not given. Raises as ``reset``."""
+        worker, record = self._worker(name), self._record(name)
+        if record.next and to <= record.next:
+            raise BadArgument(f"{name} is at VLSN {record.next}, not below {to}; `reset` moves it back")
+        first = record.lost[0] or record.next
+        await worker.move(to)
+        self.event("cdc.skipped", consumer=name, first=first, last=to - 1)
+        return {**self.told_of(name), "skipped": {"first": first, "last": to - 1}}
+
+    async def resend(self, name: str, first: int, last: int) -> dict[str, Any]:
+        await self._worker(name).resend(first, last)
+        return {**self.told_of(name), "resending": {"first": first, "last": last}}
+
+    def _place(self, to: int | str) -> int:
+        assert self._host is not None
+        if to == "end":
+            return int(self._host.reads.durable) + 1
+        return max(1, int(self._host.log.range.first)) if to == "start" else int(to)
+
+    def _record(self, name: str) -> CdcRecord:
+        record = self.records.get(name)
+        if record is None:
+            raise NotFound(f"no CDC consumer is called {name[:40]!r} in this node's settings")
+        return record
+
+    def _worker(self, name: str) -> CdcWorker:
+        record = self._record(name)
+        worker = self._workers.get(name)
+        if worker is None:
+            master = record.settings.run_on == "master" and self._host is not None
+            raise NotMaster(f"{name}: {NOT_HERE}" if master else "the node's log is not open")
+        return worker
+
+    def _segments_behind(self, log: LocalLog, taken: int, durable: int) -> int | None:
+        """Counts the segments between the next VLSN and the end of what is durable."""
+        try:
+            here, end = log.index.at_or_before(Vlsn(taken)), log.index.at_or_before(Vlsn(durable))
+        except VlsnLogError:
+            return None
+        return lsn_file(end[1]) - lsn_file(here[1]) if here is not None and end is not None else None
+
+
+__all__ = ["REPLICATED_PREFIX", "CdcConsumers", "CdcHost"]

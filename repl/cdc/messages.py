@@ -1,0 +1,125 @@
+"""The messages between a node and the child process of one of its consumers.
+
+    node   START            who it is, where it begins, its options
+           BLOCKS           a feed's BLOCKS message: whole blocks, all of them durable
+           COMMITTED        positions up to this number are stored
+           STOP             end when the call under way returns
+    child  READY            the consumer has started; its own position, if it keeps one
+           TAKEN            so many bytes of BLOCKS were given to it, all of them; how long that took
+           COMMIT           a position to be stored
+           FAILED           the consumer raised; the child ends
+           STOPPED          the consumer has stopped; the child ends
+
+A message is a type byte and a body: that of BLOCKS as on a feed, JSON for the rest.  Each side refuses what it does not
+expect.  The bytes of BLOCKS that were sent and not yet TAKEN stay within ``WINDOW_BYTES``, or are one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from vlsn.errors import BadBody
+from vlsn.format.feed_messages import MessageType, Position, blocks_message
+from vlsn.format.records import JSON_FAULTS
+from vlsn.limits import MIB
+from vlsn.seams import Buffer
+
+WINDOW_BYTES: Final = 4 * MIB
+CONTROL_BYTES_MAX: Final = 256 * 1024
+"""A message other than BLOCKS."""
+MESSAGE_BYTES_MAX: Final = 20 * MIB
+"""A BLOCKS message: one block of the largest size with its header."""
+REASON_CHARACTERS_MAX: Final = 4_000
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    name: str
+    consumer: str
+    node: str
+    group: str
+    next: int
+    options: dict[str, Any]
+    memory_bytes_max: int
+    last: int | None = None
+    """The last VLSN that it is to be given; None without end."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    next: int | None = None
+
+
+class Taken(msgspec.Struct, frozen=True, tag="taken"):
+    """``next`` is behind the last VLSN of the message, ``time`` the µs since the epoch of its last block."""
+
+    bytes: int
+    next: int
+    time: int
+    calls: int
+    seconds: float
+
+
+class Commit(msgspec.Struct, frozen=True, tag="commit"):
+    number: int
+    next: int
+
+
+class Committed(msgspec.Struct, frozen=True, tag="committed"):
+    number: int
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    pass
+
+
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    pass
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """``vlsn`` is the first event that the call which raised could take; 0 outside of a call."""
+
+    reason: str
+    vlsn: int = 0
+
+
+ToChild = Start | Committed | Stop
+ToNode = Ready | Taken | Commit | Stopped | Failed
+T = TypeVar("T")
+
+_to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
+_to_node: msgspec.json.Decoder[ToNode] = msgspec.json.Decoder(ToNode)
+
+
+def blocks(next_vlsn: int, durable: int, taken: Sequence[Buffer]) -> bytes:
+    """Joins whole blocks that follow on one another to a BLOCKS message, in one copy."""
+    return blocks_message(Position(next_vlsn - 1, durable, 0, 0), taken)
+
+
+def is_blocks(message: bytes) -> bool:
+    return message[:1] == bytes([MessageType.BLOCKS])
+
+
+def encode(message: ToChild | ToNode) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def of_child(message: bytes) -> ToNode:
+    """Reads what a child has sent. Raises ``BadBody``."""
+    return _decoded(_to_node, message)
+
+
+def of_node(message: bytes) -> ToChild:
+    """Reads what a node has sent, and is no BLOCKS. Raises ``BadBody``."""
+    return _decoded(_to_child, message)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], message: bytes) -> T:
+    if len(message) > CONTROL_BYTES_MAX:
+        raise BadBody(f"a message of {len(message)} bytes between a node and a consumer")
+    try:
+        return decoder.decode(message)
+    except JSON_FAULTS as error:
+        raise BadBody(f"a message between a node and a consumer: {error}") from None

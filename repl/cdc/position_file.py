@@ -1,0 +1,159 @@
+"""The position of a consumer on one node: a file of two slots, beside the log and apart from it.
+
+Two slots of one page each:
+
+    0        8       12  16       24   32   40    72   104   4092
+    |VLSNCDCP|version| 0 |sequence|next|term|group|name| zeros |crc|
+
+A change goes into the slot that is older, is synced (*commit point*: the return), and only then is anybody told.  At
+open the readable slot with the higher sequence is right.
+
+    cut while a slot was written    one torn or new, one old    the old position, or the new one: nobody was told
+    both unreadable                 Damaged: the consumer is parked, never begun anew
+
+It lies in ``DIR/cdc/NAME.position``.  A restore, a mending and a lost state store leave it as it is.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from vlsn.errors import BadBody, Damaged, LogFailed, WrongVersion
+from vlsn.format.checksum import crc
+from vlsn.ids import NUMBER_MAX
+from vlsn.seams import Buffer, Disk, File
+from vlsn.segments.bad_sectors import is_unread
+
+DIRECTORY: Final = "cdc"
+SUFFIX: Final = ".position"
+SLOT_BYTES: Final = 4096
+MAGIC: Final = b"VLSNCDCP"
+VERSION: Final = 1
+_SLOT = Struct("<8sIIQQQ32s32s")
+_CRC_AT: Final = SLOT_BYTES - 4
+_REST = bytes(_CRC_AT - _SLOT.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPosition:
+    """``next`` is the VLSN of the first event to be given, ``term`` that of the entry before it (0: not known)."""
+
+    group: str
+    name: str
+    next: int
+    term: int = 0
+    sequence: int = 1
+
+    def encode(self) -> bytes:
+        """Encodes one slot."""
+        head = _SLOT.pack(
+            MAGIC, VERSION, 0, self.sequence, self.next, self.term, self.group.encode(), self.name.encode()
+        )
+        page = head.ljust(_CRC_AT, b"\0")
+        return page + crc(page).to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, slot: Buffer) -> StoredPosition:
+        """Decodes one whole slot. Raises ``BadBody``; ``WrongVersion``."""
+        slot = bytes(slot)
+        if len(slot) != SLOT_BYTES or slot[: len(MAGIC)] != MAGIC:
+            raise BadBody("no position file")
+        if crc(slot[:_CRC_AT]) != int.from_bytes(slot[_CRC_AT:], "little"):
+            raise BadBody("position file crc")
+        _, version, zero, sequence, next_vlsn, term, group, name = _SLOT.unpack_from(slot)
+        if version != VERSION:
+            raise WrongVersion(f"a position file of version {version}; this node reads {VERSION}")
+        if zero or slot[_SLOT.size : _CRC_AT] != _REST:
+            raise BadBody("a position file slot with more than it should hold")
+        if not 1 <= next_vlsn <= NUMBER_MAX or not 0 <= term <= NUMBER_MAX or not sequence:
+            raise BadBody(f"a position file of next {next_vlsn}, term {term}, sequence {sequence}")
+        names = [each.rstrip(b"\0").decode("ascii", "replace") for each in (group, name)]
+        return cls(group=names[0], name=names[1], next=next_vlsn, term=term, sequence=sequence)
+
+
+class PositionFile:
+    """The open file of one consumer.  Not for two threads at a time; every call may block on the disk."""
+
+    def __init__(self, file: File, position: StoredPosition) -> None:
+        self._file = file
+        self._position = position
+        self._failed = False
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str, name: str) -> PositionFile | None:
+        """Opens the file of consumer ``name``; None where there is none. Raises ``Damaged`` when neither slot can be
+        read, ``WrongVersion``, ``LogFailed``."""
+        path = posixpath.join(directory, DIRECTORY, name + SUFFIX)
+        if not disk.exists(path):
+            return None
+        file = disk.open(path, write=True)
+        try:
+            file.sync()  # what an earlier process wrote and did not sync must not be lost again
+            file.drop_cache()
+            slots = [slot for slot in (_slot(file, 0), _slot(file, 1)) if slot is not None]
+            if not slots:
+                raise Damaged("neither slot of the position file can be read", file=path)
+            return cls(file, max(slots, key=lambda slot: slot.sequence))
+        except BaseException:
+            file.close()
+            raise
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, position: StoredPosition) -> PositionFile:
+        """Makes a new file, durable with its name on return; never seen half written."""
+        folder = posixpath.join(directory, DIRECTORY)
+        path = posixpath.join(folder, position.name + SUFFIX)
+        disk.make_directory(folder)
+        fresh = path + ".new"
+        if disk.exists(fresh):
+            disk.remove(fresh)
+        file = disk.open(fresh, write=True, create=True)
+        try:
+            file.write(0, [position.encode(), position.encode()])
+            file.sync()
+            disk.rename(fresh, path)
+            disk.sync_directory(folder)
+            disk.sync_directory(directory)
+        except OSError as error:
+            file.close()
+            raise LogFailed(f"making {path}: {error}") from error
+        return cls(file, position)
+
+    @property
+    def position(self) -> StoredPosition:
+        return self._position
+
+    def store(self, next_vlsn: int, term: int) -> None:
+        """Stores a position, durable on return. Raises ``LogFailed``, after which nothing is known of what the file
+        holds; every further call raises it too."""
+        if self._failed:
+            raise LogFailed("the position file failed before")
+        mine = self._position
+        position = StoredPosition(
+            group=mine.group, name=mine.name, next=next_vlsn, term=term, sequence=mine.sequence + 1
+        )
+        try:
+            self._file.write((position.sequence + 1) % 2 * SLOT_BYTES, [position.encode()])
+            self._file.sync()
+        except OSError as error:
+            self._failed = True
+            raise LogFailed(f"writing the position of {mine.name}: {error}") from error
+        self._position = position
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _slot(file: File, index: int) -> StoredPosition | None:
+    """Reads each slot by itself: the sector of one may be bad."""
+    try:
+        return StoredPosition.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
+    except BadBody:
+        return None
+    except OSError as error:
+        if not is_unread(error):
+            raise
+        return None

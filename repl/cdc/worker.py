@@ -1,0 +1,420 @@
+"""The worker of one CDC consumer on one open log: its position, its hold on the log, its child, again and again.
+
+    WAITING ─► STARTING ─► RUNNING ─► BACKOFF ─► STARTING …         a failure; the position is the last one stored
+                   ▲           │            └──► PARKED            one failure too many, or what it needs is gone
+                   └─ PAUSED ◄─┘                                    a person's orders
+
+1. The position is loaded before anything else, and the log is held from there on, whatever the state: running, paused,
+   parked for failures.  A consumer too far behind (``hold_bytes_max``) loses its hold, and is told which VLSNs went.
+2. Parked consumers stay so until a person resumes, resets or skips; the others go on.
+3. Where there is no position yet it begins as its settings say, and that is stored before the first event is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from feeder.source import Mode, Offload, Source
+from repl.cdc.child_feed import CaptureCounts, ChildFeed, ConsumerFailed, Joined
+from repl.cdc.children import Children
+from repl.cdc.messages import Start
+from repl.cdc.positions import At, Positions
+from repl.cdc_settings import CdcSettings
+from repl.read.reads import Reads
+from vlsn.errors import (
+    BadArgument,
+    Damaged,
+    LogFailed,
+    NotInLog,
+    NotMaster,
+    StaleTerm,
+    Trimmed,
+    VlsnLogError,
+)
+from vlsn.ids import Vlsn, lsn_file
+from vlsn.seams import Clock
+from vlsn.state.holds import Hold, Owner
+from vlsn.write.local_log import LocalLog
+
+BACKOFF_S = (0.1, 30.0)
+"""The first and the longest pause after a failure; each is twice the one before."""
+HOLD_PREFIX = "cdc/"
+
+
+class CdcState(StrEnum):
+    WAITING = "waiting"
+    """The log is not open, or another node is to run it."""
+    STARTING = "starting"
+    RUNNING = "running"
+    BACKOFF = "backoff"
+    PAUSED = "paused"
+    PARKED = "parked"
+
+
+@dataclass(slots=True)
+class CdcRecord:
+    """The knowledge that a node has of one of its consumers, from its start to its stop, whatever log is open."""
+
+    settings: CdcSettings
+    state: CdcState = CdcState.WAITING
+    reason: str = "the log is not open yet"
+    paused: bool = False
+    parked: str = ""
+    """Why it is parked."""
+    failures: int = 0
+    """Failures one after another, with nothing committed in between."""
+    failed_at: int = 0
+    next: int = 0
+    """The stored position; 0 while it is not known."""
+    lost: tuple[int, int] = (0, 0)
+    """The first and the last VLSN that went before it had taken them; 0, 0 for none."""
+    counts: CaptureCounts = field(default_factory=CaptureCounts)
+
+
+Event = Callable[..., None]
+
+
+class CdcWorker:
+    """One consumer on one open log.  ``run`` lives until it is cancelled; the orders of a person come in between."""
+
+    def __init__(
+        self,
+        record: CdcRecord,
+        *,
+        node: str,
+        group: str,
+        log: LocalLog,
+        reads: Reads,
+        offload: Offload,
+        positions: Positions,
+        children: Children,
+        clock: Clock,
+        joined: Joined,
+        event: Event,
+        holds: bool,
+    ) -> None:
+        """``event`` notes events of the node by name; ``holds``: the log is to be held from its position on."""
+        self.record = record
+        self.feed: ChildFeed | None = None
+        self.pid = 0
+        self._node = node
+        self._group = group
+        self._log = log
+        self._reads = reads
+        self._offload = offload
+        self._positions = positions
+        self._children = children
+        self._clock = clock
+        self._joined = joined
+        self.event = event
+        self._holds = holds
+        self._hold: Hold | None = None
+        self._stop = asyncio.Event()
+        self._orders = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        """Set while no child lives."""
+        self._idle.set()
+        self._segment = 0
+        self._resend: tuple[int, int] | None = None
+        self._later = ""
+        """Why its position could not be had by now."""
+        self._closing = False
+
+    @property
+    def settings(self) -> CdcSettings:
+        return self.record.settings
+
+    # Its life.
+
+    async def run(self) -> None:
+        """Runs the consumer for as long as the log is open here, and it is to run here."""
+        try:
+            while True:
+                self._changed.clear()
+                self._later = ""
+                if await self._may_run():
+                    await self._one_life()
+                elif self._later:
+                    await self._back_off(self._later)
+                else:
+                    await self._changed.wait()
+        finally:
+            self._release()
+            self._set(CdcState.WAITING, "the log is closed, or another node runs it")
+            await self._positions.close()
+
+    async def _may_run(self) -> bool:
+        record = self.record
+        if not record.parked and not record.next and not self._closing:
+            async with self._orders:
+                await self._load()
+        if self._closing:
+            self._set(CdcState.WAITING, "the node is stopping")
+        elif record.parked:
+            self._set(CdcState.PARKED, record.parked)
+        elif record.paused:
+            self._set(CdcState.PAUSED, "")
+        else:
+            return bool(record.next)
+        return False
+
+    async def _load(self) -> None:
+        """Loads the position, or makes the first one; holds the log from there on."""
+        try:
+            at = await self._positions.load()
+            if at is None:
+                at = self._beginning()
+                await self._positions.store(at)
+            self.record.next = at.next
+            self._reads.check_place(at.next - 1, at.term)
+            self._hold_from(at.next)
+        except Trimmed as error:
+            self._trimmed(self.record.next, int(error.first))
+        except (Damaged, NotInLog, LogFailed, OSError) as error:
+            self.record.next = 0
+            self._park(f"its position: {error}")
+        except VlsnLogError as error:
+            self.record.next = 0
+            self._later = f"its position: {error}"
+
+    def _beginning(self) -> At:
+        wanted = self.settings.from_
+        if wanted == "end":
+            begins = self._reads.durable + 1
+        elif wanted == "start":
+            begins = max(1, int(self._log.range.first))
+        else:
+            assert isinstance(wanted, int)
+            begins = wanted
+        return At(begins, int(self._reads.term_before(begins)))
+
+    async def _one_life(self) -> None:
+        """Lives one child's life, and judges its end."""
+        record, resend = self.record, self._resend
+        self._set(CdcState.STARTING, "")
+        began = record.next
+        try:
+            await self._fed(resend)
+            record.failures = 0 if resend is None else record.failures
+        except Trimmed as error:
+            self._trimmed(self.feed.source.next_vlsn if self.feed and self.feed.source else began, int(error.first))
+        except ConsumerFailed as error:
+            await self._failed(str(error), max(error.vlsn, began))
+        except StaleTerm as error:
+            record.next = 0
+            await self._back_off(f"another node has gone on with it: {error}")
+        except NotMaster as error:
+            record.next = 0
+            await self._back_off(str(error))
+        except (LogFailed, NotInLog) as error:
+            self._park(str(error))
+        except (VlsnLogError, OSError) as error:
+            await self._back_off(str(error))
+        finally:
+            self.feed, self.pid = None, 0
+            self._idle.set()
+
+    async def _fed(self, resend: tuple[int, int] | None) -> None:
+        record, settings = self.record, self.settings
+        self._idle.clear()
+        child = await self._children.start(settings.name)
+        record.counts.restarts += 1
+        self.pid = child.pid
+        self.feed = feed = ChildFeed(
+            child,
+            make_source=self._source,
+            reads=self._reads,
+            clock=self._clock,
+            joined=self._joined,
+            counts=record.counts,
+            store=self._store if resend is None else _not_stored,
+            events_timeout_s=settings.events_timeout_s,
+            upto=resend[1] if resend is not None else None,
+        )
+        start = Start(
+            name=settings.name,
+            consumer=settings.consumer,
+            node=self._node,
+            group=self._group,
+            next=resend[0] if resend is not None else record.next,
+            options=settings.options,
+            memory_bytes_max=settings.memory_bytes_max,
+            last=resend[1] if resend is not None else None,
+        )
+        stop = self._stop = asyncio.Event()
+        self.event("cdc.starts", consumer=settings.name, next=start.next, mode=Mode.ARCHIVE.value, pid=child.pid)
+        await feed.run(start, stop, self._switched)
+        if resend is not None and self._resend == resend and not stop.is_set():
+            self._resend = None
+            self.event("cdc.resent", consumer=settings.name, first=resend[0], last=resend[1])
+
+    def _source(self, next_vlsn: Vlsn, switched: Callable[[Mode], None]) -> Source:
+        """Makes the source of a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
+        first = self._log.range.first
+        if first and next_vlsn < first:
+            raise Trimmed(f"VLSN {next_vlsn} was cleaned away", first=first)
+        self._set(CdcState.RUNNING, "")
+        return Source(self._log, next_vlsn, self._offload, switched, upto=lambda: self._reads.durable)
+
+    def _switched(self, mode: Mode) -> None:
+        counts = self.record.counts
+        counts.to_buffer += mode is Mode.BUFFER
+        counts.to_archive += mode is Mode.ARCHIVE
+        why = "its position is in the ring" if mode is Mode.BUFFER else "the ring had to drop what it needs"
+        self.event("cdc.mode", consumer=self.settings.name, mode=mode.value, why=why)
+
+    # Its position.
+
+    async def _store(self, next_vlsn: int, final: bool) -> bool:
+        """Stores a position that the consumer has committed, and lets go of the log below it."""
+        if next_vlsn < self.record.next:
+            return True  # it keeps its own, and began before this one
+        segment = self._segment_of(next_vlsn)
+        if self.settings.commit == "segment" and segment == self._segment and not final:
+            return False
+        await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
+        self._segment = segment
+        record = self.record
+        record.counts.segments += 1 if segment != self._segment_of(record.next) else 0
+        record.next, record.failures = next_vlsn, 0
+        if self._hold is not None:
+            with self._log.latch:
+                self._hold.advance(Vlsn(next_vlsn))
+        return True
+
+    def _segment_of(self, vlsn: int) -> int:
+        mapping = self._log.index.at_or_before(Vlsn(vlsn - 1)) if vlsn > 1 else None
+        return lsn_file(mapping[1]) if mapping is not None else 0
+
+    def _hold_from(self, vlsn: int) -> None:
+        """Holds the log from ``vlsn`` on. Raises ``Trimmed``."""
+        self._release()
+        if self._holds:
+            with self._log.latch:
+                name = HOLD_PREFIX + self.settings.name
+                self._hold = self._log.holds.place(Owner.CONSUMER, name, Vlsn(vlsn), on_dropped=self._dropped)
+
+    def _dropped(self, first: Vlsn) -> None:
+        self.event("hold.dropped", owner="consumer", consumer=HOLD_PREFIX + self.settings.name, first=first)
+
+    def _release(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            with self._log.latch:
+                self._log.holds.release(hold)
+
+    # Its failures.
+
+    async def _failed(self, reason: str, at: int) -> None:
+        """Counts a failure; backs off, or parks it."""
+        record = self.record
+        record.failures = record.failures + 1 if at <= record.failed_at else 1
+        record.failed_at = at
+        last = reason.strip().splitlines()[-1] if reason.strip() else reason
+        self.event("cdc.failed", consumer=self.settings.name, at=at, failures=record.failures, why=last)
+        if record.failures > self.settings.retries_max:
+            self._park(
+                f"it failed {record.failures} times at VLSN {at}, the last time with: {last}; mend it and "
+                f"`vlsnlog cdc resume {record.settings.name}`, or go on behind it with `vlsnlog cdc skip`"
+            )
+        else:
+            await self._back_off(last)
+
+    async def _back_off(self, why: str) -> None:
+        first, longest = BACKOFF_S
+        pause = min(longest, first * 2 ** min(16, max(0, self.record.failures - 1)))
+        self._idle.set()
+        self._set(CdcState.BACKOFF, why)
+        try:
+            async with asyncio.timeout(pause):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _trimmed(self, next_vlsn: int, first: int) -> None:
+        self.record.lost = (int(next_vlsn), first - 1)
+        self._park(
+            f"VLSNs {next_vlsn} to {first - 1} were cleaned away before it had taken them; go on without them by "
+            f"`vlsnlog cdc skip {self.settings.name} --to {first}`"
+        )
+
+    def _park(self, why: str) -> None:
+        self.record.parked = why
+        self._set(CdcState.PARKED, why)
+        self.event("cdc.parked", consumer=self.settings.name, why=why)
+
+    def _set(self, state: CdcState, reason: str) -> None:
+        self.record.state, self.record.reason = state, reason
+
+    # A person's orders.
+
+    async def pause(self) -> None:
+        """Stops it where it is; its hold stays."""
+        async with self._orders:
+            self.record.paused = True
+            await self._stopped()
+
+    async def resume(self) -> None:
+        """Lets it go on, parked or paused."""
+        async with self._orders:
+            record = self.record
+            record.paused, record.parked, record.failures, record.failed_at = False, "", 0, 0
+            self._changed.set()
+
+    async def move(self, next_vlsn: int) -> int:
+        """Sets its position, and returns the one before; paused or parked it stays so, unless what parked it was that
+        the old one is gone. Raises ``Trimmed``, ``BadArgument``, what storing raises."""
+        async with self._orders:
+            record, durable = self.record, self._reads.durable
+            first = max(1, int(self._log.range.first))
+            if not 1 <= next_vlsn <= durable + 1:
+                raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: what is durable ends at {durable}")
+            if next_vlsn < first:
+                raise Trimmed(f"VLSN {next_vlsn} was cleaned away; the first still here is {first}", first=Vlsn(first))
+            paused, record.paused = record.paused, True
+            await self._stopped()
+            try:
+                before = record.next
+                await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
+                record.next, record.parked, record.lost = next_vlsn, "", (0, 0)
+                record.failures = record.failed_at = 0
+                self._hold_from(next_vlsn)
+            finally:
+                record.paused = paused
+                self._changed.set()
+            self.event("cdc.moved", consumer=self.settings.name, before=before, next=next_vlsn)
+            return before
+
+    async def resend(self, first: int, last: int) -> None:
+        """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``,
+        ``Trimmed``."""
+        async with self._orders:
+            durable, begins = self._reads.durable, max(1, int(self._log.range.first))
+            if not 1 <= first <= last <= durable:
+                raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")
+            if first < begins:
+                raise Trimmed(f"VLSN {first} was cleaned away; the first still here is {begins}", first=Vlsn(begins))
+            paused, self.record.paused = self.record.paused, True
+            await self._stopped()
+            self._resend, self.record.paused = (first, last), paused
+            self._changed.set()
+
+    async def close(self) -> None:
+        """Stops its child as a pause does, for good."""
+        self._closing = True
+        await self._stopped()
+
+    async def _stopped(self) -> None:
+        """Returns when no child lives."""
+        self._stop.set()
+        self._changed.set()
+        await self._idle.wait()
+
+
+async def _not_stored(next_vlsn: int, final: bool) -> bool:
+    """Passes over what is committed while VLSNs are given once more."""
+    return True

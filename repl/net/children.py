@@ -1,0 +1,165 @@
+"""Child processes of a node, on a socket pair each; what they print goes to the node's log.
+
+1. A child is started by ``exec`` of the node's own interpreter with its environment, on a thread that lives as long as
+   the node: the kernel ties the child to it.  It stays in the node's session, so that its own priority is all that
+   counts.
+2. Its output is read a little at a time: a child that prints without end waits for its own lines.
+3. Its end is learned from the kernel (a pidfd), and it is reaped there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+
+from vlsn.errors import BadBody, ChannelClosed
+from vlsn.seams import Buffer
+
+LENGTH: Final = Struct("<I")
+MESSAGE_BYTES_MAX: Final = 256 * 1024
+"""A message from a child."""
+LINE_BYTES_MAX: Final = 4096
+OUTPUT_BYTES_PER_S: Final = 64 * 1024
+"""Output of one child that is read in a second."""
+_OUTPUT_PERIOD_S: Final = 0.1
+
+
+class ProcessChild:
+    """One child process (``repl.cdc.children.Child``)."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        said: Callable[[str], None],
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._sending = asyncio.Lock()
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = loop.create_future()
+        self._pidfd = os.pidfd_open(process.pid)
+        loop.add_reader(self._pidfd, self._reap)
+        self._output = asyncio.create_task(self._read_output(said), name=f"output-{process.pid}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def send(self, message: Buffer) -> None:
+        async with self._sending:
+            try:
+                self._writer.write(LENGTH.pack(len(message)))
+                self._writer.write(message)
+                await self._writer.drain()
+            except (ConnectionError, RuntimeError) as error:
+                raise ChannelClosed(str(error)) from None
+
+    async def receive(self) -> bytes:
+        try:
+            size = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
+            if not 1 <= size <= MESSAGE_BYTES_MAX:
+                raise BadBody(f"a child process sent a message of {size} bytes")
+            return await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise ChannelClosed(str(error)) from None
+
+    async def ended(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if not self._ended.done():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._ended.set_result(self._process.wait())
+        self._writer.close()
+
+    async def _read_output(self, said: Callable[[str], None]) -> None:
+        """Reads what the child prints, line by line, so much a second."""
+        loop = asyncio.get_running_loop()
+        assert self._process.stdout is not None
+        pipe = self._process.stdout
+        os.set_blocking(pipe.fileno(), False)
+        at_once = int(OUTPUT_BYTES_PER_S * _OUTPUT_PERIOD_S)
+        rest = b""
+        ready = asyncio.Event()
+        try:
+            while True:
+                try:
+                    piece = os.read(pipe.fileno(), at_once)
+                except BlockingIOError:
+                    ready.clear()
+                    loop.add_reader(pipe.fileno(), ready.set)
+                    try:
+                        await ready.wait()
+                    finally:
+                        loop.remove_reader(pipe.fileno())
+                    continue
+                if not piece:
+                    break
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    said(line[:LINE_BYTES_MAX].decode(errors="replace"))
+                rest = rest[:LINE_BYTES_MAX]
+                await asyncio.sleep(_OUTPUT_PERIOD_S)
+            if rest:
+                said(rest.decode(errors="replace"))
+        finally:
+            pipe.close()
+
+
+class ProcessChildren:
+    """Starts children (``repl.cdc.children.Children``); ``said`` hears of each line that one prints."""
+
+    def __init__(self, said: Callable[[str, str], None]) -> None:
+        self._said = said
+        self._thread = ThreadPoolExecutor(1, "vlsnlog-children")
+
+    async def start(self, name: str) -> ProcessChild:
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+
+        def started() -> subprocess.Popen[bytes]:
+            with theirs:
+                return subprocess.Popen(
+                    [sys.executable, "-m", "repl.cdc.child", str(theirs.fileno()), str(parent)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                )
+
+        try:
+            ours.setblocking(False)
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        try:
+            process = await asyncio.get_running_loop().run_in_executor(self._thread, started)
+        except BaseException:
+            writer.close()
+            raise
+        return ProcessChild(process, reader, writer, lambda line: self._said(name, line))

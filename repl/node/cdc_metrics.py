@@ -1,0 +1,74 @@
+"""The metrics of a node's CDC consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from feeder.source import Mode
+from repl.cdc.worker import CdcState
+from repl.node.parts import NodeParts
+from vlsn.histogram import Histogram
+
+
+def cdc_metrics(parts: NodeParts) -> Iterator[Metric]:
+    """Yields what this node's CDC consumers do, whether its log is open or not."""
+    told = parts.cdc.told()
+    if not told:
+        return
+    modes = GaugeMetricFamily("vlsnlog_cdc_mode", "1 for what a CDC consumer reads from", labels=["consumer", "mode"])
+    states = GaugeMetricFamily("vlsnlog_cdc_state", "1 for what a CDC consumer does", labels=["consumer", "state"])
+    switches = CounterMetricFamily("vlsnlog_cdc_switches", "Changes of mode", labels=["consumer", "to"])
+    for one in told:
+        for mode in Mode:
+            modes.add_metric([one["name"], mode.value], float(one["mode"] == mode.value))
+        for state in CdcState:
+            states.add_metric([one["name"], state.value], float(one["state"] == state.value))
+        switches.add_metric([one["name"], "BUFFER"], one["switches"]["to_buffer"])
+        switches.add_metric([one["name"], "ARCHIVE"], one["switches"]["to_archive"])
+    yield from (modes, states, switches)
+    for name, key, text in (
+        ("next_vlsn", "next", "VLSN of the event that its stored position is at"),
+        ("lag_vlsns", "lag_vlsns", "Durable VLSNs that it has not taken"),
+        ("lag_seconds", "lag_s", "Since when what it took last lies in the log, while it is behind"),
+        ("lag_segments", "lag_segments", "Segments from the event that it takes next to the durable end"),
+        ("in_flight_bytes", "in_flight_bytes", "Bytes sent to its process and not taken"),
+        ("buffer_bytes", "buffer_bytes", "Bytes of recent blocks in memory, which all consumers and feeds share"),
+        ("failures", "failures", "Failures one after another"),
+    ):
+        family = GaugeMetricFamily(f"vlsnlog_cdc_{name}", text, labels=["consumer"])
+        for one in told:
+            if one[key] is not None:
+                family.add_metric([one["name"]], one[key])
+        yield family
+    for name, key, text in (
+        ("entries", "entries", "Entries that it has taken, those of the log's own too"),
+        ("segments", "segments", "Segments whose ends its position has passed"),
+        ("commits", "commits", "Positions stored"),
+        ("starts", "starts", "Starts of its process"),
+    ):
+        counter = CounterMetricFamily(f"vlsnlog_cdc_{name}", text, labels=["consumer"])
+        for one in told:
+            counter.add_metric([one["name"]], one[key])
+        yield counter
+    for name, text in (
+        ("events_seconds", "What its calls took, of one message each"),
+        ("commit_seconds", "From a commit to its stored position"),
+        ("capture_seconds", "From an entry's sealing until it was taken"),
+    ):
+        histogram = HistogramMetricFamily(f"vlsnlog_cdc_{name}", text, labels=["consumer"])
+        for record in parts.cdc.records.values():
+            counts = record.counts
+            held = {"events_seconds": counts.events, "commit_seconds": counts.stored}.get(name, counts.captured)
+            histogram.add_metric([record.settings.name], buckets_of(held), held.sum)
+        yield histogram
+
+
+def buckets_of(held: Histogram) -> list[tuple[str, float]]:
+    """Counts what is at or below each bound, as Prometheus has it."""
+    total, buckets = 0, []
+    for bound, count in zip((*map(str, held.bounds), "+Inf"), held.counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets

@@ -1,0 +1,221 @@
+"""CDC consumers in real child processes: what they are given, and what they can do to their node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.e2e.calls import OCTETS, call
+from tests.e2e.commands import VLSNLOG, run
+from tests.e2e.test_configuration import free_port
+
+CONSUMERS = '''
+import os, time
+from repl.cdc import CdcConsumer
+
+class Lines(CdcConsumer):
+    """Writes each event to a file, and commits each time."""
+
+    def start(self, context):
+        self.file = open(context.options["path"], "ab", buffering=0)
+
+    def on_events(self, events):
+        self.file.write(b"".join(b"%d %s\\n" % (each.vlsn, each.value) for each in events))
+        return True
+
+class Spins(CdcConsumer):
+    def on_events(self, events):
+        while True:
+            pass
+
+class Eats(CdcConsumer):
+    def on_events(self, events):
+        eaten = []
+        while True:
+            eaten.append(bytearray(1 << 20))
+
+class Exits(CdcConsumer):
+    def on_events(self, events):
+        os._exit(7)
+
+class Prints(CdcConsumer):
+    def on_events(self, events):
+        while True:
+            print("x" * 1000)
+
+class Sleeps(CdcConsumer):
+    def on_events(self, events):
+        time.sleep(3600)
+'''
+
+
+class One:
+    """A node of a group of its own, whose settings have consumers."""
+
+    def __init__(self, directory: Path, *tables: str) -> None:
+        self.directory = directory
+        self.url = f"http://127.0.0.1:{free_port()}"
+        (directory / "consumers_of_a_test.py").write_text(CONSUMERS)
+        lines = ['name = "n1"', 'dir = "data"', 'group = "g"', "[members]", f'n1 = "{self.url}"', *tables]
+        (directory / "node.toml").write_text("\n".join(lines))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.directory / "node.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [VLSNLOG, "node", "--config", str(self.directory / "node.toml")],
+                env={**os.environ, "PYTHONPATH": str(self.directory)},
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        eventually(lambda: self._takes_appends(), "it takes appends")
+
+    def end(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+    def append(self, *values: bytes) -> None:
+        for value in values:
+            call("POST", f"{self.url}/v1/entries", body=value, headers=OCTETS).ok()
+
+    def told(self, name: str) -> dict[str, object]:
+        return dict(call("GET", f"{self.url}/v1/cdc/{name}").ok())
+
+    def pid(self, name: str) -> int:
+        """Waits until its process lives."""
+        eventually(lambda: bool(self.told(name)["pid"]), f"{name} runs")
+        pid = self.told(name)["pid"]
+        assert isinstance(pid, int)
+        return pid
+
+    def _takes_appends(self) -> bool:
+        try:
+            return bool(call("GET", f"{self.url}/v1/status").ok()["state"] == "MASTER")
+        except OSError:
+            return False
+
+
+def table(name: str, consumer: str, *more: str) -> str:
+    return "\n".join(["[[cdc]]", f'name = "{name}"', f'consumer = "consumers_of_a_test:{consumer}"', *more])
+
+
+def eventually(holds: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Callable[..., One]]:
+    made: list[One] = []
+
+    def make(*tables: str) -> One:
+        made.append(One(tmp_path, *tables))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.process is not None and each.process.poll() is None:
+            each.end()
+
+
+def test_everything_is_given_in_order_over_kills_of_child_and_node(node: Callable[..., One], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    one = node(table("lines", "Lines", f'options = {{ path = "{out}" }}'))
+    sent = [b"%d" % number for number in range(60)]
+
+    def given() -> list[bytes]:
+        return [line.split(b" ", 1)[1] for line in out.read_bytes().splitlines()] if out.exists() else []
+
+    one.append(*sent[:20])
+    eventually(lambda: given()[-1:] == [b"19"], "the first are given")
+    child = one.pid("lines")
+    os.kill(child, signal.SIGKILL)
+    one.append(*sent[20:40])
+    eventually(lambda: given()[-1:] == [b"39"], "a new child goes on")
+    child = one.pid("lines")
+    one.end(signal.SIGKILL)
+    eventually(lambda: not lives(child), "a child ends with its node", 10.0)
+    one.start()
+    one.append(*sent[40:])
+    eventually(lambda: given()[-1:] == [b"59"], "the next node goes on")
+    got = given()
+    assert sorted(set(got), key=got.index) == sent, "each is there, first in its order"
+    assert len(got) <= len(sent) + 40, "what was committed is not given again"
+    child = one.pid("lines")
+    assert one.end(signal.SIGTERM) == 0
+    assert not lives(child)
+
+
+def test_what_a_consumer_may_do_to_itself_hurts_neither_its_node_nor_the_others(
+    node: Callable[..., One], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    fails = ("retries_max = 1", "events_timeout_s = 1.0")
+    one = node(
+        table("lines", "Lines", f'options = {{ path = "{out}" }}'),
+        table("spins", "Spins", *fails),
+        table("eats", "Eats", *fails, 'memory_bytes_max = "96MiB"'),
+        table("exits", "Exits", *fails),
+        table("prints", "Prints", *fails),
+        table("sleeps", "Sleeps", *fails),
+        table("absent", "Absent", *fails),
+    )
+    bad = {
+        "spins": "events_timeout_s",
+        "eats": "MemoryError",
+        "exits": "status 7",
+        "prints": "events_timeout_s",
+        "sleeps": "events_timeout_s",
+        "absent": "is no class",
+    }
+    one.append(*[b"%d" % number for number in range(50)])
+    for name, why in bad.items():
+        eventually(lambda name=name: one.told(name)["state"] == "parked", f"{name} is parked")  # type: ignore[misc]
+        assert why in str(one.told(name)["reason"]), name
+    assert one.told("lines")["state"] == "running"
+    eventually(lambda: len(out.read_bytes().splitlines()) == 50, "the others are given everything")
+    assert os.path.getsize(tmp_path / "node.log") < 4_000_000, "what is printed is bounded"
+
+    listed = run("cdc", "list", "--url", one.url)
+    assert listed.status == 1 and b"spins" in listed.out, "a parked consumer is a finding"
+    said = msgspec.json.decode(run("cdc", "status", "lines", "--url", one.url, "--json").out)["consumers"][0]
+    assert (said["node"], said["state"], said["lag_vlsns"]) == ("n1", "running", 0)
+    assert "no CDC consumer is called" in run("cdc", "pause", "none", "--url", one.url).refused()
+    assert run("cdc", "pause", "lines", "--url", one.url).status == 0
+    assert one.told("lines")["state"] == "paused"
+    one.append(b"50")
+    assert run("cdc", "resume", "lines", "--url", one.url).status == 0
+    eventually(lambda: len(out.read_bytes().splitlines()) == 51, "it goes on")
+    skipped = run("cdc", "skip", "exits", "--to", "10", "--url", one.url)
+    assert (skipped.status, b"skipped VLSNs 1 to 9" in skipped.out) == (0, True), skipped
+    metrics = call("GET", f"{one.url}/metrics").body.decode()
+    assert 'vlsnlog_cdc_state{consumer="spins",state="parked"} 1.0' in metrics
+    assert 'vlsnlog_cdc_mode{consumer="lines",mode="BUFFER"} 1.0' in metrics
+
+
+def test_a_spinning_child_ends_with_its_node(node: Callable[..., One]) -> None:
+    one = node(table("spins", "Spins"))
+    one.append(b"one")
+    child = one.pid("spins")
+    eventually(lambda: one.told("spins")["in_flight_bytes"] != 0, "it is in its call")
+    assert os.getpriority(os.PRIO_PROCESS, child) > os.getpriority(os.PRIO_PROCESS, 0)
+    one.end(signal.SIGKILL)
+    eventually(lambda: not lives(child), "it has ended", 10.0)

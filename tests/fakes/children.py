@@ -1,0 +1,107 @@
+"""Children that are no processes: the child's own code on the loop, over a connection of messages in memory.
+
+A fake child is killed, hangs and exits as a process does: what it had not sent is gone, what it was sent is lost.  Its
+consumers are classes that a test registers by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from repl.cdc.child.capture import Capture
+from repl.cdc.consumer import CdcConsumer
+from vlsn.errors import ChannelClosed
+from vlsn.seams import Buffer
+
+EXIT_KILLED = -9
+EXIT_TERMINATED = -15
+
+
+class FakeChild:
+    """One child (``repl.cdc.children.Child``)."""
+
+    def __init__(self, owner: FakeChildren, pid: int, load: Callable[[str], CdcConsumer]) -> None:
+        self.pid = pid
+        self._owner = owner
+        loop = asyncio.get_running_loop()
+        self.hangs = False
+        """It takes nothing, and says nothing, for as long as it lives."""
+        self._loop = loop
+        self._said: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._ended: asyncio.Future[int] = loop.create_future()
+        self._capture = Capture(self._said.put_nowait, load, sleep=lambda seconds: None, monotonic_s=loop.time)
+        self._heard: asyncio.Queue[bytes] = asyncio.Queue()
+        self._life = loop.create_task(self._live(), name=f"child-{pid}")
+
+    async def send(self, message: Buffer) -> None:
+        await asyncio.sleep(0)
+        if self._ended.done():
+            raise ChannelClosed("the child has ended")
+        self._heard.put_nowait(bytes(message))
+
+    async def receive(self) -> bytes:
+        said = await self._said.get()
+        if said is None:
+            self._said.put_nowait(None)
+            raise ChannelClosed("the child has ended")
+        return said
+
+    async def ended(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def terminate(self) -> None:
+        self._end(EXIT_TERMINATED)
+
+    def kill(self) -> None:
+        self._end(EXIT_KILLED)
+
+    def exit(self, status: int) -> None:
+        """Ends as by the consumer's own doing."""
+        self._end(status)
+
+    async def _live(self) -> None:
+        while not self._capture.over:
+            message = await self._heard.get()
+            await asyncio.sleep(self._owner.delay_s)
+            if self.hangs:
+                await self._ended
+                return
+            self._capture.heard(message)
+        self._end(1 if self._capture.failed else 0)
+
+    def _end(self, status: int) -> None:
+        if not self._ended.done():
+            self._ended.set_result(status)
+            self._said.put_nowait(None)
+            self._loop.call_soon(self._life.cancel)
+
+
+class FakeChildren:
+    """The children of one machine; ``classes`` are the consumers that can be imported there."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, Callable[[], CdcConsumer]] = {}
+        self.alive: dict[str, FakeChild] = {}
+        self.starts = 0
+        self.delay_s = 0.0001
+        """Seconds between a message's coming and what is done of it."""
+
+    async def start(self, name: str) -> FakeChild:
+        await asyncio.sleep(0.001)
+        self.starts += 1
+        child = FakeChild(self, 1000 + self.starts, self._load)
+        self.alive[name] = child
+        return child
+
+    def kill_all(self) -> None:
+        """Ends all of them, as when their node's process has ended."""
+        for child in self.alive.values():
+            child.kill()
+        self.alive.clear()
+
+    def _load(self, name: str) -> CdcConsumer:
+        return self.classes[name]()
+
+
+__all__ = ["FakeChild", "FakeChildren"]

@@ -1,0 +1,131 @@
+"""The position file: what it gives back after any stop of the disk, and what it refuses."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repl.cdc.position_file import SLOT_BYTES, PositionFile, StoredPosition
+from tests.fakes.disk import FakeDisk, StopHere
+from vlsn.errors import Damaged, LogFailed, WrongVersion
+from vlsn.format.checksum import crc
+
+PATH = "/d/cdc/orders.position"
+
+
+def first(next_vlsn: int = 1) -> StoredPosition:
+    return StoredPosition(group="g", name="orders", next=next_vlsn)
+
+
+def read(disk: FakeDisk) -> StoredPosition | None:
+    file = PositionFile.open(disk, "/d", "orders")
+    if file is None:
+        return None
+    try:
+        return file.position
+    finally:
+        file.close()
+
+
+def made(disk: FakeDisk) -> PositionFile:
+    disk.make_directory("/d")
+    disk.sync_directory("/")
+    return PositionFile.create(disk, "/d", first())
+
+
+def test_what_was_stored_is_read_again() -> None:
+    disk = FakeDisk()
+    disk.make_directory("/d")
+    assert read(disk) is None
+    file = made(disk)
+    for next_vlsn in (5, 6, 1 << 40, 7):
+        file.store(next_vlsn, 3)
+        assert file.position == read(disk)
+    assert read(disk) == StoredPosition(group="g", name="orders", next=7, term=3, sequence=5)
+
+
+@pytest.mark.parametrize("stop", range(1, 40))
+@pytest.mark.parametrize("torn", [False, True])
+def test_any_cut_keeps_what_was_stored_last_or_was_being_stored(stop: int, torn: bool) -> None:
+    disk = FakeDisk(rng=Random(stop))
+    file = made(disk)
+    told, asked = 1, 1
+    disk.stop_at(len(disk.calls) + stop, moment="during" if torn else "before")
+    try:
+        for asked in range(2, 12):
+            file.store(asked, 1)
+            told = asked
+    except StopHere:
+        pass
+    disk.power_cut(Random(stop), tear=torn)
+    found = read(disk)
+    assert found is not None and found.next in (told, asked)
+    again = PositionFile.open(disk, "/d", "orders")
+    assert again is not None
+    again.store(100, 1)  # on either slot
+    disk.power_cut(Random(stop))
+    now = read(disk)
+    assert now is not None and (now.next, now.sequence) == (100, found.sequence + 1)
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_any_cut_of_the_first_one_leaves_none_or_a_whole_one(stop: int) -> None:
+    disk = FakeDisk(rng=Random(stop))
+    disk.make_directory("/d")
+    disk.sync_directory("/")
+    disk.stop_at(len(disk.calls) + stop)
+    returned = False
+    try:
+        PositionFile.create(disk, "/d", first(9))
+        returned = True
+    except StopHere:
+        pass
+    disk.power_cut(Random(stop))
+    assert read(disk) == first(9) if returned else read(disk) in (None, first(9))
+    PositionFile.create(disk, "/d", first(10)) if read(disk) is None else None
+    assert read(disk) in (first(9), first(10))
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2 * SLOT_BYTES * 8 - 1), st.integers(0, 3))
+def test_a_flipped_bit_costs_one_commit_at_most(bit: int, stores: int) -> None:
+    disk = FakeDisk()
+    file = made(disk)
+    for number in range(stores):
+        file.store(10 + number, 1)
+    places = [1, *range(10, 10 + stores)]
+    disk.flip_bit(PATH, bit // 8, bit % 8)
+    found = read(disk)
+    assert found is not None and found.next in places[-2:]
+
+
+def test_a_file_of_which_nothing_can_be_read_is_never_begun_anew() -> None:
+    disk = FakeDisk()
+    made(disk).store(5, 1)
+    for slot in (0, 1):
+        disk.flip_bit(PATH, SLOT_BYTES * slot + 20, 3)
+    with pytest.raises(Damaged):
+        read(disk)
+
+
+def test_a_file_of_a_later_version_is_refused() -> None:
+    disk = FakeDisk()
+    made(disk)
+    page = bytearray(disk.content(PATH)[: SLOT_BYTES - 4])
+    page[8] = 2
+    disk.write_content(PATH, bytes(page) + crc(bytes(page)).to_bytes(4, "little") + bytes(SLOT_BYTES))
+    with pytest.raises(WrongVersion):
+        read(disk)
+
+
+def test_after_a_failed_sync_nothing_is_stored_any_more() -> None:
+    disk = FakeDisk()
+    file = made(disk)
+    disk.fail_at(lambda call: call.name == "sync")
+    with pytest.raises(LogFailed):
+        file.store(5, 1)
+    with pytest.raises(LogFailed):
+        file.store(6, 1)

@@ -1,0 +1,460 @@
+"""CDC consumers on real nodes in one process: all that is durable, in order, nothing skipped, whatever ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from repl.cdc import child_feed
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent
+from repl.cdc.position_file import SLOT_BYTES
+from repl.cdc_settings import CdcSettings, cdc_settings
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from vlsn.errors import VlsnLogError
+from vlsn.levels import LEVELS
+
+KIB = 1024
+
+
+class Sink:
+    """The events that one consumer of one node was given, over all its lives."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, bytes] = {}
+        self.lives: list[tuple[int, list[int]]] = []
+        """Where each life was told to begin, and the VLSNs that it was given."""
+        self.committed = 0
+        """Behind the last event for which it returned True."""
+        self.stops = 0
+        self.commits = True
+        self.takes = 1 << 30
+        self.bad: bytes | None = None
+
+
+class Recorder(CdcConsumer):
+    """Notes everything in a ``Sink``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def start(self, context: CdcContext) -> int | None:
+        if self.sink.lives and not context.options.get("moved"):
+            assert context.next <= max(self.sink.committed, self.sink.lives[0][0]), "something was skipped"
+        self.sink.lives.append((context.next, []))
+        return None
+
+    def on_events(self, events: Iterator[CdcEvent]) -> bool:
+        sink = self.sink
+        begins, vlsns = sink.lives[-1]
+        for _ in range(sink.takes):
+            event = next(events, None)
+            if event is None:
+                break
+            if event.value == sink.bad:
+                raise ValueError(f"{event.value!r} is bad")
+            assert event.vlsn >= begins and (not vlsns or event.vlsn > vlsns[-1])
+            assert sink.given.setdefault(event.vlsn, event.value) == event.value
+            vlsns.append(event.vlsn)
+        if sink.commits:
+            sink.committed = vlsns[-1] + 1
+        return sink.commits
+
+    def stop(self) -> None:
+        self.sink.stops += 1
+
+
+def one(name: str = "orders", **more: Any) -> tuple[CdcSettings, ...]:
+    return cdc_settings([{"name": name, "consumer": f"test:{name}", **more}], lambda text, place: int(text))
+
+
+class Captured(Group):
+    """A group whose nodes have the consumers ``cdc``, each with a sink of its own."""
+
+    def __init__(self, seed: int, cdc: tuple[CdcSettings, ...], size: int = 3, **settings: Any) -> None:
+        super().__init__(seed, size, levels=LEVELS, cdc=cdc, **settings)
+        of_group = {each.name: Sink() for each in cdc if each.run_on == "master"}
+        self.sinks = {(each.name, node): of_group.get(each.name) or Sink() for each in cdc for node in self.names}
+        for node, children in self.children.items():
+            for each in cdc:
+                children.classes[each.consumer] = partial(Recorder, self.sinks[each.name, node])
+
+    async def cdc(self, node: str, path: str = "/orders", **body: Any) -> tuple[int, dict[str, Any]]:
+        method = "POST" if path.count("/") > 1 else "GET"
+        response = await self.client.request(
+            method,
+            f"{self.url(node)}/v1/cdc{path}",
+            headers={"Content-Type": "application/json"} if method == "POST" else {},
+            body=msgspec.json.encode(body) if method == "POST" else b"",
+            timeout_s=30.0,
+        )
+        return response.status, msgspec.json.decode(bytes(response.body))
+
+    async def told(self, node: str, name: str = "orders") -> dict[str, Any]:
+        status, answer = await self.cdc(node, f"/{name}")
+        assert status == 200, answer
+        return answer
+
+    async def state(self_, node: str, state: str, name: str = "orders") -> dict[str, Any]:  # type: ignore[override]  # noqa: N805
+        for _ in range(6000):
+            told = await self_.told(node, name)
+            if told["state"] == state:
+                return told
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{node} {name} is not {state}: {told}")
+
+    async def everything(self, *nodes: str, name: str = "orders", limit_s: float = 60.0) -> dict[int, bytes]:
+        """Waits until the sinks of these nodes have the whole log, and returns that."""
+        wanted = await self.read(self.master)
+        for node in nodes or self.names:
+            sink = self.sinks[name, node]
+            await self.until(partial(_has, sink.given, wanted), f"{node} has it all", limit_s)
+            assert sink.given == {vlsn: value for vlsn, value in sink.given.items() if vlsn in wanted} | wanted
+        return wanted
+
+
+def _has(given: dict[int, bytes], wanted: dict[int, bytes]) -> bool:
+    return given.keys() >= wanted.keys()
+
+
+def _leads_another(group: Group, master: str) -> bool:
+    return group.master != master
+
+
+def _has_begun(sink: Sink, lives: int) -> bool:
+    return len(sink.lives) >= lives
+
+
+async def started(seed: int, cdc: tuple[CdcSettings, ...], size: int = 3, **settings: Any) -> Captured:
+    group = Captured(seed, cdc, size, **settings)
+    await group.start()
+    await group.serving()
+    return group
+
+
+def test_each_node_gives_its_consumer_everything_once_and_goes_on_where_it_was() -> None:
+    async def main() -> None:
+        group = await started(1, one())
+        for number in range(50):
+            await group.appended(b"%d" % number)
+        await group.everything()
+        for node in group.names:
+            told = await group.state(node, "running")
+            assert (told["mode"], told["lag_vlsns"], told["switches"]) == (
+                "BUFFER",
+                0,
+                {"to_buffer": 1, "to_archive": 0},
+            )
+        await group.stop()
+        before = {node: dict(group.sinks["orders", node].given) for node in group.names}
+        group.kill(*group.names)
+        await group.start()
+        await group.serving()
+        await group.appended(b"after")
+        await group.everything()
+        for node in group.names:
+            sink = group.sinks["orders", node]
+            assert sink.stops == 1 and len(sink.lives) == 2
+            assert before[node].keys().isdisjoint(sink.lives[1][1]), "what was committed is not given again"
+        await group.stop()
+
+    run(main())
+
+
+def test_it_changes_to_segments_and_back_a_thousand_times_and_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_feed, "WINDOW_BYTES", 4 * KIB)  # so that a slow one falls behind the ring
+
+    async def main() -> None:
+        rng = Random(7)
+        group = await started(2, one(), size=1, ring_bytes_max=8 * KIB)
+        children, sink = group.children["n1"], group.sinks["orders", "n1"]
+        counts = group.nodes["n1"].cdc.records["orders"].counts
+        number = 0
+        while counts.to_buffer + counts.to_archive < 1000:
+            children.delay_s = rng.choice([0.0001, 0.01, 0.3])  # slower than the ring's blocks come and go, or not
+            for _ in range(rng.randrange(1, 30)):
+                number += 1
+                await group.appended(b"%d %s" % (number, bytes(rng.randrange(2 * KIB))))
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.random())
+        children.delay_s = 0.0001
+        wanted = await group.everything()
+        assert sink.lives[0][1] == sorted(wanted) and len(sink.lives) == 1
+        assert min(counts.to_buffer, counts.to_archive) > 400
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_nothing_is_skipped_whatever_ends(seed: int) -> None:
+    """Children, nodes, machines end at any moment; consumers commit now and then, and take as much as they like."""
+
+    async def main() -> None:
+        rng = Random(seed)
+        group = await started(seed, one(retries_max=1000), ring_bytes_max=16 * KIB)
+        over = False
+
+        async def append() -> None:
+            number = 0
+            while not over:
+                number += 1
+                with suppress(VlsnLogError):  # whatever becomes of it, the log says what there is
+                    await group.append(b"%d %s" % (number, bytes(rng.randrange(KIB))))
+                await asyncio.sleep(rng.random() * 0.02)
+
+        appending = asyncio.create_task(append())
+        for _ in range(25):
+            await asyncio.sleep(rng.random() * 0.6)
+            node = rng.choice(group.names)
+            sink = group.sinks["orders", node]
+            sink.commits, sink.takes = rng.random() < 0.7, rng.choice([1, 7, 1 << 30])
+            child = group.children[node].alive.get("orders")
+            group.children[node].delay_s = rng.choice([0.0001, 0.02])
+            what = rng.choice(["child", "exit", "terminate", "node", "power"])
+            if what in ("node", "power"):
+                if node in group.nodes:
+                    group.kill(node, power=what == "power")
+                    await asyncio.sleep(rng.random() * 0.5)
+                    await group.start(node)
+            elif child is not None:
+                if what == "exit":
+                    child.exit(3)
+                else:
+                    child.kill() if what == "child" else child.terminate()
+        for sink in group.sinks.values():
+            sink.commits = True
+        over = True
+        await appending
+        await group.serving()
+        await group.everything()
+        for sink in group.sinks.values():
+            assert len(sink.lives) > 1
+            for begins, vlsns in sink.lives:
+                assert all(vlsn >= begins for vlsn in vlsns)
+        await group.stop()
+
+    run(main())
+
+
+def test_one_that_fails_is_parked_alone_and_goes_on_when_told() -> None:
+    async def main() -> None:
+        cdc = one("orders", retries_max=3) + one("others")
+        group = await started(3, cdc)
+        node = group.master
+        sink = group.sinks["orders", node]
+        sink.bad = b"bad"
+        await group.appended(b"good")
+        at = await group.appended(b"bad")
+        told = await group.state(node, "parked")
+        assert told["failures"] == 4 and str(at) in told["reason"] and "is bad" in told["reason"]
+        await group.appended(b"behind")
+        await group.everything(node, name="others")
+        sink.bad = None
+        status, _ = await group.cdc(node, "/orders/resume")
+        assert status == 200
+        await group.everything(node)
+        assert (await group.told(node))["state"] == "running"
+        await group.stop()
+
+    run(main())
+
+
+def test_one_that_takes_nothing_for_too_long_is_replaced() -> None:
+    async def main() -> None:
+        group = await started(4, one(events_timeout_s=1.0, retries_max=5), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        group.children["n1"].alive["orders"].hangs = True
+        await group.appended(b"two")
+        await group.everything(limit_s=10.0)
+        assert group.children["n1"].starts == 2
+        await group.stop()
+
+    run(main())
+
+
+def test_a_pause_past_the_cap_loses_what_it_names_and_a_skip_goes_on_behind_it() -> None:
+    async def main() -> None:
+        group = await started(
+            5, one(options={"moved": True}), size=1, retention_bytes=100 * KIB, hold_bytes_max=600 * KIB,
+            cleaning_period_s=0.5,
+        )  # fmt: skip
+        await group.appended(b"first")
+        await group.everything()
+        assert (await group.cdc("n1", "/orders/pause"))[1]["state"] == "paused"
+        position = (await group.told("n1"))["next"]
+        for _ in range(20):
+            await group.appended(bytes(10 * KIB))
+        await asyncio.sleep(12)
+        log = group.nodes["n1"].opened().log
+        assert log.range.first <= position, "a paused consumer holds the log, up to the cap"
+        while log.range.first <= position:
+            await group.appended(bytes(10 * KIB))
+        first = int(log.range.first)
+        await group.cdc("n1", "/orders/resume")
+        told = await group.state("n1", "parked")
+        assert told["lost"] == {"first": position, "last": first - 1}
+        assert f"vlsnlog cdc skip orders --to {first}" in told["reason"]
+        status, said = await group.cdc("n1", "/orders/skip", to=position)
+        assert (status, said["type"]) == (400, "bad-argument")
+        status, said = await group.cdc("n1", "/orders/reset", to=position)
+        assert (status, said["type"]) == (410, "trimmed")
+        status, said = await group.cdc("n1", "/orders/skip", to=first)
+        assert status == 200 and said["skipped"] == {"first": position, "last": first - 1}
+        await group.appended(b"last")
+        sink = group.sinks["orders", "n1"]
+        await group.until(lambda: b"last" in sink.given.values(), "it goes on")
+        assert min(vlsn for vlsn in sink.given if vlsn > position) >= first
+        await group.stop()
+
+    run(main())
+
+
+def test_one_that_runs_on_the_master_goes_where_the_master_goes() -> None:
+    async def main() -> None:
+        group = await started(6, one(run_on="master"))
+        sink = group.sinks["orders", "n1"]  # one for all
+        for turn in range(4):
+            for number in range(20):
+                await group.appended(b"%d.%d" % (turn, number))
+            master = group.master
+            wanted = await group.read(master)
+            await group.until(partial(_has, sink.given, wanted), "it was all given somewhere")
+            others = [node for node in group.names if node != master]
+            for node in others:
+                assert (await group.told(node))["state"] == "waiting"
+                assert (await group.cdc(node, "/orders/pause"))[0] == 503
+            group.kill(master)
+            await group.until(partial(_leads_another, group, master), "another one leads")
+            await group.serving()
+            await group.start(master)
+            await group.serving()
+        assert len(sink.lives) >= 4 and sum(children.starts > 0 for children in group.children.values()) >= 2
+        await group.stop()
+
+    run(main())
+
+
+def test_a_range_is_given_once_more_and_a_reset_moves_it() -> None:
+    async def main() -> None:
+        group = await started(8, one(options={"moved": True}), size=1)
+        vlsns = [await group.appended(b"%d" % number) for number in range(10)]
+        await group.everything()
+        sink = group.sinks["orders", "n1"]
+        before = (await group.told("n1"))["next"]
+        status, said = await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]})
+        assert (status, said["resending"]) == (200, {"first": vlsns[2], "last": vlsns[4]})
+        await group.until(lambda: len(sink.lives) == 3, "it has given them, and goes on")
+        assert sink.lives[1] == (vlsns[2], vlsns[2:5]) and sink.lives[2][0] == before
+        await group.appended(b"next")
+        await group.everything()
+        for to, begins in ((vlsns[5], vlsns[5]), ("start", 1), ("end", group.nodes["n1"].dtvlsn() + 1)):
+            lives = len(sink.lives)
+            assert (await group.cdc("n1", "/orders/reset", to=to))[1]["next"] == begins
+            await group.until(partial(_has_begun, sink, lives + 1), "it begins there")
+            assert sink.lives[-1][0] == begins
+        end = group.nodes["n1"].dtvlsn()
+        for path, body, answer in (
+            ("/orders/resend", {"from": 3, "to": end + 1}, 400),
+            ("/orders/resend", {"from": 3}, 400),
+            ("/orders/reset", {"to": end + 2}, 400),
+            ("/orders/reset", {"to": 0}, 400),
+            ("/orders/reset", {"to": "middle"}, 400),
+            ("/orders/skip", {"to": "end"}, 400),
+            ("/orders/leap", {}, 404),
+            ("/none/pause", {}, 404),
+        ):
+            assert (await group.cdc("n1", path, **body))[0] == answer, path
+        await group.stop()
+
+    run(main())
+
+
+def test_a_position_that_cannot_be_read_parks_it_and_never_begins_anew() -> None:
+    async def main() -> None:
+        group = await started(9, one(options={"moved": True}), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        await group.stop()
+        group.kill(*group.names)
+        for slot in (0, 1):
+            group.machines["n1"].disk.flip_bit("/n1/cdc/orders.position", SLOT_BYTES * slot + 100, 1)
+        await group.start()
+        told = await group.state("n1", "parked")
+        assert "neither slot" in told["reason"] and len(group.sinks["orders", "n1"].lives) == 1
+        assert (await group.cdc("n1", "/orders/reset", to="start"))[0] == 200
+        await group.state("n1", "running")
+        await group.stop()
+
+    run(main())
+
+
+def test_a_position_outlives_a_restore_and_a_lost_state() -> None:
+    async def main() -> None:
+        group = await started(10, one())
+        for number in range(30):
+            await group.appended(b"%d" % number)
+        await group.everything()
+        node = next(each for each in group.names if each != group.master)
+        response = await group.client.request(
+            "POST", f"{group.url(node)}/v1/admin/restore", headers={"Content-Type": "application/json"}, timeout_s=10.0
+        )
+        assert response.status == 200
+        sink = group.sinks["orders", node]
+        await group.until(lambda: len(sink.lives) == 2, "it goes on with the new log")
+        await group.appended(b"after")
+        await group.everything(node)
+        assert len(sink.lives[1][1]) == 1, "nothing was given twice"
+        await group.stop()
+
+    run(main())
+
+
+def test_what_is_not_durable_is_given_to_nobody() -> None:
+    async def main() -> None:
+        group = await started(11, one())
+        first = await group.appended(b"durable")
+        await group.everything()
+        master = group.master
+        group.kill(*[node for node in group.names if node != master])
+        status, said = await group.append(b"not durable", acks="none")
+        assert (status, said["durable"]) == (200, False)
+        await asyncio.sleep(0.5)
+        assert max(group.sinks["orders", master].given) == first
+        await group.start(*[node for node in group.names if node not in group.nodes])
+        await group.serving()
+        await group.everything()
+        await group.stop()
+
+    run(main())
+
+
+def test_once_a_segment_is_stored_at_its_end_and_at_a_stop() -> None:
+    async def main() -> None:
+        group = await started(12, one(commit="segment"), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        begun = (await group.told("n1"))["next"]
+        for _ in range(5):
+            await group.appended(b"more")
+        await group.everything()
+        assert (await group.told("n1"))["next"] == begun
+        for _ in range(12):
+            await group.appended(bytes(10 * KIB))  # past the end of a segment
+        await group.everything()
+        behind = group.sinks["orders", "n1"].committed
+        now = (await group.told("n1"))["next"]
+        assert begun < now < behind
+        assert (await group.cdc("n1", "/orders/pause"))[1]["next"] == behind
+        await group.stop()
+
+    run(main())
