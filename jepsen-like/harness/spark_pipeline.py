@@ -172,10 +172,10 @@ async def _disturb(
 async def _kill_master(cluster: Cluster, verdict: Verdict) -> None:
     try:
         async with asyncio.timeout(KILL_S / 2):
-            url = await cluster.serving()
+            name = await cluster.serving()
     except TimeoutError:
         return  # none leads yet: nothing to kill
-    node = next(each for each in cluster.nodes if each.url == url)
+    node = cluster.node(name)
     node.kill()
     verdict.killed_masters += 1
     await asyncio.sleep(AWAY_S)
