@@ -12,7 +12,7 @@ from repl.cli.audit import check_spark, keep_py4j_quiet, progress_on_terminal
 from repl.cli.options import Command, json_option
 from repl.cli.places import Place, PlaceType
 from repl.cli.report import count, print_json, several, size
-from repl.cli.signals import unwound_by_signals
+from repl.cli.signals import end_at_once, unwound_by_signals
 
 if TYPE_CHECKING:
     from repl.export.job import Bound
@@ -81,7 +81,11 @@ def export(
 
     with progress_on_terminal() as progress:
         last = run_export(
-            request, on_batch=show, on_trouble=lambda text: click.echo(f"vlsnlog: {text}", err=True), progress=progress
+            request,
+            on_batch=show,
+            on_trouble=lambda text: click.echo(f"vlsnlog: {text}", err=True),
+            on_spark=end_at_once,  # an end at any moment is gone on with, and the JVM ends with its standard input
+            progress=progress,
         )
     if not as_json:
         held = f"VLSN {last.last}, {several(last.rows_total, 'row')} in all" if last is not None else "nothing yet"

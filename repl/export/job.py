@@ -72,10 +72,12 @@ def run_export(
     *,
     on_batch: Callable[[Manifest], None] = lambda manifest: None,
     on_trouble: Callable[[str], None] = lambda text: None,
+    on_spark: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> Manifest | None:
     """Exports, and returns the last manifest of the target; None where there was nothing to export. ``on_batch`` hears
-    of each batch once it is in place, ``on_trouble`` what a continuous export waits for.
+    of each batch once it is in place, ``on_trouble`` what a continuous export waits for; ``on_spark`` is called when
+    Spark runs.
 
     Whatever ends it, started again it goes on where its last manifest ends. Raises ``BadArgument`` and ``BadTarget``
     before anything is written, ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""
@@ -90,7 +92,7 @@ def run_export(
             key_prefix=escaped(request.key_prefix),
             begin=request.begin.text if request.begin is not None else "",
         )
-        export = _Export(request, settings, target, origin, on_batch, on_trouble, progress)
+        export = _Export(request, settings, target, origin, on_batch, on_trouble, on_spark, progress)
         return export.run()
     finally:
         origin.close()
@@ -120,10 +122,12 @@ class _Export:
         origin: Origin,
         on_batch: Callable[[Manifest], None],
         on_trouble: Callable[[str], None],
+        on_spark: Callable[[], None],
         progress: Progress | None,
     ) -> None:
         self._request, self._settings, self._target, self._origin = request, settings, target, origin
-        self._on_batch, self._on_trouble, self._progress = on_batch, on_trouble, progress
+        self._on_batch, self._on_trouble = on_batch, on_trouble
+        self._on_spark, self._progress = on_spark, progress
         self._exporter = uuid4().hex
         self._committer = Committer(target, self._exporter, SystemClock().wall_us)
 
@@ -139,6 +143,7 @@ class _Export:
                 return held
             with spark_context(self._request.spark_master) as context:
                 equip(context)
+                self._on_spark()
                 self._committer.claim(self._settings, begin)
                 self._go_on(SparkJobs(context, self._progress))
             return self._committer.last
