@@ -30,7 +30,7 @@ from tests.repl.audit.jobs import LocalJobs
 from tests.sim import library, library_transactions, transactions
 from tests.sim.verdict import Violation
 from tests.sim.world import Simulation
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, BadBody
 from vlsn.format.segment import HEADER_PAGE, SegmentHeader, SegmentState
 from vlsn.real.lmdb_store import LmdbStores
 
@@ -152,9 +152,14 @@ def audited_histories(
 
 def _is_log(path: Path) -> bool:
     """Says whether a log is there: one that is being restored, or that has only its standby yet, is none."""
-    segments = [SegmentHeader.decode(each.read_bytes()[:HEADER_PAGE]) for each in path.glob("*.vlog")]
-    taken = any(header.state is SegmentState.ACTIVE for header in segments)
-    return taken and not (path / "restore.marker").exists()
+    return any(map(_is_taken, path.glob("*.vlog"))) and not (path / "restore.marker").exists()
+
+
+def _is_taken(segment: Path) -> bool:
+    try:
+        return SegmentHeader.decode(segment.read_bytes()[:HEADER_PAGE]).state is SegmentState.ACTIVE
+    except BadBody:
+        return False  # a standby whose header was being written
 
 
 def _fast() -> str | None:
