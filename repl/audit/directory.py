@@ -38,7 +38,7 @@ from vlsn.recover.versions import check_versions
 from vlsn.seams import Buffer, Disk
 from vlsn.segments.directory import LOCK_NAME
 from vlsn.segments.restore_marker import check_no_restore
-from vlsn.state.node_file import read_slots
+from vlsn.state.node_file import NodeRecord, read_slots
 from vlsn.verify.index_mappings import Mappings, read_mappings
 from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import Link, Stated, log_chain, read_stated, rollback_starts
@@ -93,7 +93,7 @@ class DirectorySource:
             findings = [self._header_fault(link) for link in links if link.fault]
             sizes = self.sizes()
             findings += [self._finding(Rule.STATE, STATE_NAME, 0, fault) for fault in stated.faults]
-            term = self._noted_term(disk, findings)
+            promised = self._promised(disk, findings)
             findings += () if live else self._index_faults(parts)
         except Restoring as error:
             raise Unreadable(f"{self.text}: {error}") from error
@@ -112,7 +112,7 @@ class DirectorySource:
             findings=tuple(findings),
             incarnation=f"{header.incarnation:016x}",
             sizes=sizes,
-            stated=_noted(stated, None if live else term),  # it may be elected while the log is read
+            stated=_noted(stated, None if live else promised),  # it may be elected while the log is read
         )
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
@@ -150,10 +150,10 @@ class DirectorySource:
             number: Indexed(*found.by_segment[number], found.bounds) for number in numbers if number in found.by_segment
         }
 
-    def _noted_term(self, disk: Disk, findings: list[Finding]) -> int | None:
-        """Reads the term of the node file; a copy of the log alone has none."""
+    def _promised(self, disk: Disk, findings: list[Finding]) -> NodeRecord | None:
+        """Reads the node file; a copy of the log alone has none."""
         try:
-            return read_slots(disk, f"{self.path}/{NODE_FILE_NAME}")[0].term
+            return read_slots(disk, f"{self.path}/{NODE_FILE_NAME}")[0]
         except FileNotFoundError:
             return None
         except Damaged as error:
@@ -251,12 +251,13 @@ def _part(index: int, link: Link, stated: Stated) -> Part:
     )
 
 
-def _noted(stated: Stated, term: int | None) -> Noted:
+def _noted(stated: Stated, promised: NodeRecord | None) -> Noted:
     record = stated.record
+    term, floor = (None, 0) if promised is None else (promised.term, promised.floor_vlsn)
     if record is None:
-        return Noted(dtvlsn=stated.dtvlsn, term=term)
+        return Noted(dtvlsn=stated.dtvlsn, term=term, floor=floor)
     group = None if record.group is None else group_at(record.group_vlsn, record.group)
-    return Noted(stated.dtvlsn, record.vlsn, tuple(record.term_runs), group, term)
+    return Noted(stated.dtvlsn, record.vlsn, tuple(record.term_runs), group, term, floor)
 
 
 def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:

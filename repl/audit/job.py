@@ -35,7 +35,7 @@ from repl.audit.digest import RANGE_BITS, Place, differing, merged
 from repl.audit.findings import Finding
 from repl.audit.history import HistoryPart, parts_of
 from repl.audit.history_order import check_spans
-from repl.audit.joints import check_joints
+from repl.audit.joints import check_joints, pending_rollback
 from repl.audit.majority import End, check_ends
 from repl.audit.members import GroupAt
 from repl.audit.names import NameTask, places_of, ranges_of, reused
@@ -60,7 +60,7 @@ GROUPS_MAX: Final = 1024
 """Tasks that hold a history against the copies."""
 HISTORY_FINDINGS_MAX: Final = 1000
 """Named in a report; all are counted."""
-_OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
+_OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, AuditRule.PRODUCER_SEQUENCE)
 
 
 class Jobs(Protocol):
@@ -256,8 +256,11 @@ def _by_source(results: list[list[SegmentAudit]], count: int) -> list[list[Segme
 def _judged(
     source: Source, survey: Survey, segments: list[SegmentAudit], findings: list[Finding], jobs: Jobs
 ) -> list[Finding]:
-    """Drops findings that a running node's rollback after the survey explains. It sets flags in what was being read,
-    above the DTVLSN, and its record lies behind it."""
+    """Drops findings that a rollback explains whose flags are not all set: one that a crash cut short, or that a
+    running node began after the survey. It sets flags above the DTVLSN, and its record lies behind them."""
+    at, matchpoint = pending_rollback(segments)
+    if at:
+        findings = [finding for finding in findings if finding.rule not in _OF_ROLLBACKS or finding.vlsn <= matchpoint]
     if not survey.live or not segments or not any(finding.rule in _OF_ROLLBACKS for finding in findings):
         return findings
     known = {lsn(segment.number, at) for segment in segments for at, _ in segment.rollbacks}
@@ -316,6 +319,7 @@ def _ends(
             said=max(said, survey.stated.dtvlsn, compared),
             live=copy.live,
             damaged=bool(segments) and segments[-1].damaged,
+            owes=survey.stated.floor > copy.last,
         )
 
 

@@ -35,6 +35,20 @@ def check_joints(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Find
     yield from check_pointed(source, segments)
 
 
+def pending_rollback(segments: Sequence[SegmentAudit]) -> tuple[int, int]:
+    """Returns where the ROLLBACK_START lies that nothing was logged behind, not even its end, and its matchpoint. 0 and
+    0 for none: at most one is under way."""
+    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
+    started: dict[int, int] = {}
+    for segment in segments:
+        for offset, record in segment.rollbacks:
+            if isinstance(record, RollbackStart):
+                started[lsn(segment.number, offset)] = record.matchpoint
+            else:
+                started.pop(record.start_lsn, None)
+    return max(((at, matchpoint) for at, matchpoint in started.items() if at > last), default=(0, 0))
+
+
 def _missing(source: str, segments: Sequence[SegmentAudit]) -> Iterator[tuple[SegmentAudit, Finding]]:
     """Finds segments that the next one's header names and that are not there. What came before the first one was
     trimmed away."""

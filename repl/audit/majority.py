@@ -4,7 +4,8 @@
                          a majority had 90 on disk, one has it: n2 or n3 has lost something, and does not lag
 
 A replica that lags is told from one that lost by its own word (what it once said to be durable), or by this count.  Who
-is not audited may have it; the node that runs may have more by now: then nothing is said.
+is not audited may have it; the node that runs may have more by now; one with a vote floor past its end waits for it (a
+person had it restored from a copy with less): then nothing is said.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class End:
     said: int
     live: bool
     damaged: bool
+    owes: bool = False
+    """Its node knows that it lacks something: its vote floor lies past its end."""
 
 
 def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Finding]:
@@ -38,15 +41,16 @@ def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Findi
             detail = f"the log ends at VLSN {end.last}, and said that {end.said} was durable"
             yield _shorter(end, end.said, detail)
     durable = max((end.said for end in ends), default=0)
-    known = [group for group in groups if group.vlsn <= durable]
-    if not known:
+    since = max((group.vlsn for group in groups if group.vlsn <= durable), default=None)
+    if since is None:
         return
-    voters = set(max(known, key=lambda group: group.vlsn).voters)
-    have = {end.node for end in ends if end.last >= durable}
+    # A change of members counts from when it is logged: what was durable by a later group may lie before it.
+    counted = [set(group.voters) for group in groups if group.vlsn >= since]
+    voters = next(set(group.voters) for group in groups if group.vlsn == since)
+    have, seen = {end.node for end in ends if end.last >= durable}, {end.node for end in ends}
     short = [end for end in ends if end.last < durable and end.node in voters]
-    unseen = voters - {end.node for end in ends}
-    lost = len(voters & have) + len(unseen) <= len(voters) // 2
-    if not lost or any(end.live or end.damaged or end.last < end.said for end in short):
+    lost = all(len(each & have) + len(each - seen) <= len(each) // 2 for each in counted)
+    if not lost or any(end.live or end.damaged or end.owes or end.last < end.said for end in short):
         return
     for end in sorted(short, key=lambda end: -end.last)[:1]:
         detail = f"VLSN {durable} was durable on a majority of {len(voters)}, and {len(voters & have)} have it"

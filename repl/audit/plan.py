@@ -63,6 +63,8 @@ class Noted:
     terms: tuple[TermRun, ...] = ()
     group: GroupAt | None = None
     term: int | None = None
+    floor: int = 0
+    """The vote floor's VLSN, of a stopped node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -315,6 +315,14 @@ def test_a_rollback_cut_short_by_a_crash_is_normal(tmp_path: Path) -> None:
     one = Copy(tmp_path / "n1", "n1").add(*numbered(50, durable=40)).rollback(40, flags=False, end=False).write()
     two = Copy(tmp_path / "n2", "n2").add(*numbered(40), *numbered(10, first_vlsn=41, term=2)).write()
     assert audited(one, two).exit_code == 0
+    for at in (41, 42, 45):  # some of its flags, in whatever order they reached the disk
+        half = Copy(tmp_path / f"half{at}", "n1").add(*numbered(50, durable=40))
+        place = half.places[at]
+        half.rollback(40, flags=False, end=False).write()
+        half.flip_at(lsn_file(place), lsn_offset(place) + 3, 0xA5)
+        assert audited(half, two).findings == []
+        half.flip_at(lsn_file(place), 4096 + 3, 0xA5)  # and one below its matchpoint, which no record explains
+        assert audited(half, two).findings[0].vlsn == 1
 
 
 # Tails.
