@@ -250,7 +250,7 @@ async def test_garbage_in_a_stream_ends_that_feed_alone(stand_in: StandIn) -> No
         right[:-8],
         right + bytes(8),
         right[: BLOCKS_HEADER.size],
-        bytes([right[0], 1]) + right[2:],
+        bytes([right[0], 0x80]) + right[2:],  # a flag that there is none of
         right[:4] + (2).to_bytes(4, "little") + right[8:],
         right[:4] + (0xFFFF_FFFF).to_bytes(4, "little") + right[8:],
         blocks_message(stand_in.position(), [flipped_body]),
