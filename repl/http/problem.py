@@ -59,6 +59,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "wrong-incarnation": (409, "Another incarnation"),
     "not-listed": (403, "The incarnation is not listed in the group"),
     "stale-term": (409, "The term, or the position that is to be replaced, is behind"),
+    "sink-refused": (409, "The batch does not follow on what the sink has"),
     "duplicate-feed": (409, "That replica is fed already"),
     "unreachable": (503, "Another node did not answer in time"),
     "integrity-fault": (409, "Two copies that must be equal are not"),
