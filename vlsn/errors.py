@@ -373,6 +373,13 @@ class StaleTerm(FeedRefused):
     slug = "stale-term"
 
 
+class SinkRefused(VlsnLogError):
+    """A batch that does not follow on what was logged of its sink; nothing was logged. A person decides."""
+
+    slug = "sink-refused"
+    retry_safe = True
+
+
 class DuplicateFeed(FeedRefused):
     slug = "duplicate-feed"
 

@@ -20,15 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repl.api import SinkAt, SinkChange
-from vlsn.errors import VlsnLogError
+from vlsn.errors import SinkRefused
 from vlsn.state.sinks import FORMER_MAX, SinkState
-
-
-class SinkRefused(VlsnLogError):
-    """A batch that does not follow on what was logged of its sink; nothing was logged. A person decides."""
-
-    slug = "sink-refused"
-    retry_safe = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from repl.client.batch_rows import (
     without,
 )
 from repl.client.connect import Client
-from repl.client.sink_plan import Batch, Plan, SinkRefused, changed, plan_of
-from vlsn.errors import OutcomeUnknown, StaleTerm, TransactionGone, VlsnLogError
+from repl.client.sink_plan import Batch, Plan, changed, plan_of
+from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry
 from vlsn.ids import Vlsn

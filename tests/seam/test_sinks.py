@@ -14,7 +14,7 @@ import pytest
 from repl.api import SinkChange
 from repl.client.batch_rows import BatchRows, chunk_of
 from repl.client.connect import Client
-from repl.client.sink_plan import Batch, SinkRefused
+from repl.client.sink_plan import Batch
 from repl.client.sink_write import Written, write_batch
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -22,7 +22,7 @@ from tests.seam.nodes import Group
 from tests.seam.test_consumers import client
 from tests.seam.test_once_client import disturb
 from tests.seam.test_transactions import ask, begin, played, stage
-from vlsn.errors import BadArgument, NotFound, VlsnLogError
+from vlsn.errors import BadArgument, NotFound, SinkRefused, VlsnLogError
 from vlsn.levels import LEVELS
 from vlsn.state import sinks
 from vlsn.state.sinks import SinkState
