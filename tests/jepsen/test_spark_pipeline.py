@@ -1,9 +1,12 @@
-"""The judge of the pipeline in Spark: a table of what it must notice."""
+"""The pipeline in Spark: a table of what its judge must notice, and a short run under SIGKILL."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
-from harness.spark_pipeline import Verdict, _judge
+from harness.spark_pipeline import Verdict, _judge, run_spark_pipeline
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,14 @@ def test_what_is_lost_doubled_or_in_another_order_is_noticed(two: list[tuple[str
     _judge(one, two, [b"a", b"b", b"c"], verdict)
     assert verdict.valid == (not difference)
     assert verdict.differences[:1] == ([difference] if difference else [])
+
+
+@pytest.mark.real
+def test_each_entry_comes_through_once_whoever_is_killed(tmp_path: Path) -> None:
+    said: list[str] = []
+    running = run_spark_pipeline(tmp_path, nodes=3, time_s=25.0, drivers=1, executors=1, seed=5, say=said.append)
+    verdict = asyncio.run(running)
+    assert verdict.valid, "\n".join([*said, *verdict.differences])
+    assert verdict.outputs == verdict.acknowledged
+    assert verdict.killed_drivers == 1
+    assert verdict.killed_masters > 0

@@ -265,6 +265,8 @@ def test_every_batch_is_there_once_and_in_order_through_whatever_happens(seed: i
             disturbing.cancel()
             await asyncio.wait([disturbing])
             group.net.heal()
+            if down := [name for name in group.names if name not in group.nodes]:
+                await group.start(*down)  # killed as the disturbance ended
             found = await logged(log)
             assert Counter(found) == Counter(value for values in batches for value in values)
             assert [value[:1] for value in found] == [value[:1] for values in batches for value in values]
