@@ -170,7 +170,8 @@ class CdcWorker:
                 at = self._beginning()
                 await self._positions.store(at)
             self.record.next = at.next
-            self._reads.check_place(at.next - 1, at.term)
+            if at.term:
+                self._reads.check_place(at.next - 1, at.term)
             self._hold_from(at.next)
         except Trimmed as error:
             self._trimmed(self.record.next, int(error.first))

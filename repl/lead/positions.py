@@ -14,7 +14,7 @@ import msgspec
 from repl.api import ConsumerChange, Puts
 from repl.lead.leading import Leading
 from vlsn.errors import BadArgument, TooLarge, Trimmed
-from vlsn.ids import NUMBER_MAX, Vlsn
+from vlsn.ids import NUMBER_MAX
 from vlsn.state.consumers import CONSUMERS_MAX, Placed, Position, held_in, is_of_another_group, key_of, position_of
 from vlsn.write.local_log import LocalLog
 
@@ -63,4 +63,4 @@ def _position(log: LocalLog, name: str, change: ConsumerChange) -> Position:
     small = log.history.small
     if key_of(name) not in small and len(held_in(small)) >= CONSUMERS_MAX:
         raise TooLarge(f"{CONSUMERS_MAX} consumers have positions already; delete one that is not needed")
-    return Position(change.next, int(log.history.term_of(Vlsn(change.next - 1))), change.by)
+    return Position(change.next, by=change.by)

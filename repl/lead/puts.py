@@ -14,35 +14,17 @@ One for each lead; the log's own table (``vlsn/state/small_state.py``) is what o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from repl.api import Puts
 from repl.lead.append_book import Append
 from vlsn.errors import ProducersMissing, QueueFull, StaleTerm, TooLarge
-from vlsn.ids import Vlsn
-from vlsn.state.consumers import position_of
-from vlsn.state.small_state import Kept
 from vlsn.write.queue import Pending
 
 if TYPE_CHECKING:
     from vlsn.write.local_log import LocalLog
-
-
-def as_asked_first(puts: Puts, first: Mapping[str, bytes | None]) -> Puts:
-    """Takes the positions of ``first``, the same commit's when it was asked before, where they differ in their terms
-    alone. What lies before a position may have been cleaned away since, and nobody knows its term any more."""
-    values = {name: _with_term_of(value, first.get(name)) for name, value in puts.values.items()}
-    return Puts(values, puts.expects)
-
-
-def _with_term_of(value: bytes | None, first: bytes | None) -> bytes | None:
-    now, before = (position_of(Kept(Vlsn(1), each)) if each else None for each in (value, first))
-    if now is None or before is None or now.position.term:
-        return value
-    one, other = now.position, before.position
-    return first if (one.next, one.by) == (other.next, other.by) else value
 
 
 class QueuedPuts:

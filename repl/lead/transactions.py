@@ -16,7 +16,6 @@ On the loop only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TypeAlias
 
 from repl.api import Acks, Appended, Done, Handle, Puts
@@ -31,7 +30,6 @@ from repl.http.limits import (
 )
 from repl.lead.admission import Admission
 from repl.lead.append_book import Append
-from repl.lead.puts import as_asked_first
 from repl.lead.tenure import Tenure
 from vlsn.durability import GroupDurability
 from vlsn.errors import BadArgument, NotMaster, TransactionClosed, TransactionGone, VlsnLogError
@@ -47,7 +45,7 @@ Name: TypeAlias = tuple[int, int]
 class _Stage:
     """The entries of one open transaction."""
 
-    __slots__ = ("bytes", "deadline_s", "entries", "handle", "held", "name", "parts", "puts", "under_way", "unsure")
+    __slots__ = ("bytes", "deadline_s", "entries", "handle", "held", "name", "parts", "under_way", "unsure")
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
@@ -62,8 +60,6 @@ class _Stage:
         """Commits that wait for their answers."""
         self.unsure = False
         """Some commit had no certain answer: it may be in the log, or still become so."""
-        self.puts: Mapping[str, bytes | None] = {}
-        """The names that the commit which is under way, or may be logged, sets."""
         self.name: Name | None = None
         """The name of a commit that is under way, or may be logged."""
 
@@ -161,9 +157,6 @@ class Transactions:
         if stage.closed and stage.name != own:
             raise _closed(handle)
         self._touch(stage)
-        if puts is not None:
-            puts = as_asked_first(puts, stage.puts) if stage.closed else puts
-            stage.puts = puts.values
         if name is None:
             born = handle.born if stage.closed else NUMBER_MAX  # it was never submitted before
         submission = Transaction(tuple(stage.parts), puts.entry() if puts is not None else b"", own)

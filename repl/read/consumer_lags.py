@@ -94,10 +94,11 @@ class ConsumerLags:
 
     def _told(self, name: str, placed: Placed) -> ConsumerAt:
         position = placed.position
-        lag_vlsns, lag_s = None, None
+        term, lag_vlsns, lag_s = position.term, None, None
         if not is_of_another_group(name):
+            term = self._reads.term_before(position.next)
             lag_vlsns, lag_s = self._lag(self._looked.get(name), position.next)
-        return ConsumerAt(name, position.next, position.term, placed.at, lag_vlsns, lag_s, position.by)
+        return ConsumerAt(name, position.next, term, placed.at, lag_vlsns, lag_s, position.by)
 
     def _lag(self, looked: _Looked | None, next_vlsn: int) -> tuple[int, float | None]:
         durable = self._reads.durable

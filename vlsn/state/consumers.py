@@ -1,6 +1,6 @@
 """Consumers: named positions in the small state, and the holds that follow from them.
 
-    consumer/billing          {"next": 41, "term": 2}     billing has read this log up to VLSN 40, of term 2
+    consumer/billing          {"next": 41}                billing has read this log up to VLSN 40
     consumer/orders/billing   {"next": 7, "term": 1}      … and the log of group ``orders`` up to 6: no hold here
 
 A position is set by a COMMIT entry, alone or with the entries that came of what was read, so it becomes durable and is
@@ -31,8 +31,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The value of a position: ``next`` is the VLSN to be read next, ``term`` that of the one before it (0: not known).
-    ``by`` is what its writer calls this one commit, 16 hex digits, to know it again."""
+    """The value of a position: ``next`` is the VLSN to be read next, ``by`` what its writer calls this one commit, 16
+    hex digits, to know it again.  ``term``, of the VLSN before ``next`` (0: not known), is of another group's log: this
+    log knows its own, and the same commit, sent again later, sets the same."""
 
     next: int
     term: int = NULL_TERM

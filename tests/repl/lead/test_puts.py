@@ -7,7 +7,7 @@ import pytest
 from repl.api import Acks, Appended, Puts
 from repl.lead.append_book import Append, AppendBook
 from repl.lead.exactly_once import Once, ProducerAppend
-from repl.lead.puts import QueuedPuts, as_asked_first
+from repl.lead.puts import QueuedPuts
 from tests.repl.lead.test_exactly_once import OTHER, OWN, Master
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import NotMaster, ProducersMissing, QueueFull, StaleTerm, TooLarge, VlsnLogError
@@ -192,20 +192,3 @@ def test_a_table_that_was_lost_says_nothing() -> None:
     master.log.history.small.lose_before(Vlsn(2))
     with pytest.raises(ProducersMissing):
         master.put("a", b"1")
-
-
-def test_a_commit_asked_again_sets_what_it_set_at_first_though_a_term_is_not_known_any_more() -> None:
-    """The entry before the position was cleaned away meanwhile: its term is 0 now, and the commit is the same."""
-    first = {"consumer/a": b'{"next":41,"term":2,"by":"00000000000000aa"}', "sink/b": b'{"batch":1}'}
-    again = {"consumer/a": b'{"next":41,"by":"00000000000000aa"}', "sink/b": b'{"batch":1}'}
-    assert as_asked_first(Puts(again, {"consumer/a": 7}), first).values == first
-    assert as_asked_first(Puts(again, {"consumer/a": 7}), first).expects == {"consumer/a": 7}
-    for other in (
-        {"consumer/a": b'{"next":42,"by":"00000000000000aa"}'},
-        {"consumer/a": b'{"next":41,"by":"00000000000000ab"}'},
-        {"consumer/a": b'{"next":41,"term":3,"by":"00000000000000aa"}'},
-        {"consumer/c": b'{"next":41,"by":"00000000000000aa"}'},
-        {"sink/b": b'{"batch":2}'},
-        {"consumer/a": None},
-    ):
-        assert as_asked_first(Puts(other), first).values == other, "another commit stays another"
