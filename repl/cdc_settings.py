@@ -28,7 +28,7 @@ MEMORY_BYTES: Final = 512 * MIB
 MEMORY_BYTES_MIN: Final = 64 * MIB
 RETRIES: Final = 10
 EVENTS_TIMEOUT_S: Final = 60.0
-_CONSUMER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
+_CONSUMER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z|[a-z][a-z0-9_-]{0,63}\Z")
 
 
 class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: str
     consumer: str
-    """``module:Class``, importable in the child."""
+    """``module:Class``, importable in the child, or the name of an entry point of the group ``vlsnlog.cdc``."""
     run_on: str = "node"
     """``node``: one on each node that has these settings, each with its own position. ``master``: one in the group."""
     from_: str | int = msgspec.field(default="start", name="from")
@@ -104,7 +104,7 @@ def _fault(settings: CdcSettings) -> str:
         return f"options: {error}; use strings, numbers, lists and tables"
     checks = {
         "name: 1 to 32 of A-Z a-z 0-9 . _ -": is_name(settings.name),
-        f"consumer: {settings.consumer[:80]!r} is not understood; write module:Class": bool(
+        f"consumer: {settings.consumer[:80]!r} is not understood; write module:Class, or a short name": bool(
             _CONSUMER.match(settings.consumer)
         ),
         f"run_on: {settings.run_on[:20]!r} is neither node nor master": settings.run_on in ("node", "master"),

@@ -39,7 +39,16 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable"),
     "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
     "background": ("background.failed", "background.works"),
-    "cdc": ("cdc.starts", "cdc.mode", "cdc.failed", "cdc.parked", "cdc.moved", "cdc.skipped", "cdc.resent"),
+    "cdc": (
+        "cdc.starts",
+        "cdc.mode",
+        "cdc.failed",
+        "cdc.waits",
+        "cdc.parked",
+        "cdc.moved",
+        "cdc.skipped",
+        "cdc.resent",
+    ),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
@@ -49,7 +58,7 @@ WARNINGS: Final = frozenset(
         *("restore.refused",),
         *("scrub.unreadable", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
-        *("cdc.failed", "cdc.skipped"),
+        *("cdc.failed", "cdc.waits", "cdc.skipped"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked"})

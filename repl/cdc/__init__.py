@@ -14,6 +14,6 @@ What a consumer's own code imports is here; the node's side of it is imported by
 
 from __future__ import annotations
 
-from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcPosition, CdcUnavailable
 
-__all__ = ["CdcConsumer", "CdcContext", "CdcEvent"]
+__all__ = ["CdcConsumer", "CdcContext", "CdcEvent", "CdcEvents", "CdcPosition", "CdcUnavailable"]

@@ -42,6 +42,14 @@ class ConsumerFailed(Exception):
         self.vlsn = vlsn
 
 
+class ConsumerRefused(ConsumerFailed):
+    """A consumer refuses its settings: no second try mends that."""
+
+
+class ConsumerWaits(ConsumerFailed):
+    """A consumer cannot go on for now, and not by a failure of its own: what it writes to is away."""
+
+
 @dataclass(slots=True)
 class CaptureCounts:
     """The counts of what one consumer of a node was given since the node's start."""
@@ -82,6 +90,8 @@ class Readable(Protocol):
     def durable(self) -> Vlsn: ...
 
     async def until(self, vlsn: int) -> None: ...
+
+    def check_place(self, vlsn: int, term: int) -> None: ...
 
 
 class ChildFeed:
@@ -146,6 +156,8 @@ class ChildFeed:
         if not isinstance(ready, Ready):
             raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
         self.next = ready.next if ready.next is not None else start.next
+        if ready.term and self.next > 1:
+            self._reads.check_place(self.next - 1, ready.term)
         self.source = source = self._make_source(Vlsn(self.next), switched)
         parts = [
             asyncio.create_task(self._feed(source), name="cdc-feed"),
@@ -281,7 +293,8 @@ class ChildFeed:
         except BadBody as error:
             raise ConsumerFailed(str(error), self.next) from None
         if isinstance(order, Failed):
-            raise ConsumerFailed(order.reason, order.vlsn)
+            kinds = {"refused": ConsumerRefused, "unavailable": ConsumerWaits}
+            raise kinds.get(order.kind, ConsumerFailed)(order.reason, order.vlsn)
         return order
 
     async def _end(self) -> str:

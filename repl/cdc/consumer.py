@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from vlsn.format.block import Entry
 
@@ -24,6 +24,37 @@ class CdcContext:
     """The VLSN of the first event that it will be given, unless ``start`` returns another one."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The table ``options`` of its settings."""
+    run_on: str = "node"
+    """``node`` or ``master``, as its settings say."""
+    term: int = 0
+    """The term of the log's last entry here: where two nodes run one consumer of the group, the newer has the higher
+    one, and the older's must not be let write any more."""
+    position_term: int = 0
+    """The term of the entry before ``next``; 0 where that is not known."""
+    moved: bool = False
+    """A person has moved it to ``next`` (`reset`, `skip`): who keeps its own position gives that up for this one."""
+
+
+class CdcEvents(Iterator[CdcEvent], Protocol):
+    """The events of one call, and the position behind what was taken of them."""
+
+    next_vlsn: int
+    """Behind the last event taken and what is no event after it: the position that True commits.  Who keeps its own
+    stores this, not ``event.vlsn + 1``: of what lies between nothing is held."""
+    term: int
+    """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
+
+
+class CdcPosition(NamedTuple):
+    """A position that a consumer keeps by itself: the VLSN that it wants first, and the term of the entry before."""
+
+    next: int
+    term: int
+
+
+class CdcUnavailable(Exception):
+    """Raise it where what the consumer writes to is away: it is started again a while later, for as long as it takes,
+    and that counts as no failure of its own."""
 
 
 class CdcConsumer:
@@ -33,12 +64,15 @@ class CdcConsumer:
     started again a moment later, from the position that was committed last.
     """
 
-    def start(self, context: CdcContext) -> int | None:
+    def start(self, context: CdcContext) -> int | CdcPosition | None:
         """Prepares it. Returns the VLSN of the event that it wants first, where it keeps its own position; None where
-        the node keeps it."""
+        the node keeps it.
+
+        A ``CdcPosition`` in place of the VLSN has the log checked for the entry before it: another log parks it.
+        ``BadArgument`` (of ``vlsn``) parks it at once: its options are such as no second try mends."""
         return None
 
-    def on_events(self, events: Iterator[CdcEvent]) -> bool:
+    def on_events(self, events: CdcEvents) -> bool:
         """Takes as many of ``events`` as it likes, at least one; the next call goes on behind the last one taken.
 
         True commits the position behind the last event taken: nothing before it is ever given again once that is

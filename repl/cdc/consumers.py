@@ -107,7 +107,7 @@ class CdcConsumers:
                 running.cancel()
                 await asyncio.wait([running])
             if follows_master:
-                record.next = 0  # whoever leads next stores it
+                record.next, record.moved = 0, False  # whoever leads next stores it
 
     def _fault(self, record: CdcRecord, fault: BaseException) -> None:
         """Parks a consumer whose worker has a fault of ours; the node and the others go on."""

@@ -17,7 +17,7 @@ expect.  The bytes of BLOCKS that were sent and not yet TAKEN stay within ``WIND
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -45,10 +45,17 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     memory_bytes_max: int
     last: int | None = None
     """The last VLSN that it is to be given; None without end."""
+    run_on: str = "node"
+    term: int = 0
+    position_term: int = 0
+    moved: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """``term`` is that of the entry before ``next``, 0 where the consumer does not know it."""
+
     next: int | None = None
+    term: int = 0
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
@@ -83,6 +90,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     reason: str
     vlsn: int = 0
+    kind: Literal["failed", "refused", "unavailable"] = "failed"
+    """``refused``: what no second try mends; ``unavailable``: what it writes to is away."""
 
 
 ToChild = Start | Committed | Stop

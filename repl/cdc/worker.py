@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from feeder.source import Mode, Offload, Source
-from repl.cdc.child_feed import CaptureCounts, ChildFeed, ConsumerFailed, Joined
+from repl.cdc.child_feed import CaptureCounts, ChildFeed, ConsumerFailed, ConsumerRefused, ConsumerWaits, Joined
 from repl.cdc.children import Children
 from repl.cdc.messages import Start
 from repl.cdc.positions import At, Positions
@@ -67,6 +67,10 @@ class CdcRecord:
     failures: int = 0
     """Failures one after another, with nothing committed in between."""
     failed_at: int = 0
+    waits: int = 0
+    """Times one after another that what it writes to was away, with nothing committed in between."""
+    moved: bool = False
+    """A person has moved it, and it has committed nothing since."""
     next: int = 0
     """The stored position; 0 while it is not known."""
     lost: tuple[int, int] = (0, 0)
@@ -203,10 +207,17 @@ class CdcWorker:
             record.failures = 0 if resend is None else record.failures
         except Trimmed as error:
             self._trimmed(self.feed.source.next_vlsn if self.feed and self.feed.source else began, int(error.first))
+        except ConsumerRefused as error:
+            self._park(f"its settings are refused: {error}; mend them, and restart the node")
+        except ConsumerWaits as error:
+            record.waits += 1
+            if record.waits == 1:
+                self.event("cdc.waits", consumer=self.settings.name, why=str(error))
+            await self._back_off(str(error), record.waits)
         except ConsumerFailed as error:
             await self._failed(str(error), max(error.vlsn, began))
         except StaleTerm as error:
-            record.next = 0
+            record.next, record.moved = 0, False
             await self._back_off(f"another node has gone on with it: {error}")
         except NotMaster as error:
             record.next = 0
@@ -245,6 +256,10 @@ class CdcWorker:
             options=settings.options,
             memory_bytes_max=settings.memory_bytes_max,
             last=resend[1] if resend is not None else None,
+            run_on=settings.run_on,
+            term=int(self._log.history.term_of(self._log.range.last)),
+            position_term=int(self._reads.term_before(resend[0] if resend is not None else record.next)),
+            moved=record.moved and resend is None,
         )
         stop = self._stop = asyncio.Event()
         self.event("cdc.starts", consumer=settings.name, next=start.next, mode=Mode.ARCHIVE.value, pid=child.pid)
@@ -281,7 +296,7 @@ class CdcWorker:
         self._segment = segment
         record = self.record
         record.counts.segments += 1 if segment != self._segment_of(record.next) else 0
-        record.next, record.failures = next_vlsn, 0
+        record.next, record.failures, record.waits, record.moved = next_vlsn, 0, 0, False
         if self._hold is not None:
             with self._log.latch:
                 self._hold.advance(Vlsn(next_vlsn))
@@ -325,9 +340,9 @@ class CdcWorker:
         else:
             await self._back_off(last)
 
-    async def _back_off(self, why: str) -> None:
+    async def _back_off(self, why: str, times: int = 0) -> None:
         first, longest = BACKOFF_S
-        pause = min(longest, first * 2 ** min(16, max(0, self.record.failures - 1)))
+        pause = min(longest, first * 2 ** min(16, max(0, (times or self.record.failures) - 1)))
         self._idle.set()
         self._set(CdcState.BACKOFF, why)
         try:
@@ -382,6 +397,7 @@ class CdcWorker:
                 before = record.next
                 await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
                 record.next, record.parked, record.lost = next_vlsn, "", (0, 0)
+                record.moved = True
                 record.failures = record.failed_at = 0
                 self._hold_from(next_vlsn)
             finally:

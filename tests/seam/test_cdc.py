@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from repl.cdc import child_feed
-from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcPosition, CdcUnavailable
 from repl.cdc.position_file import SLOT_BYTES
 from repl.cdc_settings import CdcSettings, cdc_settings
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
-from vlsn.errors import VlsnLogError
+from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.levels import LEVELS
 
 KIB = 1024
@@ -38,6 +38,10 @@ class Sink:
         self.commits = True
         self.takes = 1 << 30
         self.bad: bytes | None = None
+        self.refuses = False
+        self.is_away = False
+        self.own: CdcPosition | None = None
+        self.moved: list[bool] = []
 
 
 class Recorder(CdcConsumer):
@@ -46,15 +50,20 @@ class Recorder(CdcConsumer):
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
 
-    def start(self, context: CdcContext) -> int | None:
+    def start(self, context: CdcContext) -> CdcPosition | None:
+        self.sink.moved.append(context.moved)
+        if self.sink.refuses:
+            raise BadArgument("colour: 'blue' is none")
         if self.sink.lives and not context.options.get("moved"):
             assert context.next <= max(self.sink.committed, self.sink.lives[0][0]), "something was skipped"
         self.sink.lives.append((context.next, []))
-        return None
+        return self.sink.own
 
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
         sink = self.sink
         begins, vlsns = sink.lives[-1]
+        if sink.is_away:
+            raise CdcUnavailable("the database is away")
         for _ in range(sink.takes):
             event = next(events, None)
             if event is None:
@@ -455,6 +464,77 @@ def test_once_a_segment_is_stored_at_its_end_and_at_a_stop() -> None:
         now = (await group.told("n1"))["next"]
         assert begun < now < behind
         assert (await group.cdc("n1", "/orders/pause"))[1]["next"] == behind
+        await group.stop()
+
+    run(main())
+
+
+def test_settings_that_a_consumer_refuses_park_it_at_once() -> None:
+    async def main() -> None:
+        group = Captured(11, one(), size=1)
+        group.sinks["orders", "n1"].refuses = True
+        await group.start()
+        await group.serving()
+        told = await group.state("n1", "parked")
+        assert "colour: 'blue' is none" in told["reason"] and group.children["n1"].starts == 1
+        await group.stop()
+
+    run(main())
+
+
+def test_what_a_consumer_writes_to_may_be_away_for_as_long_as_it_takes() -> None:
+    async def main() -> None:
+        group = await started(12, one(retries_max=1), size=1)
+        sink = group.sinks["orders", "n1"]
+        await group.appended(b"one")
+        await group.everything()
+        sink.is_away = True
+        await group.appended(b"two")
+        told = await group.state("n1", "backoff")
+        for _ in range(30):
+            await asyncio.sleep(10)
+            told = await group.told("n1")
+            assert told["state"] != "parked" and told["failures"] == 0
+        assert "the database is away" in (await group.state("n1", "backoff"))["reason"]
+        assert 10 < group.children["n1"].starts < 30, "each pause is longer than the one before, up to half a minute"
+        sink.is_away = False
+        await group.everything(limit_s=60.0)
+        assert len([life for life in sink.lives if life[1]]) == 2, "nothing was given twice"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_position_that_a_consumer_keeps_of_another_log_parks_it() -> None:
+    async def main() -> None:
+        group = Captured(13, one(), size=1)
+        sink = group.sinks["orders", "n1"]
+        sink.own = CdcPosition(3, 77)
+        await group.start()
+        await group.serving()
+        await group.appended(b"one")
+        await group.appended(b"two")
+        group.children["n1"].alive["orders"].exit(1)
+        told = await group.state("n1", "parked")
+        assert "term 77 was read before, but is not in the log" in told["reason"]
+        await group.stop()
+
+    run(main())
+
+
+def test_a_consumer_is_told_once_that_a_person_has_moved_it() -> None:
+    async def main() -> None:
+        group = await started(14, one(options={"moved": True}), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        sink = group.sinks["orders", "n1"]
+        await group.cdc("n1", "/orders/reset", to="start")
+        await group.until(partial(_has_begun, sink, 2), "it begins anew")
+        await group.appended(b"two")
+        await group.everything()
+        group.children["n1"].alive["orders"].exit(1)
+        await group.until(partial(_has_begun, sink, 3), "it goes on")
+        assert sink.moved == [False, True, False]
         await group.stop()
 
     run(main())

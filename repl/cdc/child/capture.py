@@ -13,11 +13,12 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from typing import Final
+from importlib.metadata import entry_points
+from typing import Final, Literal
 
 from repl.cdc import messages
 from repl.cdc.child.events import Events
-from repl.cdc.consumer import CdcConsumer, CdcContext
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcPosition, CdcUnavailable
 from repl.cdc.messages import (
     REASON_CHARACTERS_MAX,
     Commit,
@@ -59,6 +60,7 @@ class Capture:
         self._next = 0
         self._last: int | None = None
         self._commits = 0
+        self._started = False
         self._said_s = 0.0
         self.over = False
         self.failed = False
@@ -83,19 +85,25 @@ class Capture:
                 raise BadBody(f"{type(order).__name__} out of turn")
         except BadBody:
             raise
+        except CdcUnavailable as error:
+            self._fail(str(error), "unavailable")
         except Exception as error:  # the user's code may raise anything
-            self._send(Failed(_told(error), self._next))
-            self.over = self.failed = True
+            refused = isinstance(error, BadArgument) and not self._started
+            self._fail(str(error) if refused else _told(error), "refused" if refused else "failed")
 
     def _start(self, start: Start) -> None:
         self._next, self._last = start.next, start.last
         self._consumer = consumer = self._load(start.consumer)
         own = consumer.start(_context(start))
+        term = 0
+        if isinstance(own, CdcPosition):
+            own, term = own
         if own is not None:
-            if type(own) is not int or not 1 <= own <= NUMBER_MAX:
+            if type(own) is not int or not 1 <= own <= NUMBER_MAX or not 0 <= term <= NUMBER_MAX:
                 raise BadArgument(f"start() returned {own!r}; a position is a VLSN from 1 on, or None")
             self._next = own
-        self._send(Ready(own))
+        self._started = True
+        self._send(Ready(own, term))
 
     def _taken(self, consumer: CdcConsumer, events: Events) -> None:
         """Gives one message's events to the consumer, in as many calls as it likes."""
@@ -118,17 +126,32 @@ class Capture:
         self._next = events.next_vlsn
         self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began))
 
+    def _fail(self, reason: str, kind: Literal["failed", "refused", "unavailable"]) -> None:
+        self._send(Failed(reason, self._next, kind))
+        self.over = self.failed = True
+
     def _send(self, message: ToNode) -> None:
         self._said_s = self._monotonic_s()
         self._send_bytes(messages.encode(message))
 
 
+ENTRY_POINTS: Final = "vlsnlog.cdc"
+"""The group of entry points by which a distribution gives its consumers short names."""
+
+
 def load(name: str) -> CdcConsumer:
-    """Imports ``module:Class``, and makes one. Raises ``BadArgument``, and what the module raises."""
+    """Imports ``module:Class``, or what an entry point of that name stands for, and makes one. Raises
+    ``BadArgument``, and what the module raises."""
     module, _, path = name.partition(":")
-    found: object = import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    if path:
+        found: object = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+    else:
+        named = entry_points(group=ENTRY_POINTS)
+        if name not in named.names:
+            raise BadArgument(f"no consumer is called {name!r}; there are {', '.join(sorted(named.names))}")
+        found = named[name].load()
     if not isinstance(found, type) or not callable(getattr(found, "on_events", None)):
         raise BadArgument(f"{name} is no class with on_events(events)")
     made: CdcConsumer = found()
@@ -142,4 +165,14 @@ def _told(error: Exception) -> str:
 
 
 def _context(start: Start) -> CdcContext:
-    return CdcContext(start.name, start.node, start.group, start.next, start.options)
+    return CdcContext(
+        start.name,
+        start.node,
+        start.group,
+        start.next,
+        start.options,
+        run_on=start.run_on,
+        term=start.term,
+        position_term=start.position_term,
+        moved=start.moved,
+    )

@@ -52,6 +52,9 @@ class Events(Iterator[Entry]):
         self.bytes = len(message)
         self.next_vlsn = next_vlsn
         """Behind the last event taken, and what is no event after it."""
+        self.term = 0
+        """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
+        self._last_term = int(heads.view(BLOCK_DTYPE).reshape(-1)["term"][-1])
         self._settle()
 
     def __next__(self) -> Entry:
@@ -62,7 +65,7 @@ class Events(Iterator[Entry]):
             self._ready, self._at, self._cut = self._rows.entries(rows), 0, self._cut + len(rows)
         event = self._ready[self._at]
         self._at += 1
-        self.next_vlsn = event.vlsn + 1
+        self.next_vlsn, self.term = event.vlsn + 1, event.term
         self._settle()
         return event
 
@@ -73,4 +76,4 @@ class Events(Iterator[Entry]):
 
     def _settle(self) -> None:
         if self.over:
-            self.next_vlsn = self._last + 1
+            self.next_vlsn, self.term = self._last + 1, self._last_term

@@ -71,6 +71,7 @@ def test_events_are_the_users_entries_from_the_next_one_on(
         taken.append(next(events))
         left = [entry.vlsn for entry in wanted[len(taken) :]]
         assert events.next_vlsn == (taken[-1].vlsn + 1 if left else last + 1)
+        assert events.term == TERM
     assert taken == wanted
     assert list(events) == []
     assert (events.last_time, events.bytes) == (CLOCK_US + len(runs) - 1, len(message_of(blocks)))
