@@ -12,21 +12,21 @@ is left to ``joints``, which sees every segment's result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from repl.audit.blocks import Blocks, read_blocks
-from repl.audit.claims import Claims, check_within, claims_of
-from repl.audit.derived import Indexed, Pointed, check_index, term_runs
+from repl.audit.claims import check_within, claims_of
+from repl.audit.derived import Indexed, check_index, term_runs
 from repl.audit.digest import RANGE_BITS, U64, Place, RangeDigest, range_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Frames, read_frames
-from repl.audit.members import GroupAt, groups_in
-from repl.audit.plan import Bounds, Part, TermRun
-from repl.audit.producer_order import Heard, check_submissions, submissions_of
-from repl.audit.profile import SAMPLES_MAX, Profile, profile_of
+from repl.audit.group_entries import groups_in
+from repl.audit.plan import Bounds, Part
+from repl.audit.producer_order import check_submissions, submissions_of
+from repl.audit.profile import SAMPLES_MAX, profile_of
+from repl.audit.segment_audit import Edge, Marks, SegmentAudit
 from vlsn.errors import BadBody
 from vlsn.format.block import check_kinds_and_transactions, decode_header
 from vlsn.format.columns import TXNS
@@ -36,68 +36,6 @@ from vlsn.format.segment import sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.seams import Buffer
 from vlsn.verify.inspection import Rule
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A segment's first or last visible block; ``vlsn`` is its first or last one."""
-
-    vlsn: int
-    term: int
-    offset: int
-    damaged: bool
-    """Something damaged lies between it and the segment's end on that side."""
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Consecutive BLOCK frames with one flag and no rollback record between them: where the first and the last
-    begin."""
-
-    start: int
-    last: int
-    overmarked: bool
-    vlsn: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentAudit:
-    """The result for one segment: its size does not grow with its entries."""
-
-    source: int
-    number: int
-    file: str
-    prev_number: int
-    first: Edge | None
-    last: Edge | None
-    damaged: bool
-    dtvlsn: int
-    blocks: int
-    entries: int
-    end: int
-    torn: bool
-    salt: int
-    digests: tuple[RangeDigest, ...]
-    compared: int
-    """The sum of the digests of visible blocks up to the end of what is compared."""
-    past: int
-    """The same up to the end of what an earlier audit compared."""
-    past_ranges: tuple[RangeDigest, ...]
-    places: tuple[Place, ...]
-    marks: tuple[Marks, ...]
-    rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
-    """Each with its offset."""
-    claims: Claims
-    heard: Heard
-    terms: tuple[TermRun, ...]
-    pointed: tuple[Pointed, ...]
-    groups: tuple[GroupAt, ...]
-    others: tuple[RangeDigest, ...]
-    """Visible blocks above what is compared."""
-    hidden: tuple[Place, ...]
-    """Where overmarked blocks lie."""
-    findings: tuple[Finding, ...]
-    profile: Profile
 
 
 def check_segment(

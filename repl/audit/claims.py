@@ -10,37 +10,22 @@ another with DTVLSNs that do not fall, since a master knows what the log says th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from repl.audit.blocks import Blocks
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.rules import AuditRule
+from repl.audit.segment_audit import Claims, SegmentAudit
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.format.segment import segment_name
 from vlsn.ids import U32_MAX, Lsn, lsn_file, lsn_offset
-
-if TYPE_CHECKING:
-    from repl.audit.check import SegmentAudit
 
 Record = CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd
 Placed = tuple[int, Record]
 """A local record, and the offset that it lies at."""
 Name = Callable[..., Finding]
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """The DTVLSNs of one segment: of its ``first`` visible block (0: there is none), and the ``highest`` of visible
-    ones.  ``between``: the highest of all frames up to each ROLLBACK_START from the one before, then of those behind
-    the last."""
-
-    first: int
-    highest: int
-    between: tuple[int, ...]
 
 
 def claims_of(blocks: Blocks, visible: Blocks, records: Sequence[Placed]) -> Claims:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from repl.audit.check import SegmentAudit
 from repl.audit.digest import RangeDigest
 from repl.audit.plan import Survey
 from repl.audit.profile import block_histogram, entry_histogram, series_of
 from repl.audit.report import OvermarkRow, SegmentRow, Series, SourceReport, Span, range_rows
+from repl.audit.segment_audit import SegmentAudit
 from repl.audit.source import Source
 
 

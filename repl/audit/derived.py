@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,13 @@ from numpy.typing import NDArray
 from repl.audit.blocks import Blocks
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.plan import Noted, TermRun
+from repl.audit.segment_audit import Pointed, SegmentAudit
 from vlsn.format.records import RollbackStart
 from vlsn.format.rollback_periods import end_of
 from vlsn.ids import lsn
 from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
 from vlsn.verify.index_mappings import Bounds as TimeBounds
 from vlsn.verify.inspection import Rule
-
-if TYPE_CHECKING:
-    from repl.audit.check import SegmentAudit
 
 I64 = NDArray[np.int64]
 
@@ -40,17 +37,6 @@ class Indexed:
     vlsns: I64
     offsets: I64
     times: TimeBounds | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pointed:
-    """A mapping that does not hold: at ``offset`` lies no block that begins with ``vlsn``, or one that is
-    ``overmarked``."""
-
-    offset: int
-    vlsn: int
-    overmarked: bool
-    detail: str
 
 
 def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexed) -> Iterator[Pointed]:

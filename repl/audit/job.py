@@ -26,7 +26,7 @@ from time import monotonic, time_ns
 from typing import Any, Final, Protocol, TypeVar
 
 from repl.audit import once
-from repl.audit.check import SegmentAudit, check_segment
+from repl.audit.check import check_segment
 from repl.audit.claims import check_claims
 from repl.audit.copies import source_reports
 from repl.audit.derived import Indexed, check_noted
@@ -45,6 +45,7 @@ from repl.audit.profile import samples_max
 from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.report import AuditReport, HistoryReport, SourceReport
 from repl.audit.rules import RANKS, AuditRule
+from repl.audit.segment_audit import SegmentAudit
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.since import Reading, Since, check_past, joined, read_since, readings, told
 from repl.audit.source import Failure, Source, Unreadable, source_of

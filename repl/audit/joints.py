@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from repl.audit.check import Edge, SegmentAudit
 from repl.audit.claims import check_claims
 from repl.audit.derived import check_pointed
 from repl.audit.findings import Finding
 from repl.audit.producer_order import check_producers
+from repl.audit.segment_audit import Edge, SegmentAudit
 from vlsn.format.records import RollbackStart
 from vlsn.format.rollback_periods import end_of
 from vlsn.format.segment import segment_name

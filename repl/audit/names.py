@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,9 @@ from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.plan import Bounds, Part, Survey
 from repl.audit.rules import AuditRule
+from repl.audit.segment_audit import SegmentAudit
 from repl.audit.source import Source
 from vlsn.format.block import BLOCK_BYTES
-
-if TYPE_CHECKING:
-    from repl.audit.check import SegmentAudit
 
 NAME_RANGES_MAX: Final = 512
 """Ranges that are looked into; of more the newest."""

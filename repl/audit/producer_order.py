@@ -11,8 +11,7 @@ producers were last heard to say, of the ``PRODUCERS_KEPT`` heard of last; handl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from repl.audit.blocks import Blocks
 from repl.audit.digest import U64
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.rules import AuditRule
+from repl.audit.segment_audit import Heard, SegmentAudit
 from vlsn.format.block import BlockFlag
 from vlsn.format.columns import layouts
 from vlsn.format.frame import FRAME_BYTES
@@ -28,22 +28,11 @@ from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.limits import PRODUCERS_MIN
 from vlsn.seams import Buffer
 
-if TYPE_CHECKING:
-    from repl.audit.check import SegmentAudit
-
 PRODUCERS_KEPT: Final = 4_096
 """Producers of a segment that are compared with the segments behind it."""
 ROW: Final = np.dtype([("producer", "<u8"), ("sequence", "<u8"), ("first", "<u8"), ("last", "<u8"), ("offset", "<u8")])
 Rows = NDArray[np.void]
 Name = Callable[..., Finding]
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The producers of one segment, ``ROW`` each, by rising id: their ``first`` submissions there, and their last."""
-
-    first: bytes
-    last: bytes
 
 
 def submissions_of(buf: Buffer, visible: Blocks, base: int = 0) -> Rows:

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from repl.audit.check import SegmentAudit
 from repl.audit.digest import RANGE_BITS, RangeDigest, merged
 from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
 from repl.audit.report import AuditReport, SegmentRow, SinceReport, SourceReport, Span, range_rows, read_report
 from repl.audit.rules import AuditRule
+from repl.audit.segment_audit import SegmentAudit
 from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
 from vlsn.verify.inspection import Rule

@@ -21,7 +21,8 @@ from repl.export.commit import Committer, difference
 from repl.export.manifest import DataFile, Gap, Manifest, Settings
 from repl.export.origin import Origin, check_same_log, is_live, origin_of
 from repl.export.partitioning import escaped, partitioning_of
-from repl.export.target import Target, target_of
+from repl.export.target import Target
+from repl.export.target_url import target_of
 from repl.export.writing import COLUMNS, FORMATS, Plan
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options

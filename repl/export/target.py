@@ -268,15 +268,3 @@ def _parents(name: str) -> list[str]:
         found.append(parent)
         parent = _parent(parent)
     return [*found, ""]
-
-
-def target_of(text: str, *, one_exporter: bool = False) -> Target:
-    """Returns the target that ``--to`` names. Raises ``BadTarget``; looks at nothing yet but the kind of store."""
-    if "://" in text and not text.startswith("file://"):
-        from repl.export.objects import object_target
-
-        return object_target(text, one_exporter=one_exporter)
-    path = os.path.abspath(text.removeprefix("file://"))
-    if os.path.lexists(path) and not os.path.isdir(path):
-        raise BadTarget(f"{text}: is no directory")
-    return LocalTarget(path, text)

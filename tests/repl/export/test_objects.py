@@ -12,7 +12,8 @@ import pytest
 from repl.export.commit import Committer
 from repl.export.manifest import BadTarget, DataFile, Fenced, Mark, Settings
 from repl.export.objects import ObjectTarget
-from repl.export.target import Target, target_of
+from repl.export.target import Target
+from repl.export.target_url import target_of
 
 SETTINGS = Settings("g", "parquet", "date", "", "")
 MARK = Mark(1, 2, 3)

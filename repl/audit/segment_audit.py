@@ -1,0 +1,107 @@
+"""The result for one segment: what the checks of one segment found, and what those of a whole source go on from.
+
+Its size does not grow with the segment's entries: it travels from a task to the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repl.audit.digest import Place, RangeDigest
+from repl.audit.findings import Finding
+from repl.audit.members import GroupAt
+from repl.audit.plan import TermRun
+from repl.audit.profile import Profile
+from vlsn.format.records import RollbackEnd, RollbackStart
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A segment's first or last visible block; ``vlsn`` is its first or last one."""
+
+    vlsn: int
+    term: int
+    offset: int
+    damaged: bool
+    """Something damaged lies between it and the segment's end on that side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Consecutive BLOCK frames with one flag and no rollback record between them: where the first and the last
+    begin."""
+
+    start: int
+    last: int
+    overmarked: bool
+    vlsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The DTVLSNs of one segment: of its ``first`` visible block (0: there is none), and the ``highest`` of visible
+    ones.  ``between``: the highest of all frames up to each ROLLBACK_START from the one before, then of those behind
+    the last."""
+
+    first: int
+    highest: int
+    between: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The producers of one segment, ``ROW`` each, by rising id: their ``first`` submissions there, and their last."""
+
+    first: bytes
+    last: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A mapping that does not hold: at ``offset`` lies no block that begins with ``vlsn``, or one that is
+    ``overmarked``."""
+
+    offset: int
+    vlsn: int
+    overmarked: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentAudit:
+    """All that is known of one segment."""
+
+    source: int
+    number: int
+    file: str
+    prev_number: int
+    first: Edge | None
+    last: Edge | None
+    damaged: bool
+    dtvlsn: int
+    blocks: int
+    entries: int
+    end: int
+    torn: bool
+    salt: int
+    digests: tuple[RangeDigest, ...]
+    compared: int
+    """The sum of the digests of visible blocks up to the end of what is compared."""
+    past: int
+    """The same up to the end of what an earlier audit compared."""
+    past_ranges: tuple[RangeDigest, ...]
+    places: tuple[Place, ...]
+    marks: tuple[Marks, ...]
+    rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
+    """Each with its offset."""
+    claims: Claims
+    heard: Heard
+    terms: tuple[TermRun, ...]
+    pointed: tuple[Pointed, ...]
+    groups: tuple[GroupAt, ...]
+    others: tuple[RangeDigest, ...]
+    """Visible blocks above what is compared."""
+    hidden: tuple[Place, ...]
+    """Where overmarked blocks lie."""
+    findings: tuple[Finding, ...]
+    profile: Profile
