@@ -132,13 +132,16 @@ def _pipeline(options: argparse.Namespace, directory: Path) -> int:
             say=_say,
         )
     )
-    for each in verdict.differences:
+    outputs = f"{verdict.outputs:,} outputs of {verdict.acknowledged:,} acknowledged inputs"
+    return _told(verdict.differences, outputs, "each once, in order" if verdict.valid else None)
+
+
+def _told(differences: list[str], counted: str, holds: str | None) -> int:
+    """Prints a verdict, and returns its exit status; ``holds`` is None where something is not so."""
+    for each in differences:
         _say(each)
-    _say(
-        f"{verdict.outputs:,} outputs of {verdict.acknowledged:,} acknowledged inputs: "
-        + ("each once, in order" if verdict.valid else "NOT valid")
-    )
-    return 0 if verdict.valid else 1
+    _say(f"{counted}: {holds or 'NOT valid'}")
+    return 0 if holds else 1
 
 
 def _mixed(options: argparse.Namespace, directory: Path) -> int:
@@ -157,11 +160,8 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         f"{verdict.killed_exports} kills of the export ({verdict.staged} left staged files, {verdict.unpublished} "
         f"committed files not in place), {verdict.killed_masters} of the master"
     )
-    _say(
-        f"{verdict.rows:,} rows in {verdict.files:,} files of {verdict.batches:,} batches: "
-        + ("the log, each entry once, in order" if verdict.valid else "NOT valid")
-    )
-    return 0 if verdict.valid else 1
+    rows = f"{verdict.rows:,} rows in {verdict.files:,} files of {verdict.batches:,} batches"
+    return _told([], rows, "the log, each entry once, in order" if verdict.valid else None)
 
 
 def _spark_pipeline(options: argparse.Namespace, directory: Path) -> int:
@@ -177,13 +177,8 @@ def _spark_pipeline(options: argparse.Namespace, directory: Path) -> int:
             say=_say,
         )
     )
-    for each in verdict.differences:
-        _say(each)
-    _say(
-        f"{verdict.outputs:,} outputs of {verdict.acknowledged:,} acknowledged inputs: "
-        + ("each once, in order of its key" if verdict.valid else "NOT valid")
-    )
-    return 0 if verdict.valid else 1
+    outputs = f"{verdict.outputs:,} outputs of {verdict.acknowledged:,} acknowledged inputs"
+    return _told(verdict.differences, outputs, "each once, in order of its key" if verdict.valid else None)
 
 
 def _failover(options: argparse.Namespace, directory: Path) -> int:

@@ -8,31 +8,21 @@ A commit is asked again by its transaction's handle until an answer is certain, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from repl.api import Acks, Appended, SinkAt, SinkChange
-from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
+from repl.client.master_calls import MasterCalls, decoded
 from repl.client.tail import Reader
-from repl.client.transaction import Staging, may_pass
-from repl.http import problem
+from repl.client.transaction import Staging
 from repl.http.types import Network
-from vlsn.errors import BadBody, NotFound, NotMaster
-from vlsn.format.records import JSON_FAULTS
 from vlsn.state.sinks import key_of
 
-T = TypeVar("T")
 PATH: Final = "/v1/sinks"
-TRY_S: Final = 5.0
-"""Seconds in which one master is to have forgotten a sink …"""
-ANSWER_S: Final = 2.0
-"""… and that its answer is waited for beyond them."""
-JSON: Final = {"Content-Type": "application/json"}
+_WHAT: Final = "state of a sink"
 
 
 class _Listed(msgspec.Struct):
@@ -47,44 +37,25 @@ class Sinks:
         self._network = network
         self._reader = reader
         self._timeout_s = timeout_s
+        self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
 
     async def get(self, name: str) -> SinkAt | None:
         """Returns what was logged last, as anybody was told before the call; None where nothing is known. Raises
         ``BadArgument``, and as ``Client.producer_at``."""
         key_of(name)
         body = await self._reader.told(f"{PATH}/{name}")
-        return _decoded(body, SinkAt) if body is not None else None
+        return decoded(body, SinkAt, _WHAT) if body is not None else None
 
     async def list(self) -> list[SinkAt]:
         """Returns all of them, by name. Raises as ``get``."""
         body = await self._reader.told(PATH)
-        return _decoded(body, _Listed).sinks if body is not None else []
+        return decoded(body, _Listed, _WHAT).sinks if body is not None else []
 
     async def delete(self, name: str) -> None:
         """Forgets one, durable on return. Raises ``NotFound``; past the client's time what kept it waiting, or
         ``OutcomeUnknown``."""
         key_of(name)
-        asked = False
-
-        async def once() -> None:
-            nonlocal asked
-            url = await self._endpoints.master()
-            again, asked = asked, True
-            target = f"{url}{PATH}/{name}?timeout={TRY_S:g}"
-            answer = await self._network.request("DELETE", target, headers=JSON, timeout_s=TRY_S + ANSWER_S)
-            if answer.status != 200:
-                error = problem.error_of(bytes(answer.body)) if answer.status != 307 else NotMaster("another leads")
-                if not (again and isinstance(error, NotFound)):  # what had no answer has deleted it
-                    raise error
-
-        retrying = AsyncRetrying(
-            wait=Backoff(),
-            stop=stop_after_delay(self._timeout_s),
-            retry=retry_if_exception(may_pass),
-            sleep=asyncio.sleep,
-            reraise=True,
-        )
-        await retrying(once)
+        await self._calls.delete(f"{PATH}/{name}", again=True)
 
     async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange | None) -> Appended:
         """Logs these batches, each with its number of entries, and the state that they make, in one block; durable on
@@ -101,10 +72,3 @@ class Sinks:
         for batch, count in parts:
             await staging.stage(batch, count)
         return await staging.commit(Acks.MAJORITY, sets)
-
-
-def _decoded(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except JSON_FAULTS:
-        raise BadBody("the answer is no state of a sink; is it a vlsnlog node?") from None

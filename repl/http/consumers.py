@@ -21,8 +21,8 @@ from repl.api import ConsumerChange
 from repl.http import query
 from repl.http.append import redirect
 from repl.http.json_objects import answered
-from repl.http.limits import CONFIRM_S, PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX
-from repl.http.read import CONFIRMED, CONSISTENCY
+from repl.http.limits import PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX
+from repl.http.read import confirm_alone
 from repl.http.services import Consumers
 from repl.http.types import Handler, Request, Response
 from vlsn.errors import BadBody
@@ -48,11 +48,11 @@ class ConsumerRoutes:
         }
 
     async def list(self, request: Request) -> Response:
-        await self._confirmed(request)
+        await confirm_alone(self._consumers, request.query)
         return answered({"consumers": [msgspec.to_builtins(each) for each in await self._consumers.consumers()]})
 
     async def _get(self, name: str, request: Request) -> Response:
-        await self._confirmed(request)
+        await confirm_alone(self._consumers, request.query)
         return answered(msgspec.to_builtins(await self._consumers.consumer(name)))
 
     async def _put(self, name: str, request: Request) -> Response:
@@ -73,13 +73,6 @@ class ConsumerRoutes:
             return redirect(self._consumers, request)
         await self._consumers.delete_consumer(name, at, timeout_s)
         return answered({"name": name, "deleted": True})
-
-    async def _confirmed(self, request: Request) -> None:
-        """Returns when this node may answer with the ``consistency`` asked for. Raises ``NotMaster``, ``Lagging``."""
-        query.only(request.query, CONFIRMED)
-        timeout_s = query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
-        if query.choice(request.query, "consistency", False, CONSISTENCY):
-            await self._consumers.confirm(timeout_s)
 
 
 def _timeout(request: Request, known: frozenset[str]) -> float:

@@ -32,7 +32,7 @@ from repl.http.limits import (
     Budget,
 )
 from repl.http.pages import BLOCKS, Audience, Form, Page, Pages, Wanted
-from repl.http.services import Reads
+from repl.http.services import Confirming, Reads
 from repl.http.starting_point import PARAMETERS as BEGINNINGS
 from repl.http.starting_point import StartingPoint
 from repl.http.types import Answer, Leave, Request, Response, Start
@@ -175,11 +175,17 @@ class Place:
             self._reads.check_place(self.vlsn, self.term)
 
 
-async def confirm(reads: Reads, fields: Mapping[str, str]) -> None:
-    """Returns when this node may answer a read of the ``consistency`` asked for.  Raises ``NotMaster``, ``Lagging``."""
+async def confirm(service: Confirming, fields: Mapping[str, str]) -> None:
+    """Returns when this node may answer with the ``consistency`` asked for. Raises ``NotMaster``, ``Lagging``."""
     timeout_s = query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
     if query.choice(fields, "consistency", False, CONSISTENCY):
-        await reads.confirm(timeout_s)
+        await service.confirm(timeout_s)
+
+
+async def confirm_alone(service: Confirming, fields: Mapping[str, str]) -> None:
+    """Confirms as ``confirm``, for a call that takes no other parameters. Raises ``BadArgument`` too."""
+    query.only(fields, CONFIRMED)
+    await confirm(service, fields)
 
 
 class _Poll:

@@ -45,6 +45,15 @@ class Mastership(Protocol):
         ...
 
 
+class Confirming(Protocol):
+    """Answers that are as new as everything acknowledged before the call."""
+
+    async def confirm(self, timeout_s: float) -> int:
+        """Confirms a VLSN at or past everything acknowledged as durable before the call; reads here show it. Raises
+        ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not that far."""
+        ...
+
+
 class Appends(Mastership, Protocol):
     def submit(
         self,
@@ -100,7 +109,7 @@ class Transactions(Mastership, Protocol):
         ...
 
 
-class Reads(Protocol):
+class Reads(Confirming, Protocol):
     """Durable entries, and what a reader asks beside them."""
 
     def end(self) -> int:
@@ -159,22 +168,13 @@ class Reads(Protocol):
         """Raises ``NotInLog`` when the log cannot hold, at ``vlsn``, the entry of ``term`` that a reader has seen."""
         ...
 
-    async def confirm(self, timeout_s: float) -> int:
-        """Confirms a VLSN at or past everything acknowledged as durable before the call; reads here show it. Raises
-        ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not that far."""
-        ...
-
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         """Tells how far that producer has come in what is durable, confirmed and raising as ``confirm``."""
         ...
 
 
-class Consumers(Mastership, Protocol):
+class Consumers(Mastership, Confirming, Protocol):
     """Named positions: told as far as they are durable here, changed by the master."""
-
-    async def confirm(self, timeout_s: float) -> int:
-        """Confirms as ``Reads.confirm``."""
-        ...
 
     async def consumers(self) -> list[ConsumerAt]:
         """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
@@ -195,12 +195,8 @@ class Consumers(Mastership, Protocol):
         ...
 
 
-class Sinks(Mastership, Protocol):
+class Sinks(Mastership, Confirming, Protocol):
     """How far writers of numbered batches have come: told as far as it is durable here, set by their commits."""
-
-    async def confirm(self, timeout_s: float) -> int:
-        """Confirms as ``Reads.confirm``."""
-        ...
 
     def sinks(self) -> list[SinkAt]:
         """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""

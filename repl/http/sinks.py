@@ -18,8 +18,8 @@ import msgspec
 from repl.http import query
 from repl.http.append import redirect
 from repl.http.json_objects import answered
-from repl.http.limits import CONFIRM_S, TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX
-from repl.http.read import CONFIRMED, CONSISTENCY
+from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX
+from repl.http.read import confirm_alone
 from repl.http.services import Sinks
 from repl.http.types import Handler, Request, Response
 
@@ -37,11 +37,11 @@ class SinkRoutes:
         return {"GET": partial(self._get, name), "DELETE": partial(self._delete, name)}
 
     async def list(self, request: Request) -> Response:
-        await self._confirmed(request)
+        await confirm_alone(self._sinks, request.query)
         return answered({"sinks": [msgspec.to_builtins(each) for each in self._sinks.sinks()]})
 
     async def _get(self, name: str, request: Request) -> Response:
-        await self._confirmed(request)
+        await confirm_alone(self._sinks, request.query)
         return answered(msgspec.to_builtins(self._sinks.sink(name)))
 
     async def _delete(self, name: str, request: Request) -> Response:
@@ -52,10 +52,3 @@ class SinkRoutes:
             return redirect(self._sinks, request)
         await self._sinks.delete_sink(name, at, timeout_s)
         return answered({"name": name, "deleted": True})
-
-    async def _confirmed(self, request: Request) -> None:
-        """Returns when this node may answer with the ``consistency`` asked for. Raises ``NotMaster``, ``Lagging``."""
-        query.only(request.query, CONFIRMED)
-        timeout_s = query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
-        if query.choice(request.query, "consistency", False, CONSISTENCY):
-            await self._sinks.confirm(timeout_s)

@@ -138,8 +138,8 @@ def _column(column: Any) -> tuple[Any, Any]:
     return places, memoryview(data) if data is not None else memoryview(b"")
 
 
-class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """``stream.writeStream.format("vlsnlog")``."""
+class _Sink:
+    """The tasks' side of both sinks, and the rows at the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -147,35 +147,35 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
     @one_line
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return rows_of(iterator, self._options)
+
+    def _rows(self, messages: list[WriterCommitMessage | None]) -> BatchRows:
+        """Takes the rows, and lets go of the messages: the driver has room for one of the two."""
+        rows = batch_rows(messages, self._options)
+        messages.clear()
+        return rows
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """``stream.writeStream.format("vlsnlog")``."""
 
     @one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         query = next((message.query for message in messages if message is not None and message.query), "")
         if not query:
             raise BadArgument("Spark has not named the query in any task: exactly once cannot be promised")
-        rows = batch_rows(messages, self._options)
-        messages.clear()
+        rows = self._rows(messages)
         asyncio.run(_written(self._options, Batch(self._options.sink, query, batchId, rows.count), rows))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Does nothing: nothing of it is in the log, or it is repeated."""
 
 
-class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
+class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write.format("vlsnlog")``."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    @one_line
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return rows_of(iterator, self._options)
 
     @one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        rows = batch_rows(messages, self._options)
-        messages.clear()
-        options = self._options
+        rows, options = self._rows(messages), self._options
         batch = Batch(f"{options.sink or 'run'}/{options.run}", options.run, 0, rows.count) if options.run else None
         asyncio.run(_written(options, batch, rows))
 

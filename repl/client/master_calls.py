@@ -1,0 +1,106 @@
+"""Calls of a group's small state: changes at the master, made again through its changes; answers, decoded.
+
+A master that has answered is asked again without a look at the others, until it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import msgspec
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
+
+from repl.client.backoff import Backoff
+from repl.client.endpoints import Endpoints
+from repl.http import problem
+from repl.http.types import Network, Response
+from vlsn.errors import BadBody, NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
+from vlsn.format.records import JSON_FAULTS
+
+T = TypeVar("T")
+ANSWER_S: Final = 2.0
+"""Seconds that a node is given beyond the time in which it is to have made a change."""
+TRY_S: Final = 5.0
+"""Seconds in which one master is to have made a change, before it is looked for anew."""
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+class MasterCalls:
+    """Changes of one group's state, each tried for ``timeout_s``."""
+
+    def __init__(self, endpoints: Endpoints, network: Network, *, timeout_s: float) -> None:
+        self._endpoints = endpoints
+        self._network = network
+        self._timeout_s = timeout_s
+        self._master = ""
+        """The node that made a change last; empty where it has to be looked for."""
+
+    async def put(self, path: str, body: bytes, *, again: bool) -> Response:
+        """Puts ``body``. ``again``: also where it may have been done. Raises what the master refuses it with; past
+        the time what kept it waiting, or ``OutcomeUnknown``."""
+
+        async def put(url: str) -> Response:
+            return await self._ask("PUT", url, path, body)
+
+        return await self._at_master(put, again=again)
+
+    async def delete(self, path: str, *, again: bool) -> None:
+        """Deletes ``path``, durable on return. Raises ``NotFound``, and as ``put``."""
+        asked = False
+
+        async def delete(url: str) -> None:
+            nonlocal asked
+            asked_before, asked = asked, True
+            try:
+                await self._ask("DELETE", url, path, b"")
+            except NotFound:
+                if not asked_before:  # a call that had no answer has deleted it
+                    raise
+
+        await self._at_master(delete, again=again)
+
+    async def _at_master(self, ask: Callable[[str], Awaitable[T]], *, again: bool) -> T:
+        """Asks the master, whoever that is, until it answers."""
+
+        async def once() -> T:
+            if not self._master:
+                async with self._endpoints.turns:
+                    self._master = await self._endpoints.master()
+            try:
+                return await ask(self._master)
+            except (NotMaster, Unreachable, OutcomeUnknown):
+                self._master = ""
+                raise
+
+        def may_pass(error: BaseException) -> bool:
+            unsure = isinstance(error, Unreachable | OutcomeUnknown)
+            return isinstance(error, VlsnLogError) and (error.transient or (again and unsure))
+
+        retrying = AsyncRetrying(
+            wait=Backoff(),
+            stop=stop_after_delay(self._timeout_s),
+            retry=retry_if_exception(may_pass),
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        return await retrying(once)
+
+    async def _ask(self, method: str, url: str, path: str, body: bytes) -> Response:
+        try_s = min(TRY_S, self._timeout_s)
+        target = f"{url}{path}?timeout={try_s:g}"
+        answer = await self._network.request(method, target, headers=_JSON, body=body, timeout_s=try_s + ANSWER_S)
+        if answer.status == 307:
+            raise NotMaster("another node leads by now")
+        if answer.status != 200:
+            raise problem.error_of(bytes(answer.body))
+        return answer
+
+
+def decoded(body: bytes, kind: type[T], what: str) -> T:
+    """Decodes an answer. Raises ``BadBody``, which says that it is no ``what``."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except JSON_FAULTS:
+        raise BadBody(f"the answer is no {what}; is it a vlsnlog node?") from None
