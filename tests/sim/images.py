@@ -294,7 +294,7 @@ class Images:
         self._was_slow |= self._is_slow(name)
         if name not in self.group.names:
             self._is_back()  # its member was removed, and it is switched off
-        elif not self._may_tell(name):
+        elif not self._may_tell(name) or self._waits_for_a_person(name):
             self._put_back_empty()
         else:
             self.nemesis.later(LOOK_S, lambda: self._look_again(turn))
@@ -307,11 +307,17 @@ class Images:
         up = [node for each, node in self.group.nodes.items() if each in members and node.state != "RESTORING"]
         return any(node.log is None or _lists(node, name) for node in up)
 
+    def _waits_for_a_person(self, name: str) -> bool:
+        """Says whether its log, damaged, is not mended though all is well: it asks nobody who it may be, while who has
+        heard nothing of it stays away until it has."""
+        node = self.group.nodes.get(name)
+        return not self.nemesis.active and node is not None and node.state == "DAMAGED"
+
     def _put_back_empty(self) -> None:
         name = self.returning
         if not name:
             return
-        self.nemesis.say(f"--- nobody who had heard of {name} is there to say so: a person puts it back empty")
+        self.nemesis.say(f"--- nobody who had heard of {name} tells it so: a person puts it back empty")
         self.nemesis.die(name, power=False)
         self.nemesis.disks.empty(name)
         self._is_back()
