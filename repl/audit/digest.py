@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from repl.audit.crc32 import crc32
 from vlsn.format.checksum import crc
 
 RANGE_BITS: Final = 16

@@ -22,6 +22,7 @@ from repl.audit.frames import read_frames
 from repl.audit.members import group_at
 from repl.audit.plan import Noted, Part, Survey
 from repl.audit.report import Sizes
+from repl.audit.segment_buffer import segment_buffer
 from repl.audit.source import Unreadable
 from vlsn.errors import BadBody, Damaged, Restoring
 from vlsn.format import scan
@@ -189,7 +190,7 @@ class DirectorySource:
         then."""
         if part.closed:
             return part
-        buf = self.read(part, 0, part.end)
+        buf = self.read(part, 0, part.end, segment_buffer(part.end))
         found = scan.walk(buf, base=0, start=FIRST_FRAME, end=max(len(buf) & ~7, FIRST_FRAME), salt=part.salt)
         return part if np.frombuffer(memoryview(buf)[found.end :], np.uint8).any() else replace(part, end=found.end)
 
@@ -200,7 +201,7 @@ class DirectorySource:
             if first := self._first_vlsn(part):
                 break
         for part in reversed(parts):
-            ends = _ends(self.read(part, 0, part.end), part)
+            ends = _ends(self.read(part, 0, part.end, segment_buffer(part.end)), part)
             seen += part.end
             last, dtvlsn = max(last, ends[1]), max(dtvlsn, ends[2])
             if last and seen >= TAIL_BYTES:

@@ -46,6 +46,7 @@ from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.report import AuditReport, HistoryReport, SourceReport
 from repl.audit.rules import RANKS, AuditRule
 from repl.audit.segment_audit import SegmentAudit
+from repl.audit.segment_buffer import segment_buffer
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.since import Reading, Since, check_past, joined, read_since, readings, told
 from repl.audit.source import Failure, Source, Unreadable, source_of
@@ -226,7 +227,7 @@ def _each_read(source: Source, parts: tuple[Part, ...], bounds: Bounds, samples:
 
 def _read_one(source: Source, part: Part, bounds: Bounds, indexed: Indexed | None, samples: int) -> SegmentAudit:
     try:
-        buf, sidecar = source.read(part, 0, part.end), source.sidecar(part)
+        buf, sidecar = source.read(part, 0, part.end, segment_buffer(part.end)), source.sidecar(part)
         return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples)
     except WrongVersion as error:
         raise named(error, source.text) from None

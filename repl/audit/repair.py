@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from repl.audit.blocks import Blocks, read_blocks
+from repl.audit.crc32 import crc32
 from repl.audit.digest import RANGE_BITS, U64, RangeDigest, block_digests, merged, range_digests
 from repl.audit.directory import DirectorySource
 from repl.audit.findings import Finding

@@ -182,7 +182,7 @@ def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
     values = np.empty(len(found), dtype=np.uint32)
     for low in range(0, len(found), _CRC_RUN):
         run = slice(low, low + _CRC_RUN)
-        values[run] = piece_crcs(buf, starts[run], ends[run], _head_crcs(found.headers[run]))
+        values[run] = piece_crcs(buf, starts[run], ends[run], head_crcs(found.headers[run]))
     return values
 
 
@@ -333,7 +333,7 @@ def header_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
     return _crcs(headers.view(np.uint8).reshape(-1, BLOCK_BYTES), range(BLOCK_BYTES - 4))
 
 
-def _head_crcs(headers: Headers) -> npt.NDArray[np.uint32]:
+def head_crcs(headers: Headers) -> npt.NDArray[np.uint32]:
     """Computes the crc32c of each frame's header as its crc covers it, to go on from with the payload."""
     return _crcs(headers.view(np.uint8).reshape(-1, FRAME_BYTES), _COVERED)
 
