@@ -24,9 +24,10 @@ PEER_SECONDS ?= 5
 PIPELINE_SECONDS ?= 300
 EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
+MEGABYTES ?= 100,1000,6000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -61,6 +62,9 @@ bench-producers: $(STAMP) ## 50,000 exactly-once producers in turns: a node's ta
 
 bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are installed
 	@$(BIN)/python -m repl.bench.peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)
+
+bench-audit: needs-java $(STAMP) ## the audit beside a loop of checksums in C: its rate, memory and growth: MEGABYTES=100,1000,6000
+	@$(BIN)/python -m repl.bench.audit --megabytes $(MEGABYTES) --since
 
 mutants: $(STAMP) ## each defence taken away makes a named test fail: MUTANTS="NAME …"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -43,21 +43,23 @@ DUE_FRACTION = 0.9
 VALUES = 1024
 
 
-class _Filler:
-    """The log's listener, which has nothing to tell anybody."""
+class Filler:
+    """An open log that blocks are handed to, and its listener, which has nothing to tell anybody."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, node: str = NODE_NAME) -> None:
         seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), CallerThreads(), LmdbStores())
         options = LogOptions()
         keeper = seams.threads.worker("filler-keeper")
+        self._workers = [keeper]
         opened: Future[Recovered] = Future()
         keeper.submit(
-            lambda: recover(directory, seams, group=GROUP_NAME, node=NODE_NAME, segment_bytes=options.segment_bytes),
+            lambda: recover(directory, seams, group=GROUP_NAME, node=node, segment_bytes=options.segment_bytes),
             opened.set_result,
             opened.set_exception,
         )
         recovered = opened.result()
         writer = seams.threads.worker("filler-writer")
+        self._workers.append(writer)
         self.log = LocalLog(recovered, options, seams, writer=writer, keeper=keeper, listener=self)
         self.term = Term(max(self.log.node_file.record.term, self.log.history.last_term, 1))
         self.log.node_file.replace(replace(self.log.node_file.record, term=self.term))
@@ -79,6 +81,16 @@ class _Filler:
         with self.log.latch:
             self.log.checkpointer.run(done=done.set_result)
         done.result()
+
+    def close(self) -> None:
+        """Closes the log cleanly, as a node that is stopped: all is synced, and the index complete."""
+        closed: Future[None] = Future()
+        with self.log.latch:
+            self.log.close(lambda: closed.set_result(None))
+        closed.result()
+        self.log.node_file.close()
+        for worker in self._workers:
+            worker.close()
 
     def _done(self, error: VlsnLogError | None) -> None:
         if error is not None:
@@ -140,7 +152,7 @@ def block_runs(
 
 def main(directory: str, megabytes: int, entries: int, size: int) -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
-    filler = _Filler(directory)
+    filler = Filler(directory)
     log = filler.log
     runs = block_runs(log.allocated + 1, term=filler.term, entries=entries, size=size)
     have = sum(log.segments().values())
