@@ -2,6 +2,7 @@
 
 Level 1 is every format, message and meaning as they were when levels began, and what is meant where none is told.
 Level 2 brings transactions, what COMMIT entries set beside the level, and appends that ask for less than a sync.
+Level 3 brings destinations, whose acknowledgements COMMIT entries note.
 A binary speaks a range of levels, ``LEVELS``; two that talk to each other need one in common.
 
 The group's level is a fact of its log: a COMMIT entry sets it, a rollback takes it back, and what is durable stays.
@@ -68,7 +69,9 @@ TRANSACTIONS = 2
 """The level from which on blocks may hold transactions."""
 DURABILITIES = 2
 """The level from which on appends may ask for less than a sync."""
-LEVELS = Levels(1, 2)
+DESTINATIONS = 3
+"""The level from which on COMMIT entries may note acknowledgements."""
+LEVELS = Levels(1, 3)
 """The levels of this binary."""
 
 

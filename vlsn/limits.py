@@ -90,6 +90,18 @@ SMALL_STATE_NAME_BYTES_MAX = 256
 SMALL_STATE_VALUE_BYTES_MAX = 4 * KIB
 SMALL_STATE_BYTES_MAX = MIB
 """All names and values together: a checkpoint writes them."""
+DESTINATIONS_MAX = 256
+"""Destinations of a group.  These four are the same on every node, too."""
+ACK_INTERVALS_MAX = 65_536
+"""Intervals of acknowledged VLSNs that are kept of a destination: past that nothing is delivered until a gap closes."""
+TRIES_KEPT_MAX = 65_536
+"""Messages of a destination whose second and later deliveries are counted through a change of master."""
+DEAD_LETTERS_MAX = 4_096
+"""Dead messages of a destination that can be tried again; of more the oldest cannot."""
+DESTINATION_KEY_BYTES_MAX = 512
+"""Bytes of a destination's prefix, and of the key of its dead letters."""
+ACK_TIMEOUT_S_MAX = 86_400.0
+ATTEMPTS_MAX = 1_000
 CLEANING_PERIOD_S = 5.0
 CLOCK_DIFFERENCE_MAX_S = 60.0
 """The difference of members' clocks past which nothing goes for its age."""

@@ -248,12 +248,31 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The durability of appends that ask for none, and the most that one may ask for."""
 
 
+class AckNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A note of one destination's acknowledgements (``state/acks``); sets of VLSNs are packed (``vlsn_set``)."""
+
+    begin: int | None = None
+    """The first VLSN to be delivered, 0 for the one behind this COMMIT: of a destination that is made, or moved."""
+    over: bool = False
+    """The destination is gone."""
+    again: bytes = b""
+    """Not acknowledged any more, nor dead."""
+    done: bytes = b""
+    """Acknowledged."""
+    tries: dict[int, bytes] = {}
+    """Delivered so many times, from two on."""
+    dead: bytes = b""
+    """Those of ``done`` that are dead."""
+
+
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A COMMIT: what takes effect with it; alone in its block it commits nothing else.  An empty value sets nothing."""
 
     set: Settings = Settings()
     put: dict[str, msgspec.Raw] = {}
     """Names of the small state with what they are from here on, any JSON; ``null``: gone (``state/small_state``)."""
+    acks: dict[str, AckNote] = {}
+    """Acknowledgements by the uuids of their destinations; from level 3 on."""
 
     @classmethod
     def putting(cls, puts: Mapping[str, Any]) -> Self:

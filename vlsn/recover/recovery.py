@@ -426,6 +426,8 @@ class _Opening:
         settled = state.record.vlsn if state.record is not None else None
         if settled is None and index.range.first <= 1:
             settled = NULL_VLSN
+        durable = durable_end(log.blocks, stated=state.dtvlsn, last_visible=self._blocks.last)
+        self._history.acks.advance(durable)
         return Recovered(
             directory=self._directory,
             lock=lock,
@@ -435,7 +437,7 @@ class _Opening:
             state=state.store,
             history=self._history,
             checkpoint=state.checkpoint,
-            dtvlsn=durable_end(log.blocks, stated=state.dtvlsn, last_visible=self._blocks.last),
+            dtvlsn=durable,
             tail=resumed(self._disk, log.active[-1], last) if last is not None else None,
             prev_number=last.number if last is not None else 0,
             prev_end=last.end if last is not None else 0,

@@ -12,6 +12,7 @@ the ones that may still be rolled back are kept beside the durable one.
     commits     which transactions it holds that are named by their handles: a table of the same kind
     txn ends    [85]                           the last COMMIT of a transaction, and those that may be rolled back
     small       names with values that COMMIT entries set (``small_state.py``)
+    acks        what is acknowledged of destinations, as COMMIT entries note it (``acks.py``)
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
 from vlsn.levels import LEVEL_1
 from vlsn.limits import PRODUCERS_AT_LEVEL_1, PRODUCERS_DEFAULT
 from vlsn.seams import Buffer
+from vlsn.state.acks import AckTable
 from vlsn.state.handles import Handles
 from vlsn.state.producers import LifeChanges, Producers
 from vlsn.state.small_state import SmallState
@@ -52,6 +54,7 @@ class History:
         """The transactions that are named by their handles."""
         self.txn_ends: list[Vlsn] = []
         self.small = SmallState(record.small if record is not None else None)
+        self.acks = AckTable(record.acks, vlsn=record.vlsn) if record is not None else AckTable()
         if record is not None:
             self.term_runs = [TermRun(*run) for run in record.term_runs]
             if record.group is not None:
@@ -89,7 +92,7 @@ class History:
     @property
     def settled(self) -> Vlsn:
         """The VLSN from which on all of it is exact."""
-        return Vlsn(max(self.producers.settled, self.small.settled))
+        return Vlsn(max(self.producers.settled, self.small.settled, self.acks.settled))
 
     def level_at(self, durable: Vlsn) -> int:
         """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
@@ -157,6 +160,8 @@ class History:
             self.producers.limit_from(vlsn, _producers_max(self.level, self.set))
         if commit.put:
             self.small.note(vlsn, commit.puts)
+        if commit.acks:
+            self.acks.note(vlsn, commit.acks)
 
     def note_producers(self, data: Buffer) -> None:
         """Reads the producers of a block that has some; it follows on those read before."""
@@ -201,6 +206,7 @@ class History:
         while len(self.txn_ends) > 1 and self.txn_ends[1] <= dtvlsn:
             del self.txn_ends[0]
         self.small.settle(dtvlsn)
+        self.acks.settle(dtvlsn)
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
         """Says whether the newest GROUP entry that stays for ever is not known. This log, which begins at ``first``,
@@ -214,12 +220,14 @@ class History:
 
     def found_state(self, record: StateRecord, producers: Producers) -> None:
         """Takes over what another copy of this log added up to as of ``record.vlsn``. That is ``producers``, made of
-        the record, the small state, and the group's level and settings, which this one lacks where ``state`` was lost.
-        Raises ``ValueError``, nothing changed."""
-        small = SmallState(record.small)
+        the record, the small state, acknowledgements, and the group's level and settings, which this one lacks where
+        ``state`` was lost. Raises ``ValueError``, nothing changed."""
+        small, acks = SmallState(record.small), AckTable(record.acks, vlsn=record.vlsn)
         self.small.check_fill(small, record.vlsn)
+        self.acks.check_fill(acks, record.vlsn)
         self.producers.fill(producers, record.vlsn)
         self.small.fill(small, record.vlsn)
+        self.acks.fill(acks, record.vlsn)
         if record.level_vlsn and (not self.levels or record.level_vlsn < self.levels[0][0]):
             self.levels.insert(0, (record.level_vlsn, record.level))
         if record.settings_vlsn and (not self.settings or record.settings_vlsn < self.settings[0][0]):
@@ -238,11 +246,13 @@ class History:
         self.producers.lose_before(vlsn)
         self.commits.forget_before(vlsn)
         self.small.lose_before(vlsn)
+        self.acks.lose_before(vlsn)
 
     def give_up_lost(self) -> None:
         """Gives up what ``lose_before`` has noted, and no other copy has."""
         self.producers.give_up_lost()
         self.small.give_up_lost()
+        self.acks.give_up_lost()
 
     def truncate(self, last: Vlsn) -> None:
         """Forgets what came after ``last``."""
@@ -259,6 +269,7 @@ class History:
         while self.txn_ends and self.txn_ends[-1] > last:
             self.txn_ends.pop()
         self.small.truncate(last)
+        self.acks.truncate(last)
 
     def forget_terms(self, kept: int) -> None:
         """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
@@ -278,7 +289,8 @@ class History:
         ``StateRecord`` together, on any thread (``Producers.snapshot``)."""
         record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
         producers, commits = self.producers.snapshot(vlsn), self.commits.snapshot(vlsn)
-        return lambda: replace(record, producers=producers(), commits=commits(), small=small())
+        acks = self.acks.snapshot(vlsn)
+        return lambda: replace(record, producers=producers(), commits=commits(), small=small(), acks=acks())
 
     def checkpoint(
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
@@ -293,12 +305,14 @@ class History:
             return lambda: (whole(), None)
         record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
         producers, commits = self.producers.checkpoint(vlsn), self.commits.checkpoint(vlsn)
+        acked = self.acks.checkpoint(vlsn)
 
         def put_together() -> tuple[StateRecord, dict[str, LifeChanges]]:
             named, of_named = producers()
             handles, of_handles = commits()
-            changes = {"producers": of_named, "commits": of_handles}
-            return replace(record, producers=named, commits=handles, small=small()), changes
+            acks, of_acks = acked()
+            changes = {"producers": of_named, "commits": of_handles, "acks": of_acks}
+            return replace(record, producers=named, commits=handles, small=small(), acks=acks), changes
 
         return put_together
 

@@ -35,6 +35,8 @@ class Owner(StrEnum):
     """A replica of the group, fed or to be fed; its name is the member's."""
     CONSUMER = "consumer"
     """A reader that keeps its place: a named consumer of a group (``consumers``), or ``Log.hold``."""
+    DESTINATION = "destination"
+    """A destination, whose unacknowledged messages lie in the log (``destinations``)."""
     BACKUP = "backup"
     """A copier of an embedded log's segments: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
     RESTORE = "restore"

@@ -6,6 +6,7 @@
 
     p ‖ u64      one producer's life (``producer_lives``), the producer big-endian, as of the record's VLSN
     t ‖ u64      the same of one transaction's handle
+    a ‖ u64      the acknowledgements of one destination, JSON, its uuid big-endian
 
 Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over.  Lives lie
 under keys of their own from level 2 on, so that a checkpoint writes those that changed; below it the record has them.
@@ -26,6 +27,8 @@ from vlsn.format.records import GroupEntry, Settings
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
 from vlsn.seams import KeyValue
+from vlsn.state import acks as acks_format
+from vlsn.state.acks import AcksRecord
 from vlsn.state.producer_lives import HEAD, last_of, split_lives
 from vlsn.state.producers import LifeChanges, ProducersRecord
 from vlsn.state.small_state import SmallStateRecord
@@ -37,6 +40,9 @@ RECORD_KEY = b"record"
 IDLE_END_KEY = b"idle_end"
 TABLES = {"producers": b"p", "commits": b"t"}
 """Tables of lives: field of the state record, and how their keys begin; no other key begins so."""
+ACKS_PREFIX = b"a"
+PREFIXES = {**TABLES, "acks": ACKS_PREFIX}
+"""All tables that lie under keys of their own."""
 KEYED_FROM_LEVEL = 2
 """The level from which on lives have keys of their own; a binary of an earlier one would take a record for empty."""
 
@@ -71,6 +77,8 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     txn_end: Vlsn = NULL_VLSN
     """The last COMMIT of a transaction at ``vlsn``; absent in records of level 1."""
     small: SmallStateRecord = msgspec.field(default_factory=SmallStateRecord)
+    acks: AcksRecord = msgspec.field(default_factory=AcksRecord)
+    """The acknowledgements of destinations; absent in records of levels 1 and 2."""
     level: int = 1
     """The group's, at ``vlsn``; absent in records of before there were any."""
     level_vlsn: Vlsn = NULL_VLSN
@@ -117,6 +125,10 @@ class StateStore:
                     table = msgspec.structs.replace(table, lives=self._lives(prefix, table.count))
                     record = msgspec.structs.replace(record, **{field: table})
                 table.check()
+            if record.acks.keyed:
+                acks = msgspec.structs.replace(record.acks, tables=self._acks(record.acks.count))
+                record = msgspec.structs.replace(record, acks=acks)
+            record.acks.check(record.vlsn)
             record.small.check(record.vlsn)
         except ValueError as fault:
             raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
@@ -142,7 +154,7 @@ class StateStore:
             return
         if changes is None:
             record, changes = _apart(record)
-        tables = [(TABLES[field], change) for field, change in changes.items()]
+        tables = [(PREFIXES[field], change) for field, change in changes.items()]
         puts.append((RECORD_KEY, msgspec.json.encode(record)))
         self._store.write(
             _Puts(puts, tables),
@@ -162,7 +174,7 @@ class StateStore:
         self._store.write(
             [(RECORD_KEY, msgspec.json.encode(record))],
             deletes=[CHECKPOINT_KEY, IDLE_END_KEY],
-            delete_ranges=[_range(prefix) for prefix in TABLES.values()],
+            delete_ranges=[_range(prefix) for prefix in PREFIXES.values()],
         )
 
     def _lives(self, prefix: bytes, count: int) -> bytes:
@@ -176,6 +188,13 @@ class StateStore:
         lives = [life for _, life in items]
         lives.sort(key=last_of)
         return b"".join(lives)
+
+    def _acks(self, count: int) -> dict[str, acks_format.AckedRecord]:
+        """Raises ``ValueError``, ``Damaged``."""
+        items = self._store.items(*_range(ACKS_PREFIX))
+        if len(items) != count:
+            raise ValueError(f"acknowledgements of {len(items)} destinations under keys, where there were {count}")
+        return acks_format.tables_of((int.from_bytes(key[len(ACKS_PREFIX) :], "big"), value) for key, value in items)
 
     def close(self) -> None:
         self._store.close()
@@ -218,6 +237,10 @@ def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, LifeChanges]]:
             table = msgspec.structs.replace(table, lives=b"", keyed=True, count=len(lives))
             record = msgspec.structs.replace(record, **{field: table})
         changes[field] = LifeChanges(lives, [], whole=True)
+    changes["acks"] = LifeChanges((), [], whole=True)
+    if record.level >= KEYED_FROM_LEVEL:
+        acks, changes["acks"] = acks_format.apart(record.acks)
+        record = msgspec.structs.replace(record, acks=acks)
     return record, changes
 
 

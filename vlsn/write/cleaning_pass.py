@@ -11,6 +11,7 @@ from vlsn.recover.log_start import Removal, first_block
 from vlsn.seams import Worker
 from vlsn.segments.background import Background
 from vlsn.state.consumers import ConsumerHolds
+from vlsn.state.destinations import Destinations
 from vlsn.state.holds import Holds, Owner
 from vlsn.state.retention import Limit, Plan, Retention, plan
 from vlsn.state.state_store import StateStore
@@ -40,6 +41,7 @@ class CleaningParts:
     state: StateStore
     holds: Holds
     consumers: ConsumerHolds
+    destinations: Destinations
     checkpointer: Checkpointer
     placement: Placement
     survey: Survey
@@ -97,6 +99,8 @@ class CleaningPass:
                 self._end()
                 return
             parts.consumers.place(parts.contents.dtvlsn)
+            parts.contents.fold_acks()
+            parts.destinations.place()
             chosen = plan(
                 surveyed.wanted,
                 [*self._unknown(), *self._limits(), *surveyed.aged.limits()],

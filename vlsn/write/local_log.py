@@ -31,6 +31,7 @@ from vlsn.seams import Seams, Worker
 from vlsn.segments.background import Background
 from vlsn.segments.reader import LogReader
 from vlsn.state.consumers import ConsumerHolds
+from vlsn.state.destinations import Destinations
 from vlsn.state.history import History
 from vlsn.state.holds import Holds
 from vlsn.state.options import Durability, LogOptions, LogStats
@@ -141,6 +142,7 @@ class LocalLog:
         )
         self.holds = Holds(clock=clock.monotonic_s, floor=Vlsn(max(0, self.range.first - 1)))
         self.consumer_holds = ConsumerHolds(self.holds, contents.history.small)
+        self.destinations = Destinations(self.holds, contents.history.small, contents.history.acks)
         self.checkpointer = Checkpointer(
             CheckpointParts(contents, self.state, consumer, cycle, keeper, self.background, lifecycle, clock),
             options,
@@ -156,6 +158,7 @@ class LocalLog:
                 self.state,
                 self.holds,
                 self.consumer_holds,
+                self.destinations,
                 self.checkpointer,
                 placement,
                 survey,
@@ -445,12 +448,17 @@ class LocalLog:
         if vlsn > self.contents.dtvlsn:
             self.contents.dtvlsn = vlsn
 
+    def fold_acks(self) -> None:
+        """Folds the acknowledgements of destinations that are durable, and synced here."""
+        self.contents.fold_acks()
+
     def tick(self) -> None:
         """Does, a few times a second, what is done by the clock, and tries for space again."""
         with self.latch:
             if self.lifecycle.over:
                 return
             self.placement.retry()
+            self.fold_acks()
             if not self.closing:
                 self._upkeep.tick()
             elif (refusal := self.placement.refusal) is not None:

@@ -86,6 +86,10 @@ class LogContents:
         """Copies what changed of it since the last checkpoint, which is to be kept now (``History.checkpoint``)."""
         return self.history.checkpoint(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
+    def fold_acks(self) -> None:
+        """Folds the acknowledgements of destinations that are durable, and synced here: nothing takes them back."""
+        self.history.acks.advance(Vlsn(min(self.dtvlsn, self.range.last_sync)))
+
     def forget_before(self, number: int) -> None:
         """Forgets segments before ``number``, which are no log any more: the index's range begins after them."""
         self._cleaned = True

@@ -1,0 +1,380 @@
+"""Acknowledgements of destinations: a table that is the fold of what COMMIT entries note, the same on every node.
+
+    COMMIT 10  {"8a87…": {"begin": 5}}            1–4 are nobody's business, 5 on are to be delivered
+    COMMIT 44  {"8a87…": {"done": {5, 6, 9}}}     acknowledged: 1–6 and 9
+    COMMIT 60  {"8a87…": {"done": {7, 8}, …}}     1–9
+
+1. What is acknowledged of a destination is one set of VLSNs, over those that are none of its messages too, so that
+   acknowledgements in order are one interval.  Its first interval ends at the *floor*.
+2. A note counts from the VLSN of its COMMIT on.  It is folded once it is durable, and synced here, and not before: no
+   rollback goes back behind that, so nothing that is folded is ever undone.  Until then the note alone is kept.
+3. Limits are judged in the fold, in log order: what does not fit is passed over, on every node alike.  A master refuses
+   it before it is logged, so a log has it only by another's error.
+4. As of any VLSN from ``settled`` on it can be told: notes are kept until a checkpoint has settled them.
+5. A log that was cleaned, and has lost its state record, knows nothing that was noted up to ``lacks_to``, until another
+   copy of the table has filled that in.
+
+An operator's truncation may go behind what was folded: then acknowledgements of VLSNs that are gone go, and those of
+VLSNs that stay stay.  Someone has said that they are done.
+
+Memory: 16 bytes an interval, of which a destination has ``ACK_INTERVALS_MAX`` at most, and the notes of the log since
+the last checkpoint, as they were logged.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from vlsn.errors import BadBody
+from vlsn.format.records import AckNote
+from vlsn.format.vlsn_set import Vlsns, VlsnSet
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.limits import ACK_INTERVALS_MAX, DEAD_LETTERS_MAX, DESTINATIONS_MAX, TRIES_KEPT_MAX
+from vlsn.state.producers import LifeChanges
+
+_UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
+_TRY_MAX: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AckLimits:
+    """The same on every node, or nodes would not agree."""
+
+    destinations: int = DESTINATIONS_MAX
+    intervals: int = ACK_INTERVALS_MAX
+    tries: int = TRIES_KEPT_MAX
+    dead: int = DEAD_LETTERS_MAX
+
+
+class AckedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One destination's part of the table, packed (``format/vlsn_set``)."""
+
+    since: int
+    done: bytes = b""
+    tries: dict[int, bytes] = {}
+    dead: bytes = b""
+
+
+class AcksRecord(msgspec.Struct, frozen=True):
+    """The table as of a VLSN, by uuid."""
+
+    tables: dict[str, AckedRecord] = {}
+    lacks_to: int = 0
+    """Nothing that was noted up to this VLSN is in it, though there may have been something."""
+    keyed: bool = False
+    """The tables lie under keys of their own in the store."""
+    count: int = 0
+    """How many do."""
+
+    def check(self, vlsn: int) -> None:
+        """Raises ``ValueError`` for a table that cannot be as of ``vlsn``."""
+        for uuid, table in self.tables.items():
+            if _UUID.match(uuid) is None or not 0 < table.since <= vlsn:
+                raise ValueError(f"acknowledgements of {uuid[:20]!r} since VLSN {table.since}, the record is of {vlsn}")
+            try:
+                Acked.of(table)
+            except BadBody as fault:
+                raise ValueError(f"acknowledgements of {uuid}: {fault}") from fault
+
+
+class Tries(NamedTuple):
+    """Deliveries by VLSN, ascending: of messages that were delivered twice or more."""
+
+    vlsns: Vlsns = np.empty(0, np.int64)
+    counts: Vlsns = np.empty(0, np.int64)
+
+    def of(self, vlsn: int) -> int:
+        """Returns the deliveries of one, 0 where none is known."""
+        at = int(np.searchsorted(self.vlsns, vlsn))
+        return int(self.counts[at]) if at < len(self.vlsns) and self.vlsns[at] == vlsn else 0
+
+    def only(self, mask: npt.NDArray[np.bool_]) -> Tries:
+        return self if mask.all() else Tries(self.vlsns[mask], self.counts[mask])
+
+    def with_set(self, vlsns: Vlsns, count: int, most: int) -> Tries:
+        """Sets the deliveries of ``vlsns``; of more than ``most`` the lowest stay."""
+        keep = ~np.isin(self.vlsns, vlsns, assume_unique=True)
+        together = np.concatenate((self.vlsns[keep], vlsns))
+        counts = np.concatenate((self.counts[keep], np.full(len(vlsns), count, np.int64)))
+        order = np.argsort(together, kind="stable")[:most]
+        return Tries(together[order], counts[order])
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The acknowledgements of one destination; another one for each change.
+
+    ``since`` is the VLSN of the COMMIT that has set where it begins: it is another one after each move."""
+
+    since: Vlsn
+    done: VlsnSet
+    """Acknowledged, the dead ones among them."""
+    tries: Tries = field(default_factory=Tries)
+    dead: VlsnSet = field(default_factory=VlsnSet)
+
+    @property
+    def floor(self) -> Vlsn:
+        """The VLSN up to which nothing is to be delivered."""
+        return Vlsn(self.done.floor)
+
+    @property
+    def kept_floor(self) -> Vlsn:
+        """The VLSN up to which nothing is to be kept: dead ones may be tried again."""
+        return Vlsn(min(self.done.floor, int(self.dead.firsts[0]) - 1)) if self.dead else self.floor
+
+    def lets_go(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Marks those that need not be kept: acknowledged, and not dead."""
+        done = self.done.has(vlsns)
+        return done & ~self.dead.has(vlsns) if self.dead else done
+
+    def noted(self, vlsn: Vlsn, note: AckNote, limits: AckLimits) -> Acked:
+        """Returns what it is once the note of the COMMIT at ``vlsn`` counts. Raises ``BadBody`` for sets that are
+        none."""
+        done, tries, dead = self.done, self.tries, self.dead
+        if note.again:
+            again = VlsnSet.unpack(note.again)
+            done, dead = done.minus(again), dead.minus(again)
+            tries = tries.only(~again.has(tries.vlsns))
+        fresh = VlsnSet.unpack(note.done).upto(vlsn)
+        if fresh:
+            done = done.union(fresh)
+            if note.dead:
+                dead = dead.union(VlsnSet.unpack(note.dead).upto(vlsn))
+                if dead.count > limits.dead:
+                    dead = VlsnSet.of(dead.vlsns()[-limits.dead :])
+        for count, packed in note.tries.items():
+            if 2 <= count <= _TRY_MAX:
+                tries = tries.with_set(VlsnSet.unpack(packed).upto(vlsn).vlsns(), count, limits.tries)
+        if done.intervals > limits.intervals:
+            return self
+        return Acked(self.since, done, tries.only(~done.has(tries.vlsns)) if len(tries.vlsns) else tries, dead)
+
+    def cut(self, last: Vlsn) -> Acked:
+        """Returns what stays of it where the log ends at ``last`` now."""
+        tries = self.tries.only(self.tries.vlsns <= last)
+        return Acked(self.since, self.done.upto(last), tries, self.dead.upto(last))
+
+    def record(self) -> AckedRecord:
+        tries = {
+            count: VlsnSet.of(self.tries.vlsns[self.tries.counts == count]).pack()
+            for count in np.unique(self.tries.counts).tolist()
+        }
+        return AckedRecord(self.since, self.done.pack(), tries, self.dead.pack())
+
+    @classmethod
+    def of(cls, record: AckedRecord) -> Acked:
+        """Raises ``BadBody``."""
+        tries = Tries()
+        for count, packed in record.tries.items():
+            tries = tries.with_set(VlsnSet.unpack(packed).vlsns(), count, _TRY_MAX)
+        return cls(Vlsn(record.since), VlsnSet.unpack(record.done), tries, VlsnSet.unpack(record.dead))
+
+
+Tables = dict[str, Acked]
+_Noted = tuple[Vlsn, Mapping[str, AckNote]]
+_vlsn_of: Callable[[_Noted], Vlsn] = itemgetter(0)
+
+
+class AckTable:
+    """The table of one log.  At home only."""
+
+    def __init__(self, record: AcksRecord | None = None, limits: AckLimits | None = None, *, vlsn: int = 0) -> None:
+        """Makes it of ``record``, as of ``vlsn``."""
+        self.limits = limits or AckLimits()
+        record = record or AcksRecord()
+        self._settled: Tables = {uuid: Acked.of(table) for uuid, table in record.tables.items()}
+        self._folded: Tables = dict(self._settled)
+        self._notes: list[_Noted] = []
+        """The notes behind ``settled``, in log order."""
+        self._done = 0
+        """How many of them are folded."""
+        self.lacks_to = record.lacks_to
+        """The VLSN up to which notes were cleaned away before they were read; 0 for a whole table."""
+        self.settled = Vlsn(max(vlsn, record.lacks_to))
+        """The VLSN from which on it is exact."""
+        self.folded_to = self.settled
+        """The VLSN that ``get`` tells of: durable, and synced here."""
+        self._kept: Tables | None = dict(self._settled) if record.keyed else None
+        """The tables as the last checkpoint has them; None: the next one writes all."""
+
+    def get(self, uuid: str) -> Acked | None:
+        """Returns what is acknowledged as of ``folded_to``; None where no such destination is known."""
+        return self._folded.get(uuid)
+
+    def __len__(self) -> int:
+        return len(self._folded)
+
+    # What changes it.
+
+    def note(self, vlsn: Vlsn, notes: Mapping[str, AckNote]) -> None:
+        """Notes what the COMMIT at ``vlsn`` says, behind those noted before. It is not folded yet."""
+        self._notes.append((vlsn, notes))
+
+    def advance(self, vlsn: Vlsn) -> None:
+        """Folds what was noted up to ``vlsn``: durable and synced here, so that no rollback takes it back."""
+        if vlsn <= self.folded_to:
+            return
+        self.folded_to = vlsn
+        if self._done < len(self._notes):
+            end = bisect_right(self._notes, vlsn, lo=self._done, key=_vlsn_of)
+            _fold(self._folded, self._notes[self._done : end], self.limits)
+            self._done = end
+
+    def settle(self, vlsn: Vlsn) -> None:
+        """Settles everything up to ``vlsn``, durable and synced here; nothing is kept for what is below that."""
+        self.advance(vlsn)
+        if vlsn <= self.settled:
+            return
+        self.settled = vlsn
+        end = bisect_right(self._notes, vlsn, key=_vlsn_of)
+        if end == self._done:
+            self._settled = dict(self._folded)
+        else:
+            _fold(self._settled, self._notes[:end], self.limits)
+        del self._notes[:end]
+        self._done -= end
+
+    def truncate(self, last: Vlsn) -> None:
+        """Undoes what was noted after ``last``. Below what was folded (an operator's truncation) it lets go of what it
+        knows of VLSNs that are no more."""
+        del self._notes[bisect_right(self._notes, last, key=_vlsn_of) :]
+        if last >= self.folded_to:
+            return
+        if last < self.settled:
+            self._settled = {uuid: each.cut(last) for uuid, each in self._settled.items() if each.since <= last}
+            self._notes.clear()
+            self.settled, self._kept = last, None
+            self._folded = dict(self._settled)
+        else:
+            self._folded = dict(self._settled)
+            _fold(self._folded, self._notes, self.limits)
+        self.folded_to, self._done = last, len(self._notes)
+
+    # What it lacks.
+
+    def lose_before(self, vlsn: Vlsn) -> None:
+        """Notes that what lies before ``vlsn`` was never read here, and is in the log no more."""
+        self.lacks_to = max(self.lacks_to, vlsn - 1)
+        self.settled = self.folded_to = Vlsn(max(self.settled, self.lacks_to))
+
+    def give_up_lost(self) -> None:
+        """Gives up what this table lacks, and nobody has: those destinations are not known."""
+        self.lacks_to = NULL_VLSN
+
+    def check_fill(self, known: AckTable, vlsn: Vlsn) -> None:
+        """Compares with ``known``, another copy's table as of ``vlsn``: of destinations that began behind ``lacks_to``
+        both say the same. Raises ``ValueError``."""
+        if not self.settled <= vlsn:
+            raise ValueError(f"acknowledgements as of VLSN {vlsn}: known here from {self.settled} on")
+        mine = {uuid: table for uuid, table in self._as_of(vlsn).items() if table.since > self.lacks_to}
+        theirs = {uuid: table for uuid, table in known._settled.items() if table.since > self.lacks_to}
+        for uuid in sorted(mine.keys() | theirs.keys()):
+            one, other = mine.get(uuid), theirs.get(uuid)
+            if one is None or other is None or one.record() != other.record():
+                raise ValueError(f"destination {uuid} has other acknowledgements there than in this log")
+
+    def fill(self, known: AckTable, vlsn: Vlsn) -> None:
+        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``."""
+        folded_to = self.folded_to
+        del self._notes[: bisect_right(self._notes, vlsn, key=_vlsn_of)]
+        self._settled, self._folded, self._kept, self._done = known._settled, dict(known._settled), None, 0
+        self.lacks_to, self.settled, self.folded_to = known.lacks_to, vlsn, vlsn
+        self.advance(folded_to)
+
+    # What is kept of it.
+
+    def _as_of(self, vlsn: Vlsn) -> Tables:
+        """Copies the tables as of ``vlsn``. Below ``settled`` they are those of then, without later VLSNs."""
+        return self._copy(vlsn)()
+
+    def _copy(self, vlsn: Vlsn) -> Callable[[], Tables]:
+        tables, notes, limits = dict(self._settled), self._notes, self.limits
+        if vlsn < self.settled:
+            tables = {uuid: table.cut(vlsn) for uuid, table in tables.items() if table.since <= vlsn}
+            return lambda: tables
+        end = bisect_right(notes, vlsn, key=_vlsn_of)
+        if end == self._done:
+            tables, notes = dict(self._folded), []
+        else:
+            notes = notes[:end]
+
+        def folded() -> Tables:
+            _fold(tables, notes, limits)
+            notes.clear()
+            return tables
+
+        return folded
+
+    def record(self, vlsn: Vlsn) -> AcksRecord:
+        """Returns all of it as of ``vlsn``."""
+        return self.snapshot(vlsn)()
+
+    def snapshot(self, vlsn: Vlsn) -> Callable[[], AcksRecord]:
+        """Copies it; the returned call puts it together, on any thread."""
+        folded, lacks_to = self._copy(vlsn), self.lacks_to
+        return lambda: AcksRecord({uuid: table.record() for uuid, table in sorted(folded().items())}, lacks_to)
+
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, LifeChanges]]:
+        """Hands over what changed since the last one, as of ``vlsn``, which is settled: a record without tables, and
+        the changes. The returned call puts them together, on any thread."""
+        tables, kept = self._as_of(vlsn), self._kept
+        before = kept or {}
+        changed = {uuid: table for uuid, table in tables.items() if before.get(uuid) is not table}
+        deletes = [int(uuid, 16) for uuid in before if uuid not in tables]
+        self._kept = tables
+        record = AcksRecord({}, self.lacks_to, keyed=True, count=len(tables))
+        return lambda: (record, LifeChanges(_Encoded(changed), deletes, whole=kept is None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """Tables, each encoded when it is asked for."""
+
+    tables: Tables
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for uuid, table in self.tables.items():
+            yield int(uuid, 16), msgspec.json.encode(table.record())
+
+
+def tables_of(items: Iterable[tuple[int, bytes]]) -> dict[str, AckedRecord]:
+    """Reads what a checkpoint has kept under keys. Raises ``ValueError``."""
+    try:
+        return {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in items}
+    except msgspec.MsgspecError as fault:
+        raise ValueError(f"acknowledgements: {fault}") from fault
+
+
+def apart(record: AcksRecord) -> tuple[AcksRecord, LifeChanges]:
+    """Takes the tables out of a whole record."""
+    puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in record.tables.items()]
+    return replace(record, tables={}, keyed=True, count=len(puts)), LifeChanges(puts, [], whole=True)
+
+
+def _fold(tables: Tables, notes: Iterable[_Noted], limits: AckLimits) -> None:
+    for vlsn, each in notes:
+        for uuid, note in each.items():
+            if note.over:
+                tables.pop(uuid, None)
+                continue
+            if note.begin is not None and _UUID.match(uuid):
+                if uuid not in tables and len(tables) >= limits.destinations:
+                    continue
+                begin = min(note.begin or vlsn + 1, vlsn + 1)
+                tables[uuid] = Acked(vlsn, VlsnSet.between(1, begin - 1))
+            known = tables.get(uuid)
+            if known is not None:
+                try:
+                    tables[uuid] = known.noted(vlsn, note, limits)
+                except BadBody:
+                    continue  # on every node alike
